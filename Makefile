@@ -1,0 +1,45 @@
+# What people type. Each target is a few commands over CMake; nothing here is needed to use CMake
+# alone (CMakePresets.json has the same builds and the sanitized ones).
+BUILD ?= build
+PREFIX ?= /usr/local
+CMAKE_FLAGS ?=
+DEMO_FLAGS ?= -n 256
+DEPS ?= build
+JOBS := $(shell nproc 2>/dev/null || echo 2)
+
+# One folder for both kinds of build: the tests are added to it or left out, and the library is
+# compiled once.
+configure = cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release \
+  $(CMAKE_FLAGS) -DQUANTSPEC_TESTS=
+
+.PHONY: help deps build demo build-tests test format clean install
+
+help: ## list the targets
+	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+deps: ## install the Debian packages that are missing (DEPS=build|test|ci)
+	@tools/install_deps.sh $(DEPS)
+
+build: deps ## build the program: build/quantspec
+	@$(configure)OFF
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo: build ## plain and self-speculative decoding, side by side, on a long prompt
+	./$(BUILD)/quantspec generate --compare -f prompts/the-lighthouse-clock.txt $(DEMO_FLAGS)
+
+build-tests: ## build the program and its tests
+	@tools/install_deps.sh test
+	@$(configure)ON
+	@cmake --build $(BUILD) -j $(JOBS)
+
+test: build-tests ## build and run every test
+	@ctest --test-dir $(BUILD) -j2 --output-on-failure
+
+format: ## format the C++ sources in place
+	@tools/check_format.sh --fix
+
+clean: ## remove the build folders
+	rm -rf $(BUILD) build-*
+
+install: build ## install the program and its model (PREFIX=/usr/local)
+	@cmake --install $(BUILD) --prefix $(PREFIX)

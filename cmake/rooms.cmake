@@ -1,0 +1,28 @@
+# A room is a folder of src/: one static library and, beside it, one test binary from *_test.cc.
+# Files are found by name, so adding one needs no edit here.
+function(quantspec_room name folder)
+  cmake_parse_arguments(ROOM "" "" "DEPENDS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  file(GLOB tests CONFIGURE_DEPENDS ${folder}/*_test.cc)
+  if(tests)
+    list(REMOVE_ITEM sources ${tests})
+  endif()
+  if(NOT sources)
+    return()
+  endif()
+  add_library(qs_${name} STATIC ${sources})
+  target_include_directories(qs_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(qs_${name} PUBLIC ${ROOM_DEPENDS})
+  if(QUANTSPEC_TESTS AND tests)
+    quantspec_test(${name}_test SOURCES ${tests} DEPENDS qs_${name})
+  endif()
+endfunction()
+
+function(quantspec_test name)
+  find_package(rapidcheck REQUIRED)
+  cmake_parse_arguments(TEST "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${TEST_SOURCES})
+  target_link_libraries(${name} PRIVATE ${TEST_DEPENDS} qs_testing rapidcheck
+                        GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+endfunction()

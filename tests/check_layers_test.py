@@ -1,0 +1,141 @@
+"""tools/check_layers.py on small trees: each rule refuses its violation and accepts its opposite."""
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+import check_layers  # noqa: E402
+
+
+class CheckLayersTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        for header in (
+            "base/error.h", "quant/quant.h", "quant/code.h", "tokenizer/tokenizer.h",
+            "backend/backend.h", "backend/params.h", "backend/registry.h", "backend/cpu/cpu.h",
+            "backend/cpu/gemv.h", "backend/reference/reference.h", "kv_cache/kv_cache.h",
+            "kv_cache/ring.h", "sampler/sampler.h", "model/model.h", "engine/engine.h",
+        ):
+            self.write(f"src/{header}", "#pragma once\n")
+        self.write("tests/support.h", "#pragma once\n")
+
+    def write(self, path, text):
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+
+    def complaints(self):
+        return check_layers.House(self.root).check()
+
+    def assert_accepts(self, path, *headers):
+        self.write(path, "".join(f'#include "{header}"\n' for header in headers))
+        self.assertEqual(self.complaints(), [])
+
+    def assert_refuses(self, path, header, why):
+        """`header` is included on line 3 of `path`; that is the one complaint."""
+        self.write(path, f'// A comment.\n#include <vector>\n#include "{header}"\n')
+        complaints = self.complaints()
+        self.assertEqual(len(complaints), 1, complaints)
+        self.assertTrue(complaints[0].startswith(f"{path}:3: "), complaints[0])
+        self.assertIn(why, complaints[0])
+
+    def test_own_folder_and_doors_below_are_accepted(self):
+        self.assert_accepts("src/model/model.cc", "model/model.h", "kv_cache/kv_cache.h",
+                            "backend/params.h", "backend/backend.h", "base/error.h",
+                            "nlohmann/json.hpp")
+
+    def test_higher_floor_is_refused(self):
+        self.assert_refuses("src/kv_cache/ring.cc", "model/model.h", "model/ is not below kv_cache/")
+
+    def test_same_floor_is_refused(self):
+        self.assert_refuses("src/sampler/x.cc", "kv_cache/kv_cache.h", "not below")
+
+    def test_inner_header_of_another_folder_is_refused(self):
+        self.assert_refuses("src/model/model.cc", "kv_cache/ring.h", "not a door of kv_cache/")
+
+    def test_angle_brackets_hide_nothing(self):
+        self.write("src/base/x.cc", "#  include <quant/quant.h>\n")
+        self.assertEqual(len(self.complaints()), 1)
+
+    def test_relative_path_hides_nothing(self):
+        self.assert_refuses("src/quant/x.cc", "../model/model.h", "not below")
+
+    def test_missing_file_is_refused(self):
+        self.assert_refuses("src/model/model.cc", "quant/qunat.h", "no such file")
+
+    def test_room_sees_the_backends_doors(self):
+        self.assert_accepts("src/backend/cpu/cpu.cc", "backend/cpu/gemv.h", "backend/backend.h",
+                            "backend/params.h", "quant/quant.h", "base/error.h")
+
+    def test_room_sees_no_other_header_of_the_backend(self):
+        self.assert_refuses("src/backend/cpu/cpu.cc", "backend/registry.h", "not a door")
+
+    def test_room_does_not_see_another_room(self):
+        self.assert_refuses("src/backend/cpu/cpu.cc", "backend/reference/reference.h", "room")
+
+    def test_room_does_not_see_the_tokenizer(self):
+        self.assert_refuses("src/backend/cpu/cpu.cc", "tokenizer/tokenizer.h", "sees only")
+
+    def test_only_the_registry_and_backend_tests_name_rooms(self):
+        self.assert_accepts("src/backend/registry.cc", "backend/cpu/cpu.h")
+        self.assert_accepts("src/backend/agreement_test.cc", "backend/reference/reference.h")
+        self.assert_refuses("src/backend/other.cc", "backend/cpu/cpu.h", "room")
+
+    def test_higher_floor_does_not_name_rooms(self):
+        self.assert_refuses("src/model/model.cc", "backend/cpu/cpu.h", "room")
+        self.assert_refuses("src/model/model.cc", "backend/cpu/gemv.h", "not a door")
+
+    def test_tests_follow_their_floor_and_see_test_support(self):
+        self.assert_accepts("src/quant/code_test.cc", "quant/code.h", "tests/support.h")
+        self.assert_refuses("src/quant/code_test.cc", "model/model.h", "not below")
+
+    def test_code_does_not_see_test_support(self):
+        self.assert_refuses("src/quant/code.cc", "tests/support.h", "not below")
+
+    def test_crossing_tests_see_every_door(self):
+        self.assert_accepts("tests/x_test.cc", "engine/engine.h", "model/model.h", "tests/support.h")
+        self.assert_refuses("tests/x_test.cc", "kv_cache/ring.h", "not a door")
+
+    def test_cli_and_examples_see_engine_tokenizer_and_base(self):
+        self.assert_accepts("apps/cli/main.cc", "engine/engine.h", "tokenizer/tokenizer.h")
+        self.assert_accepts("examples/hello.cc", "engine/engine.h", "base/error.h")
+        self.assert_refuses("apps/cli/main.cc", "model/model.h", "sees only")
+
+    def test_apps_do_not_see_each_other(self):
+        self.write("apps/server/server.h", "#pragma once\n")
+        self.assert_refuses("apps/bench/main.cc", "../server/server.h", "not below")
+
+    def test_unknown_folder_is_refused(self):
+        self.write("src/utils/utils.cc", "")
+        self.assertIn("without a floor", self.complaints()[0])
+
+    def test_long_files_are_refused(self):
+        self.write("src/model/model.cc", "\n" * 600)
+        self.write("tools/x.py", "\n" * 600)
+        self.assertEqual(self.complaints(), [])
+        self.write("src/model/model.cc", "\n" * 601)
+        self.write("tools/x.py", "\n" * 601)
+        self.assertEqual([line.split(": ")[0] for line in self.complaints()],
+                         ["src/model/model.cc:601", "tools/x.py:601"])
+
+    def test_pragma_once_is_required_in_headers(self):
+        self.write("src/model/x.h", "// #pragma once\n")
+        self.assertEqual(self.complaints(), ["src/model/x.h:1: a header without #pragma once"])
+
+    def test_headers_that_include_each_other_are_refused(self):
+        self.write("src/model/a.h", '#pragma once\n#include "model/b.h"\n')
+        self.write("src/model/b.h", '#pragma once\n#include "model/model.h"\n')
+        self.assertEqual(self.complaints(), [])
+        self.write("src/model/b.h", '#pragma once\n#include "a.h"\n')
+        complaints = self.complaints()
+        self.assertEqual(len(complaints), 1, complaints)
+        self.assertIn("src/model/a.h -> src/model/b.h -> src/model/a.h", complaints[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

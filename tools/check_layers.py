@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Keeps the house in order (CONTRIBUTING.md). Usage: check_layers.py [ROOT]
+
+A folder has a floor. A file includes its own folder or a strictly lower floor, and of another
+folder only its door, folder/folder.h. Floors are strict, so folders cannot include each other in a
+ring; headers of one folder could, and that is checked too. So are the length of files and
+`#pragma once`. Complaints are one line each, `file:line: what`, and the exit code is then 1.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+FLOORS = [
+    {"base"},
+    {"quant", "tokenizer"},
+    {"backend/reference", "backend/cpu", "backend/cuda"},  # the backend's rooms
+    {"backend"},
+    {"kv_cache", "sampler"},
+    {"model"},
+    {"speculative"},
+    {"engine"},
+    {"apps/cli", "apps/server", "apps/bench", "apps/eval", "examples"},
+    {"tests"},
+]
+FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
+ROOMS = {folder for folder in FLOOR if folder.startswith("backend/")}
+
+# Headers that a folder shows to others, where it is not just folder/folder.h. None: all of them.
+DOORS = {
+    "base": None,
+    "tests": None,
+    "backend": {"backend/backend.h", "backend/params.h"},
+}
+# A room implements the backend, so it may look up at that floor's doors.
+ROOM_SEES = {"backend", "quant", "base"}
+# The public door is enough for these.
+USES_ENGINE_ONLY = {"apps/cli", "examples"}
+ENGINE_USER_SEES = {"engine", "tokenizer", "base"}
+NAMES_ROOMS = "src/backend/registry.cc"
+
+MAX_LINES = 600
+CODE = {".h", ".cc", ".cu", ".cuh", ".inc"}
+HEADERS = {".h", ".cuh"}
+INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
+
+
+def folder_of(path):
+    """The folder of the house that holds `path`, or None: "src/backend/cpu/x.cc" -> "backend/cpu"."""
+    parts = Path(path).parts
+    if parts[0] == "src":
+        parts = parts[1:]
+        if parts[0] == "backend" and len(parts) > 2:
+            return "/".join(parts[:2])
+        return parts[0] if len(parts) > 1 else None
+    if parts[0] == "apps" and len(parts) > 2:
+        return "/".join(parts[:2])
+    return parts[0] if parts[0] in FLOOR else None
+
+
+def is_door(header, folder):
+    doors = DOORS.get(folder, {f"{folder}/{folder.split('/')[-1]}.h"})
+    return doors is None or header in doors
+
+
+def refusal(path, header, target):
+    """Why the file `path` may not include `header` of the folder `target`, or None if it may."""
+    own = folder_of(path)
+    is_test = path.endswith("_test.cc")
+    if target == own or (is_test and target == "tests"):
+        return None
+    if not is_door(header, target):
+        return f"is not a door of {target}/"
+    if target in ROOMS:
+        if path == NAMES_ROOMS or (is_test and path.startswith("src/backend/")):
+            return None
+        return f"names a room of the backend; only {NAMES_ROOMS} may"
+    if own in ROOMS:
+        return None if target in ROOM_SEES else f"{own}/ sees only {names(ROOM_SEES)}"
+    if FLOOR[target] >= FLOOR[own]:
+        return f"{target}/ is not below {own}/"
+    if own in USES_ENGINE_ONLY and target not in ENGINE_USER_SEES:
+        return f"{own}/ sees only {names(ENGINE_USER_SEES)}"
+    return None
+
+
+def names(folders):
+    return ", ".join(f"{folder}/" for folder in sorted(folders))
+
+
+class House:
+    """The sources under one root, and the complaints about them."""
+
+    def __init__(self, root):
+        self.root = Path(root)
+        self.complaints = []
+        self.included = {}  # header -> [(line number, header of the same folder)]
+
+    def check(self):
+        for path in self.files():
+            text = (self.root / path).read_text(encoding="utf-8")
+            self.check_length(path, text)
+            if Path(path).suffix in CODE:
+                self.check_code(path, text)
+        self.check_rings()
+        return sorted(self.complaints)
+
+    def files(self):
+        for top in ("src", "apps", "tests", "examples", "tools"):
+            for folder, subfolders, files in os.walk(self.root / top):
+                subfolders[:] = [name for name in subfolders if name != "testdata"]
+                for name in files:
+                    path = Path(folder, name).relative_to(self.root)
+                    if path.suffix in CODE | {".py", ".sh"}:
+                        yield path.as_posix()
+
+    def complain(self, path, line, what):
+        self.complaints.append(f"{path}:{line}: {what}")
+
+    def check_length(self, path, text):
+        lines = text.count("\n")
+        if lines > MAX_LINES:
+            self.complain(path, MAX_LINES + 1, f"{lines} lines; no file is longer than {MAX_LINES}")
+
+    def check_code(self, path, text):
+        if Path(path).suffix in HEADERS and not re.search(r"^#pragma once$", text, re.MULTILINE):
+            self.complain(path, 1, "a header without #pragma once")
+        if folder_of(path) not in FLOOR:
+            self.complain(path, 1, "lies in a folder without a floor; give it one in check_layers.py")
+            return
+        for number, line in enumerate(text.splitlines(), 1):
+            match = INCLUDE.match(line)
+            if match:
+                self.check_include(path, number, match.group(1))
+
+    def check_include(self, path, number, header):
+        found = self.resolve(path, header)
+        if found is None:
+            if header.split("/")[0] in {folder.split("/")[0] for folder in FLOOR} and "/" in header:
+                self.complain(path, number, f'no such file: "{header}"')
+            return
+        target = folder_of(found)
+        if target not in FLOOR:
+            self.complain(path, number, f'"{header}" lies in a folder without a floor')
+            return
+        why = refusal(path, found.removeprefix("src/"), target)
+        if why:
+            self.complain(path, number, f'"{header}": {why}')
+        elif target == folder_of(path) and Path(path).suffix in HEADERS:
+            self.included.setdefault(path, []).append((number, found))
+
+    def resolve(self, path, header):
+        """`header` relative to the root, found as the compiler does; None when it is not ours."""
+        for start in (Path(path).parent, Path("src"), Path(".")):
+            candidate = Path(os.path.normpath(start / header))
+            if (self.root / candidate).is_file():
+                return candidate.as_posix()
+        return None
+
+    def check_rings(self):
+        done = set()
+
+        def visit(header, trail):
+            for number, other in self.included.get(header, []):
+                if other in trail:
+                    ring = trail[trail.index(other):] + [other]
+                    self.complain(header, number, "headers include each other: " + " -> ".join(ring))
+                elif other not in done:
+                    visit(other, trail + [other])
+            done.add(header)
+
+        for header in sorted(self.included):
+            if header not in done:
+                visit(header, [header])
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
+    complaints = House(root).check()
+    for complaint in complaints:
+        print(complaint)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

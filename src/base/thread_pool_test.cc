@@ -1,0 +1,102 @@
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+
+namespace quantspec {
+namespace {
+
+// Pools from one thread to more threads than this machine has cores.
+class ThreadPools : public testing::TestWithParam<int> {
+ protected:
+  ThreadPool pool_{GetParam()};
+};
+
+TEST_P(ThreadPools, RunCallsEveryThreadOnce) {
+  EXPECT_EQ(pool_.num_threads(), GetParam());
+  for (int region = 0; region < 200; ++region) {
+    std::vector<std::atomic<int>> calls(GetParam());
+    pool_.run([&](int thread) { ++calls.at(thread); });
+    for (const auto& count : calls) ASSERT_EQ(count, 1);
+  }
+}
+
+TEST_P(ThreadPools, ParallelForCallsEveryIndexOnce) {
+  for (const int count : {0, 1, 2, 7, 1000}) {
+    std::vector<std::atomic<int>> calls(count);
+    std::atomic<bool> known_thread = true;
+    pool_.parallel_for(count, [&](std::int64_t i, int thread) {
+      ++calls.at(i);
+      if (thread < 0 || thread >= GetParam()) known_thread = false;
+    });
+    for (const auto& calls_of_index : calls) ASSERT_EQ(calls_of_index, 1);
+    EXPECT_TRUE(known_thread);
+  }
+}
+
+// What a region writes is visible to the caller and to the next region, thousands of times.
+TEST_P(ThreadPools, ThousandsOfRegionsSeeEachOthersWrites) {
+  const int regions = GetParam() <= 2 ? 10000 : 2000;
+  std::vector<std::int64_t> values(64, 0);
+  for (int region = 0; region < regions; ++region) {
+    pool_.parallel_for(std::ssize(values), [&](std::int64_t i, int) { values[i] += i; });
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(values[i], static_cast<std::int64_t>(i) * regions);
+  }
+}
+
+TEST_P(ThreadPools, WakesAfterSleeping) {
+  for (int region = 0; region < 5; ++region) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // far beyond the spinning
+    std::atomic<int> calls = 0;
+    pool_.run([&](int) { ++calls; });
+    ASSERT_EQ(calls, GetParam());
+  }
+}
+
+TEST_P(ThreadPools, RethrowsAnExceptionAndStaysUsable) {
+  for (int region = 0; region < 50; ++region) {
+    EXPECT_THROW(pool_.run([&](int thread) {
+      if (thread == region % GetParam()) throw std::out_of_range("thrown in a region");
+    }),
+                 std::out_of_range);
+    EXPECT_THROW(pool_.parallel_for(100,
+                                    [&](std::int64_t i, int) {
+                                      if (i == 57) fail(ErrorKind::kInvalidRequest, "index {}", i);
+                                    }),
+                 Error);
+    std::atomic<int> calls = 0;
+    pool_.run([&](int) { ++calls; });
+    ASSERT_EQ(calls, GetParam());
+  }
+}
+
+TEST_P(ThreadPools, RethrowsOneExceptionWhenAllThreadsThrow) {
+  EXPECT_THROW(pool_.run([](int) { throw std::runtime_error("all"); }), std::runtime_error);
+  EXPECT_NO_THROW(pool_.run([](int) {}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPools, testing::Values(1, 2, 3, 4, 8));
+
+TEST(ThreadPool, StartsAndStopsWithoutWork) {
+  for (int i = 0; i < 100; ++i) ThreadPool pool(1 + i % 5);
+}
+
+TEST(ThreadPool, RefusesToHaveNoThread) { EXPECT_THROW(ThreadPool(0), Error); }
+
+TEST(ThreadPool, PhysicalCoresAreBetweenOneAndTheLogicalOnes) {
+  EXPECT_GE(num_physical_cores(), 1);
+  EXPECT_LE(num_physical_cores(), static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+}  // namespace quantspec

@@ -1,0 +1,100 @@
+#include "tokenizer/token_decoder.h"
+
+#include "base/error.h"
+#include "tokenizer/byte_text.h"
+#include "tokenizer/utf8.h"
+
+namespace quantspec {
+
+namespace {
+
+constexpr std::string_view kSupported =
+    "ByteLevel, Metaspace, or a Sequence of Replace, ByteFallback, Fuse, Strip in this order";
+
+}  // namespace
+
+TokenDecoder::TokenDecoder(const std::optional<JsonField>& field, std::string_view file) {
+  if (!field) {
+    fail(ErrorKind::kUnsupportedModel, "{}: decoder: none; supported: {}", file, kSupported);
+  }
+  if (field->at("type").text() != "Sequence") {
+    add(*field);
+    if (strips_space_) field->unsupported("Strip without Fuse", kSupported);
+    return;
+  }
+  Stage last = Stage::kNone;
+  for (const JsonField& element : field->at("decoders").elements()) {
+    const Stage stage = add(element);
+    const bool in_order = stage > last || (stage == last && stage == Stage::kReplace);
+    if (!in_order) element.unsupported("a decoder in this place", kSupported);
+    if (stage == Stage::kStrip && last != Stage::kFuse) {
+      element.unsupported("Strip without Fuse", kSupported);
+    }
+    last = stage;
+  }
+}
+
+TokenDecoder::Stage TokenDecoder::add(const JsonField& field) {
+  const std::string& type = field.at("type").text();
+  if (type == "Replace") {
+    const auto from = field.at("pattern").find("String");
+    if (!from) field.unsupported("Replace of a regular expression", "Replace of a string");
+    if (from->text().empty()) from->corrupt("is empty");
+    replacements_.emplace_back(from->text(), field.at("content").text());
+    return Stage::kReplace;
+  }
+  if (type == "ByteFallback") {
+    byte_fallback_ = true;
+    return Stage::kByteFallback;
+  }
+  if (type == "ByteLevel") {
+    byte_level_ = true;
+    return Stage::kWhole;
+  }
+  if (type == "Metaspace") {
+    add_metaspace(field);
+    return Stage::kWhole;
+  }
+  if (type == "Fuse") return Stage::kFuse;
+  if (type == "Strip") {
+    check_strip(field);
+    strips_space_ = field.at("start").integer() == 1;
+    return Stage::kStrip;
+  }
+  field.unsupported(fmt::format("decoder \"{}\"", type), kSupported);
+}
+
+void TokenDecoder::add_metaspace(const JsonField& field) {
+  mark_ = field.at("replacement").text();
+  if (mark_.empty()) field.at("replacement").corrupt("is empty");
+  strips_all_marks_ = field.text_or("prepend_scheme", "always") != "never";
+}
+
+void TokenDecoder::check_strip(const JsonField& field) const {
+  const std::int64_t start = field.at("start").integer();
+  const bool one_space_at_start = field.at("content").text() == " " && (start == 0 || start == 1) &&
+                                  field.at("stop").integer() == 0;
+  if (!one_space_at_start) {
+    field.unsupported("this Strip", "content \" \", start 0 or 1, stop 0");
+  }
+}
+
+std::string TokenDecoder::decode(std::string_view token, bool& at_start) const {
+  if (byte_level_) return from_byte_alphabet(token).value_or(std::string(token));
+  std::string text(token);
+  for (const auto& [from, to] : replacements_) text = replace_all(text, from, to);
+  if (byte_fallback_) {
+    if (const auto byte = byte_of_token(text)) text.assign(1, *byte);
+  }
+  if (!mark_.empty()) {
+    text = replace_all(text, mark_, at_start && strips_all_marks_ ? "" : " ");
+    at_start = false;
+  }
+  if (at_start && !text.empty()) {
+    if (strips_space_ && text[0] == ' ') text.erase(0, 1);
+    at_start = false;
+  }
+  return text;
+}
+
+}  // namespace quantspec

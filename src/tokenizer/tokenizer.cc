@@ -1,0 +1,67 @@
+#include "tokenizer/tokenizer.h"
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "tokenizer/json_tokenizer.h"
+#include "tokenizer/sentencepiece_tokenizer.h"
+#include "tokenizer/tokenizer_config.h"
+#include "tokenizer/utf8.h"
+
+namespace quantspec {
+
+std::string Tokenizer::decode(std::span<const TokenId> ids) const {
+  StreamDecoder stream(*this);
+  std::string text;
+  for (const TokenId id : ids) text += stream.push(id);
+  return text + stream.flush();
+}
+
+std::string Tokenizer::token_bytes(TokenId id) const {
+  bool at_start = false;
+  return token_bytes(id, at_start);
+}
+
+std::string StreamDecoder::push(TokenId id) {
+  held_ += tokenizer_->token_bytes(id, at_start_);
+  return take(/*at_end=*/false);
+}
+
+std::string StreamDecoder::flush() {
+  at_start_ = true;
+  return take(/*at_end=*/true);
+}
+
+std::string StreamDecoder::take(bool at_end) {
+  std::string text;
+  std::string_view rest = held_;
+  while (!rest.empty()) {
+    const Utf8Step step = next_utf8(rest);
+    if (step.state == Utf8State::kUnfinished && !at_end) break;
+    if (step.state == Utf8State::kValid) {
+      text += rest.substr(0, step.length);
+    } else {
+      const std::size_t marks = tokenizer_->marks_every_bad_byte() ? step.length : 1;
+      for (std::size_t i = 0; i < marks; ++i) text += kReplacementCharacter;
+    }
+    rest.remove_prefix(step.length);
+  }
+  held_.erase(0, held_.size() - rest.size());
+  return text;
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir) {
+  const std::filesystem::path model = model_dir / "tokenizer.model";
+  const std::filesystem::path json = model_dir / "tokenizer.json";
+  if (std::filesystem::exists(model)) {
+    return make_sentencepiece_tokenizer(read_file(model), model.string(),
+                                        load_tokenizer_config(model_dir));
+  }
+  if (std::filesystem::exists(json)) {
+    return make_json_tokenizer(read_file(json), json.string(), load_tokenizer_config(model_dir));
+  }
+  fail(ErrorKind::kInvalidRequest,
+       "{}: no tokenizer: expected tokenizer.model (SentencePiece) or tokenizer.json (BPE)",
+       model_dir.string());
+}
+
+}  // namespace quantspec

@@ -1,0 +1,82 @@
+// Text to token ids and back: the public door of this room.
+//
+// A tokenizer is read from a model folder: `tokenizer.model` (SentencePiece) or, when that is not
+// there, `tokenizer.json` (the BPE kinds of Hugging Face: byte-level, and SentencePiece-like with
+// byte fallback). Ids equal those of the library that made the file; tests compare them.
+//
+// A Tokenizer is immutable, so any number of threads may share one. A StreamDecoder belongs to one
+// stream. Text is UTF-8; the bytes of an invalid sequence count as U+FFFD.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/token.h"
+
+namespace quantspec {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // The ids of `text`. Added tokens (such as "<|im_end|>") are recognized inside it. With
+  // `add_special`, also what the tokenizer puts around a text: BOS, EOS, as its files say.
+  virtual std::vector<TokenId> encode(std::string_view text, bool add_special) const = 0;
+
+  // The text of `ids`: valid UTF-8, without special tokens.
+  std::string decode(std::span<const TokenId> ids) const;
+
+  // The bytes `id` adds to a text; they may be a part of a UTF-8 sequence. `at_start` says whether
+  // the rule for the first space of a text still applies, and is updated. Special tokens and ids
+  // without a token add nothing (a model may have more logits than its tokenizer has tokens).
+  virtual std::string token_bytes(TokenId id, bool& at_start) const = 0;
+
+  // The same, in the middle of a text.
+  std::string token_bytes(TokenId id) const;
+
+  // Every id is below this.
+  virtual int vocab_size() const = 0;
+  virtual std::optional<TokenId> bos() const = 0;
+  virtual std::optional<TokenId> eos() const = 0;
+
+  // Whether the token is a control token, which is never part of a text.
+  virtual bool is_special(TokenId id) const = 0;
+
+  // How many U+FFFD stand for a broken UTF-8 sequence: one per byte, or one per maximal subpart
+  // (Unicode 15, section 3.9). The library whose format it is decides.
+  virtual bool marks_every_bad_byte() const = 0;
+};
+
+// Throws kInvalidRequest when `model_dir` has neither file, kCorruptFile for a broken file and
+// kUnsupportedModel for a valid one that needs more than is described above.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
+
+// Text of a stream of tokens. Every output is valid UTF-8: the bytes of an unfinished character are
+// held back. The outputs, put together, are decode() of all the tokens.
+class StreamDecoder {
+ public:
+  // `at_start`: the first token begins a text, so that its leading space may go; otherwise it
+  // continues one. REQUIRES: `tokenizer` outlives this object.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool at_start = true)
+      : tokenizer_(&tokenizer), at_start_(at_start) {}
+
+  // The text that is certain once `id` has come; often empty inside a character.
+  std::string push(TokenId id);
+
+  // Ends the text: what is held back, as U+FFFD. The next push begins a new text.
+  std::string flush();
+
+ private:
+  std::string take(bool at_end);
+
+  const Tokenizer* tokenizer_;
+  bool at_start_;
+  std::string held_;  // an unfinished UTF-8 sequence
+};
+
+}  // namespace quantspec

@@ -1,0 +1,91 @@
+#include "tokenizer/tokenizer_config.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace quantspec {
+
+namespace {
+
+// A token is written as its text, or as an object with its text in "content".
+std::optional<std::string> read_token_text(const JsonField& config, std::string_view key) {
+  const auto field = config.find(key);
+  if (!field) return std::nullopt;
+  return field->json().is_object() ? field->at("content").text() : field->text();
+}
+
+std::optional<bool> read_flag(const JsonField& config, std::string_view key) {
+  const auto field = config.find(key);
+  return field ? std::optional(field->boolean()) : std::nullopt;
+}
+
+// {"32000": {"content": "<|im_end|>", ...}, ...}
+void read_decoder_table(const JsonField& table, std::vector<AddedToken>& tokens) {
+  if (!table.json().is_object()) table.corrupt("is not an object");
+  for (const auto& [key, value] : table.json().items()) {
+    std::int64_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size()) {
+      table.corrupt(fmt::format("has the key \"{}\", which is no token id", key));
+    }
+    tokens.push_back(read_added_token(table.at(key), id));
+  }
+}
+
+void read_config(const JsonField& config, TokenizerConfig& result) {
+  result.adds_bos = read_flag(config, "add_bos_token");
+  result.adds_eos = read_flag(config, "add_eos_token");
+  result.bos = read_token_text(config, "bos_token");
+  result.eos = read_token_text(config, "eos_token");
+  result.legacy = config.boolean_or("legacy", false);
+  if (const auto table = config.find("added_tokens_decoder")) {
+    read_decoder_table(*table, result.added_tokens);
+  }
+}
+
+// {"<|im_end|>": 32000, ...}: the older way to say it.
+void read_added_tokens_file(const JsonField& file, std::vector<AddedToken>& tokens) {
+  if (!file.json().is_object()) file.corrupt("is not an object");
+  for (const auto& member : file.json().items()) {
+    const std::string& content = member.key();
+    const auto is_it = [&](const AddedToken& token) { return token.content == content; };
+    if (std::any_of(tokens.begin(), tokens.end(), is_it)) continue;
+    const std::int64_t id = file.at(content).integer();
+    if (id < 0 || id > kMaxTokenId) file.at(content).corrupt("is no token id");
+    tokens.push_back({.id = static_cast<TokenId>(id), .content = content});
+  }
+}
+
+}  // namespace
+
+AddedToken read_added_token(const JsonField& field, std::int64_t id) {
+  if (id < 0 || id > kMaxTokenId) {
+    field.corrupt(fmt::format("has an id that is not from 0 to {}", kMaxTokenId));
+  }
+  return {.id = static_cast<TokenId>(id),
+          .content = field.at("content").text(),
+          .special = field.boolean_or("special", false),
+          .normalized = field.boolean_or("normalized", false),
+          .lstrip = field.boolean_or("lstrip", false),
+          .rstrip = field.boolean_or("rstrip", false),
+          .single_word = field.boolean_or("single_word", false)};
+}
+
+TokenizerConfig load_tokenizer_config(const std::filesystem::path& model_dir) {
+  TokenizerConfig config;
+  const std::filesystem::path main = model_dir / "tokenizer_config.json";
+  if (std::filesystem::exists(main)) {
+    const Json json = parse_json_file(main);
+    read_config({json, main.native()}, config);
+  }
+  const std::filesystem::path added = model_dir / "added_tokens.json";
+  if (std::filesystem::exists(added)) {
+    const Json json = parse_json_file(added);
+    read_added_tokens_file({json, added.native()}, config.added_tokens);
+  }
+  return config;
+}
+
+}  // namespace quantspec

@@ -1,0 +1,48 @@
+// UTF-8, one character at a time, and the character classes that tokenizers ask for.
+// Thread-safe: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace quantspec {
+
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
+
+enum class Utf8State {
+  kValid,       // a whole character
+  kInvalid,     // no continuation can make these bytes valid
+  kUnfinished,  // the text ends inside what may become a character
+};
+
+struct Utf8Step {
+  Utf8State state;
+  std::size_t length;  // bytes; of the maximal subpart (Unicode 15, section 3.9) unless kValid
+  char32_t code;       // U+FFFD unless kValid
+};
+
+// The first character of `text`. REQUIRES: text is not empty.
+Utf8Step next_utf8(std::string_view text);
+
+// The last character of `text`. REQUIRES: text is valid UTF-8 and not empty.
+Utf8Step last_utf8(std::string_view text);
+
+void append_utf8(char32_t code, std::string& text);
+
+// Replaces every maximal invalid subpart by U+FFFD.
+std::string repair_utf8(std::string_view text);
+
+// `text` with every `from` replaced by `to`. REQUIRES: `from` is not empty.
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
+
+// The property White_Space.
+bool is_white_space(char32_t code);
+
+// What a regular expression's \w means: letters, marks, decimal and letter numbers, connectors.
+bool is_word_character(char32_t code);
+
+// General category N: decimal, letter and other numbers.
+bool is_numeric(char32_t code);
+
+}  // namespace quantspec

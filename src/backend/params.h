@@ -1,0 +1,159 @@
+// Arguments of the backend's ops: plain data, no behaviour. Pointers are to the backend's memory
+// (Backend::allocate). Activations are fp32, rows are tokens. Strides are in elements.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.h"
+#include "base/token.h"
+#include "quant/quant.h"
+
+namespace quantspec {
+
+// A matrix as it lies in a checkpoint, row-major: [rows, cols] of dtype. May be unaligned.
+struct TensorView {
+  const void* data;
+  DType dtype;
+  int rows;
+  int cols;
+};
+
+// y = W x + bias, readable at full precision and, where planes were made, at 4 and 8 bits.
+struct Linear {
+  TensorView full;                   // [outputs, inputs]
+  const float* bias = nullptr;       // [outputs] or null
+  const std::byte* upper = nullptr;  // planes in the backend's order; null: not made
+  const std::byte* lower = nullptr;
+
+  int outputs() const { return full.rows; }
+  int inputs() const { return full.cols; }
+};
+
+// How an op may compute. In kDecode a row has the same bits whatever the number of rows beside it,
+// as exactness needs (section 3 of docs/design.md); in kPrefill, the bits of a row may depend on
+// its index in the op but not on the number of threads.
+enum class Phase : std::uint8_t { kDecode, kPrefill };
+
+// K and V of one layer in full precision, all kv heads. Position p lies in slot p mod capacity. The
+// order and the element type are the backend's. The ring of a cache is one of these (capacity 2 G);
+// the scratch in which prefill keeps one layer's K and V is another.
+struct FullKv {
+  std::byte* data = nullptr;
+  int capacity = 0;  // a multiple of 16
+};
+
+// One quantized page: [layers, kv heads] units (quant.h) in the backend's order.
+struct PagePlanes {
+  std::byte* upper;
+  std::byte* lower;
+};
+
+// What one sequence's queries read in one layer.
+struct KvView {
+  std::span<const PagePlanes> pages;  // positions [0, pages.size() * page_size), all layers
+  FullKv full;                        // this layer's positions from there on
+  int layer = 0;
+  KvRead read = KvRead::kBoth;
+};
+
+// Consecutive rows of one sequence: row first_row + i is the token at first_position + i.
+struct SequenceRows {
+  int first_row;
+  int num_rows;
+  int first_position;
+  KvView kv;
+};
+
+// RMSNorm: x * weight / sqrt(mean(x^2) + epsilon).
+struct Norm {
+  const float* weight;  // [hidden] (or [head_dim] for query and key norms); null: no norm
+  float epsilon;
+};
+
+// out[row] = table[token[row]]                                          [num_rows, hidden]
+struct EmbedParams {
+  std::span<const TokenId> tokens;
+  TensorView table;
+  float* out;
+};
+
+// From x: norm, Q/K/V projections, per-head query/key norms, RoPE; K and V are appended to the
+// full-precision K and V of each sequence, Q goes to q_out.
+struct QkvParams {
+  Phase phase;
+  WeightRead weights;
+  int num_heads;
+  KvShape shape;
+  const float* x;  // [num_rows, hidden]
+  int num_rows;
+  Norm norm;
+  const Linear* q;
+  const Linear* k;
+  const Linear* v;
+  Norm q_norm;  // per head, before RoPE
+  Norm k_norm;
+  const float* cos;  // [num_rows, head_dim / 2]; rotates channels (c, c + head_dim / 2)
+  const float* sin;
+  float* q_out;  // [num_rows, num_heads * head_dim]; null: only K and V are wanted
+  std::span<const SequenceRows> sequences;  // empty: only Q is wanted
+};
+
+// softmax(scale * q K^T) V over each sequence's pages and full-precision K and V. The row at
+// position p sees positions 0..p. Query head h reads kv head h / (num_heads / num_kv_heads).
+struct AttentionParams {
+  const float* q;  // [num_rows, num_heads * head_dim]
+  float* out;      // like q; may not alias it
+  int num_heads;
+  KvShape shape;
+  float scale;
+  std::span<const SequenceRows> sequences;
+};
+
+// The same for many rows of one sequence whose K and V all lie in `kv`, positions
+// [0, first_position + num_rows), in full precision.
+struct PrefillAttentionParams {
+  const float* q;
+  float* out;  // may alias q
+  int num_heads;
+  KvShape shape;
+  float scale;
+  int first_position;
+  int num_rows;
+  FullKv kv;
+};
+
+// x[row] += W in[row] + bias
+struct AddLinearParams {
+  Phase phase;
+  WeightRead weights;
+  const float* in;  // [num_rows, inputs]
+  int num_rows;
+  const Linear* linear;
+  float* x;  // [num_rows, outputs]
+};
+
+// out = silu(gate(norm(x))) * up(norm(x))
+struct GateUpParams {
+  Phase phase;
+  WeightRead weights;
+  const float* x;  // [num_rows, hidden]
+  int num_rows;
+  Norm norm;
+  const Linear* gate;
+  const Linear* up;
+  float* out;  // [num_rows, intermediate]
+};
+
+// logits[row] = head(norm(x[row])), always with Phase::kDecode's guarantee.
+struct HeadParams {
+  WeightRead weights;
+  const float* x;  // [num_rows, hidden]
+  int num_rows;
+  Norm norm;
+  const Linear* head;
+  float* logits;  // [num_rows, vocab]
+};
+
+}  // namespace quantspec

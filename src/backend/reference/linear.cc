@@ -1,0 +1,53 @@
+#include <algorithm>
+
+#include "backend/reference/ops.h"
+#include "backend/reference/tile.h"
+
+namespace quantspec::reference {
+
+namespace {
+
+constexpr int kOutputsPerTask = 16;
+
+// in [num_rows, inputs] as tiles of kTile rows, [tiles, inputs, kTile].
+std::vector<float> transpose_rows(ThreadPool& pool, const float* in, int num_rows, int inputs) {
+  const std::int64_t tiles = (num_rows + kTile - 1) / kTile;
+  const std::int64_t tile_size = std::int64_t{inputs} * kTile;
+  std::vector<float> out(tiles * tile_size);
+  pool.parallel_for(tiles, [&](std::int64_t tile, int) {
+    const int rows = std::min<int>(kTile, num_rows - tile * kTile);
+    transpose_tile(in + tile * tile_size, inputs, rows, inputs, &out[tile * tile_size]);
+  });
+  return out;
+}
+
+}  // namespace
+
+std::vector<float> apply_linear(ThreadPool& pool, const Linear& linear, WeightRead read,
+                                const float* in, int num_rows) {
+  const int inputs = linear.inputs();
+  const std::int64_t outputs = linear.outputs();
+  const std::vector<float> tiles = transpose_rows(pool, in, num_rows, inputs);
+  std::vector<float> y(num_rows * outputs);
+  const std::int64_t tasks = (outputs + kOutputsPerTask - 1) / kOutputsPerTask;
+  pool.parallel_for(tasks, [&](std::int64_t task, int) {
+    const int first = static_cast<int>(task) * kOutputsPerTask;
+    const int count = std::min(kOutputsPerTask, linear.outputs() - first);
+    std::vector<float> weights(static_cast<std::size_t>(count) * inputs);
+    for (int o = 0; o < count; ++o) read_weight_row(linear, read, first + o, &weights[o * inputs]);
+    for (int first_row = 0; first_row < num_rows; first_row += kTile) {
+      const float* tile = &tiles[static_cast<std::size_t>(first_row) * inputs];
+      for (int o = 0; o < count; ++o) {
+        float sums[kTile] = {};
+        add_products(&weights[o * inputs], tile, inputs, sums);
+        const float bias = linear.bias != nullptr ? linear.bias[first + o] : 0.0f;
+        for (int r = 0; r < std::min(kTile, num_rows - first_row); ++r) {
+          y[(first_row + r) * outputs + first + o] = sums[r] + bias;
+        }
+      }
+    }
+  });
+  return y;
+}
+
+}  // namespace quantspec::reference

@@ -1,0 +1,77 @@
+// The equations of the oracle, one function each. Shapes are row-major; nothing may alias unless
+// said. Functions that take a ThreadPool share out whole results, never a part of a sum.
+#pragma once
+
+#include <vector>
+
+#include "backend/params.h"
+#include "base/thread_pool.h"
+
+namespace quantspec::reference {
+
+// --- norm.cc -------------------------------------------------------------------------------------
+
+// out[i] = x[i] * weight[i] / sqrt(mean(x^2) + epsilon); no weight: out = x. out may be x.
+void rms_norm(const Norm& norm, const float* x, int size, float* out);
+// The same for each row of x [num_rows, size].
+std::vector<float> rms_norm_rows(ThreadPool& pool, const Norm& norm, const float* x, int num_rows,
+                                 int size);
+
+// --- rope.cc -------------------------------------------------------------------------------------
+
+// Rotates channels (c, c + head_dim / 2) of one head by the angle whose cosine is cos[c].
+void rotate(float* head, int head_dim, const float* cos, const float* sin);
+
+// --- planes.cc -----------------------------------------------------------------------------------
+
+// Planes of a [rows, cols] matrix. Codes are two to a byte, low nibble = even input, and a row
+// starts on a byte:
+//   upper   GroupScale [rows, weight_groups(cols)], then upper nibbles [rows, (cols + 1) / 2]
+//   lower   lower nibbles [rows, (cols + 1) / 2]
+std::size_t upper_plane_bytes(int rows, int cols);
+std::size_t lower_plane_bytes(int rows, int cols);
+// `lower` may be null.
+void encode_planes(ThreadPool& pool, const TensorView& full, std::byte* upper, std::byte* lower);
+// One row of the matrix as a pass reads it: [inputs].
+void read_weight_row(const Linear& linear, WeightRead read, int row, float* out);
+
+// --- linear.cc -----------------------------------------------------------------------------------
+
+// y[row] = W in[row] + bias.   in: [num_rows, inputs], result: [num_rows, outputs]
+std::vector<float> apply_linear(ThreadPool& pool, const Linear& linear, WeightRead read,
+                                const float* in, int num_rows);
+
+// --- full_kv.cc ----------------------------------------------------------------------------------
+
+// A FullKv is fp32 [kv heads, 2, capacity, head_dim]: keys, then values, of each kv head.
+std::size_t full_kv_floats(const KvShape& shape, int capacity);
+// The keys (values) of one kv head, [capacity, head_dim].
+float* full_keys(const KvShape& shape, FullKv kv, int kv_head);
+float* full_values(const KvShape& shape, FullKv kv, int kv_head);
+// K or V of one position.
+inline float* at_position(const KvShape& shape, FullKv kv, float* keys_or_values, int position) {
+  return keys_or_values + static_cast<std::ptrdiff_t>(position % kv.capacity) * shape.head_dim;
+}
+
+// K and V of positions 0, 1, ... of one kv head, each [positions, head_dim].
+struct HeadKv {
+  const float* keys;
+  const float* values;
+};
+// Positions [0, count) as a pass reads them: first from pages, then in full precision.
+struct GatheredKv {
+  std::vector<float> keys;
+  std::vector<float> values;
+};
+GatheredKv gather_kv(const KvShape& shape, const KvView& view, int kv_head, int count);
+
+// --- attention.cc --------------------------------------------------------------------------------
+
+inline constexpr int kAttentionRows = 32;  // at most this many rows to one call of attend
+
+// out[row] = softmax(scale * q[row] K^T) V over positions 0..first_position + row, one head.
+// q, out: [num_rows, head_dim], rows `stride` apart. out may be q. num_rows <= kAttentionRows.
+void attend(const HeadKv& kv, int head_dim, float scale, int first_position, int num_rows,
+            const float* q, float* out, std::ptrdiff_t stride);
+
+}  // namespace quantspec::reference

@@ -1,0 +1,251 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backend/reference/ops.h"
+#include "backend/reference/reference.h"
+#include "base/error.h"
+
+namespace quantspec::reference {
+
+namespace {
+
+float silu(float x) { return x / (1.0f + std::exp(-x)); }
+
+// Per-head norm (when there is one) and RoPE of rows of projected queries or keys,
+// [num_rows, num_heads * head_dim].
+void norm_and_rotate(const QkvParams& params, const Norm& norm, int num_heads, float* heads) {
+  const int dim = params.shape.head_dim;
+  for (int row = 0; row < params.num_rows; ++row) {
+    const std::ptrdiff_t angles = static_cast<std::ptrdiff_t>(row) * (dim / 2);
+    for (int h = 0; h < num_heads; ++h) {
+      float* head = heads + (static_cast<std::ptrdiff_t>(row) * num_heads + h) * dim;
+      rms_norm(norm, head, dim, head);
+      rotate(head, dim, params.cos + angles, params.sin + angles);
+    }
+  }
+}
+
+class ReferenceBackend final : public Backend {
+ public:
+  explicit ReferenceBackend(int num_threads)
+      : pool_(num_threads == 0 ? num_physical_cores() : num_threads) {}
+
+  std::string name() const override { return "reference"; }
+  std::string description() const override {
+    return fmt::format("reference, fp32 loops, {} threads", pool_.num_threads());
+  }
+
+  // --- memory ---
+
+  Buffer allocate(std::size_t bytes) override { return Buffer(bytes); }
+  std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
+    return full_kv_floats(shape, capacity) * sizeof(float);
+  }
+
+  // --- draft weights ---
+
+  PlaneBytes plane_bytes(int rows, int cols) const override {
+    return {upper_plane_bytes(rows, cols), lower_plane_bytes(rows, cols)};
+  }
+  void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override {
+    encode_planes(pool_, full, upper, lower);
+  }
+
+  // --- one pass ---
+
+  void embed(const EmbedParams& params) override {
+    const int hidden = params.table.cols;
+    float* out = params.out;
+    for (const TokenId token : params.tokens) {
+      check(token >= 0 && token < params.table.rows, "a token lies outside the vocabulary");
+      const auto first = static_cast<std::size_t>(token) * hidden;
+      for (int i = 0; i < hidden; ++i) {
+        *out++ = load_f32(params.table.data, params.table.dtype, first + i);
+      }
+    }
+  }
+
+  void qkv(const QkvParams& params) override {
+    const int rows = params.num_rows;
+    const int hidden = params.k->inputs();
+    const std::vector<float> x = rms_norm_rows(pool_, params.norm, params.x, rows, hidden);
+    if (params.q_out != nullptr) {
+      std::vector<float> q = apply_linear(pool_, *params.q, params.weights, x.data(), rows);
+      norm_and_rotate(params, params.q_norm, params.num_heads, q.data());
+      std::copy(q.begin(), q.end(), params.q_out);
+    }
+    if (params.sequences.empty()) return;
+    std::vector<float> k = apply_linear(pool_, *params.k, params.weights, x.data(), rows);
+    const std::vector<float> v = apply_linear(pool_, *params.v, params.weights, x.data(), rows);
+    norm_and_rotate(params, params.k_norm, params.shape.num_kv_heads, k.data());
+    for (const SequenceRows& sequence : params.sequences) {
+      append(params.shape, sequence, k.data(), v.data());
+    }
+  }
+
+  void attention(const AttentionParams& params) override {
+    const int dim = params.shape.head_dim;
+    const int group = params.num_heads / params.shape.num_kv_heads;
+    const std::ptrdiff_t stride = static_cast<std::ptrdiff_t>(params.num_heads) * dim;
+    const auto attend_head = [&](const SequenceRows& sequence, int kv_head) {
+      const int count = sequence.first_position + sequence.num_rows;
+      const GatheredKv gathered = gather_kv(params.shape, sequence.kv, kv_head, count);
+      const HeadKv kv{gathered.keys.data(), gathered.values.data()};
+      for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        for (int i = 0; i < sequence.num_rows; i += kAttentionRows) {
+          const std::ptrdiff_t first = (sequence.first_row + i) * stride + head * dim;
+          attend(kv, dim, params.scale, sequence.first_position + i,
+                 std::min(kAttentionRows, sequence.num_rows - i), params.q + first,
+                 params.out + first, stride);
+        }
+      }
+    };
+    const std::int64_t kv_heads = params.shape.num_kv_heads;
+    pool_.parallel_for(std::ssize(params.sequences) * kv_heads, [&](std::int64_t task, int) {
+      attend_head(params.sequences[task / kv_heads], static_cast<int>(task % kv_heads));
+    });
+  }
+
+  void prefill_attention(const PrefillAttentionParams& params) override {
+    check(params.first_position + params.num_rows <= params.kv.capacity,
+          "prefill attention needs every position in the full-precision K and V");
+    const int dim = params.shape.head_dim;
+    const int group = params.num_heads / params.shape.num_kv_heads;
+    const std::ptrdiff_t stride = static_cast<std::ptrdiff_t>(params.num_heads) * dim;
+    const std::int64_t tiles = (params.num_rows + kAttentionRows - 1) / kAttentionRows;
+    pool_.parallel_for(tiles * params.num_heads, [&](std::int64_t task, int) {
+      const int head = static_cast<int>(task % params.num_heads);
+      const int first_row = static_cast<int>(task / params.num_heads) * kAttentionRows;
+      const HeadKv kv{full_keys(params.shape, params.kv, head / group),
+                      full_values(params.shape, params.kv, head / group)};
+      const std::ptrdiff_t first = first_row * stride + head * dim;
+      attend(kv, dim, params.scale, params.first_position + first_row,
+             std::min(kAttentionRows, params.num_rows - first_row), params.q + first,
+             params.out + first, stride);
+    });
+  }
+
+  void add_linear(const AddLinearParams& params) override {
+    const std::vector<float> y =
+        apply_linear(pool_, *params.linear, params.weights, params.in, params.num_rows);
+    for (std::size_t i = 0; i < y.size(); ++i) params.x[i] += y[i];
+  }
+
+  void gate_up(const GateUpParams& params) override {
+    const int rows = params.num_rows;
+    const std::vector<float> x =
+        rms_norm_rows(pool_, params.norm, params.x, rows, params.gate->inputs());
+    const auto gate = apply_linear(pool_, *params.gate, params.weights, x.data(), rows);
+    const auto up = apply_linear(pool_, *params.up, params.weights, x.data(), rows);
+    for (std::size_t i = 0; i < gate.size(); ++i) params.out[i] = silu(gate[i]) * up[i];
+  }
+
+  void head(const HeadParams& params) override {
+    const int rows = params.num_rows;
+    const std::vector<float> x =
+        rms_norm_rows(pool_, params.norm, params.x, rows, params.head->inputs());
+    const auto logits = apply_linear(pool_, *params.head, params.weights, x.data(), rows);
+    std::copy(logits.begin(), logits.end(), params.logits);
+  }
+
+  // --- KV, one layer ---
+
+  void quantize_pages(const KvShape& shape, int layer, FullKv source, int first_position,
+                      std::span<const PagePlanes> pages) override {
+    for_each_unit(shape, pages, [&](int page, int kv_head) {
+      const int first = first_position + page * shape.page_size;
+      std::vector<float> keys(static_cast<std::size_t>(shape.page_size) * shape.head_dim);
+      std::vector<float> values(keys.size());
+      for (int t = 0; t < shape.page_size; ++t) {
+        const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(t) * shape.head_dim;
+        read_full_kv(shape, source, kv_head, first + t, &keys[row], &values[row]);
+      }
+      encode_unit(shape, keys.data(), values.data(),
+                  pages[page].upper + shape.upper_offset(layer, kv_head),
+                  pages[page].lower + shape.lower_offset(layer, kv_head));
+    });
+  }
+
+  void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
+                  FullKv target) override {
+    for_each_unit(shape, pages, [&](int page, int kv_head) {
+      const KvView view{pages.subspan(page, 1), {}, layer, read};
+      const GatheredKv kv = gather_kv(shape, view, kv_head, shape.page_size);
+      for (int t = 0; t < shape.page_size; ++t) {
+        const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(t) * shape.head_dim;
+        write_full_kv(shape, target, kv_head, page * shape.page_size + t, &kv.keys[row],
+                      &kv.values[row]);
+      }
+    });
+  }
+
+  void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
+                    int count) override {
+    std::vector<float> key(shape.head_dim), value(shape.head_dim);
+    for (int kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
+      for (int p = first; p < first + count; ++p) {
+        read_full_kv(shape, source, kv_head, p, key.data(), value.data());
+        write_full_kv(shape, target, kv_head, p, key.data(), value.data());
+      }
+    }
+  }
+
+  // --- borders ---
+
+  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
+                    float* value) const override {
+    const int dim = shape.head_dim;
+    std::copy_n(at_position(shape, source, full_keys(shape, source, kv_head), position), dim, key);
+    std::copy_n(at_position(shape, source, full_values(shape, source, kv_head), position), dim,
+                value);
+  }
+  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,
+                     const float* key, const float* value) override {
+    const int dim = shape.head_dim;
+    std::copy_n(key, dim, at_position(shape, target, full_keys(shape, target, kv_head), position));
+    std::copy_n(value, dim,
+                at_position(shape, target, full_values(shape, target, kv_head), position));
+  }
+  void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
+                   std::byte* lower) const override {
+    std::memcpy(upper, page.upper + shape.upper_offset(layer, kv_head), shape.upper_unit_bytes());
+    std::memcpy(lower, page.lower + shape.lower_offset(layer, kv_head), shape.lower_unit_bytes());
+  }
+  void import_unit(const KvShape& shape, int layer, int kv_head, const std::byte* upper,
+                   const std::byte* lower, PagePlanes page) override {
+    std::memcpy(page.upper + shape.upper_offset(layer, kv_head), upper, shape.upper_unit_bytes());
+    std::memcpy(page.lower + shape.lower_offset(layer, kv_head), lower, shape.lower_unit_bytes());
+  }
+
+ private:
+  // Keys and values of a sequence's rows of k, v [num_rows, num_kv_heads * head_dim].
+  void append(const KvShape& shape, const SequenceRows& sequence, const float* k, const float* v) {
+    for (int i = 0; i < sequence.num_rows; ++i) {
+      for (int h = 0; h < shape.num_kv_heads; ++h) {
+        const std::ptrdiff_t head =
+            (static_cast<std::ptrdiff_t>(sequence.first_row + i) * shape.num_kv_heads + h) *
+            shape.head_dim;
+        write_full_kv(shape, sequence.kv.full, h, sequence.first_position + i, k + head, v + head);
+      }
+    }
+  }
+
+  // Calls f(page, kv_head) for every unit of one layer of the pages.
+  template <typename F>
+  void for_each_unit(const KvShape& shape, std::span<const PagePlanes> pages, const F& f) {
+    pool_.parallel_for(std::ssize(pages) * shape.num_kv_heads, [&](std::int64_t unit, int) {
+      f(static_cast<int>(unit / shape.num_kv_heads), static_cast<int>(unit % shape.num_kv_heads));
+    });
+  }
+
+  ThreadPool pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_reference_backend(int num_threads) {
+  return std::make_unique<ReferenceBackend>(num_threads);
+}
+
+}  // namespace quantspec::reference

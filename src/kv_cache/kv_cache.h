@@ -1,0 +1,106 @@
+// The hierarchical KV cache of one sequence: one cache, readable at 4 bits by the draft and at 8
+// bits by the target (sections 2-4 of docs/design.md).
+//
+//     positions  0 ........ B ........ B+G ........ n
+//                | pages    | ring: full precision  |
+//                | 4+4 bits | G..2G tokens          |
+//
+// A query at position p reads positions below B(p) = G * max(0, p / G - 1) from pages and the rest
+// in full precision. The rule depends on p alone, so the target is a pure function of the tokens;
+// to keep it, one forward never spans a multiple of G, and pages are made between forwards.
+//
+// INVARIANTS  pages hold [0, B), made from target KV only, immutable; B is a multiple of G
+//             the ring holds [B, n), slot = position mod 2G; n - B <= 2G
+//             no speculative token is ever quantized, so rollback is one integer
+//
+// The cache owns its lengths; nobody else keeps one. Not thread-safe; one thread a cache.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "kv_cache/page_pool.h"
+
+namespace quantspec {
+
+class KvCache {
+ public:
+  // capacity: the most tokens it may hold. `backend` and `pool` (of the same shape) outlive it.
+  KvCache(Backend& backend, PagePool& pool, int capacity);
+
+  const KvShape& shape() const { return pool_->shape(); }
+  int capacity() const { return capacity_; }
+  int length() const { return length_; }  // n: positions [0, n) are in the cache
+  // Positions below it are final: the cache cannot be truncated to less.
+  int committed() const { return quantized_ == 0 ? 0 : quantized_ + shape().page_size; }
+  int quantized() const { return quantized_; }  // B: positions [0, B) are in pages
+  // The most tokens that the next forward may process, so that it does not span a multiple of G.
+  int max_extend() const;
+
+  // --- decoding ---
+  // Makes room for num_tokens at the end and returns the first one's position. Once per forward.
+  // REQUIRES: commit() was called since the length last changed; 1 <= num_tokens <= max_extend().
+  // Throws kInvalidRequest when the context is full.
+  int extend(int num_tokens);
+  // Forgets positions from new_length on. REQUIRES: committed() <= new_length <= length().
+  void truncate(int new_length);
+  // Quantizes what the next position will read from a page: the only place in decoding that does.
+  void commit();
+  void clear();
+
+  // What a pass reads and, through `full`, writes. Valid until the cache changes.
+  KvView view(int layer, KvRead read) const;
+
+  // --- prefill, layer-major (section 4) ---
+  // Appends num_tokens: all of them go through layer 0, then through layer 1, and so on, reading
+  // each other in full precision and a cached prefix as decoding does. Peak memory is the pages and
+  // one layer in full precision. Abandoned before finish(), it leaves the cache empty.
+  class Prefill {
+   public:
+    Prefill(KvCache& cache, int num_tokens);
+    ~Prefill();
+    Prefill(const Prefill&) = delete;
+    Prefill& operator=(const Prefill&) = delete;
+
+    int first_position() const { return cache_.length_; }
+    // This layer's K and V of all positions; the prefix is there, the new tokens are to be written.
+    FullKv begin_layer(int layer);
+    void end_layer(int layer);  // into pages and ring
+    void finish();
+
+   private:
+    KvCache& cache_;
+    int new_length_;
+    int new_quantized_;
+    Buffer scratch_;
+    FullKv full_;
+    bool finished_ = false;
+  };
+
+  // --- memory ---
+  std::size_t page_bytes() const { return pages_.size() * pool_->page_bytes(); }
+  std::size_t ring_bytes() const { return ring_.size(); }
+  // The most that a cache of `capacity` tokens may take: pages and ring; and prefill's scratch.
+  static std::size_t page_bytes_for(const KvShape& shape, int capacity);
+  static std::size_t ring_bytes_for(const KvShape& shape, const Backend& backend);
+  static std::size_t scratch_bytes_for(const KvShape& shape, const Backend& backend, int capacity);
+
+ private:
+  FullKv ring(int layer) const;
+  void add_pages(int count);
+  std::span<const PagePlanes> planes(int first_page) const;
+  void require_room(int num_tokens) const;
+
+  Backend* backend_;
+  PagePool* pool_;
+  int capacity_;
+  int length_ = 0;
+  int quantized_ = 0;
+  std::vector<PageRef> pages_;
+  std::vector<PagePlanes> planes_;  // the same pages, as the backend reads them
+  std::size_t ring_layer_bytes_;
+  mutable Buffer ring_;  // [num_layers] FullKv of capacity 2 G
+};
+
+}  // namespace quantspec

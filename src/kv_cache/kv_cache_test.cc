@@ -1,0 +1,330 @@
+// The cache against a plain model of itself: a list of the K and V that were written. Whatever the
+// sequence of operations, pages must be the scalar codec's bytes of that list and never change, and
+// the ring must hold its tail.
+
+#include "kv_cache/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+namespace quantspec {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// K and V of one position: [layers, kv heads, head_dim] each. Values are fp16-representable, so
+// that every backend's full precision holds them exactly.
+struct Token {
+  std::vector<float> keys;
+  std::vector<float> values;
+};
+
+class CacheModel {
+ public:
+  CacheModel(const std::string& backend, KvShape shape, int capacity, unsigned seed)
+      : shape_(shape),
+        backend_(make_backend({backend, 1})),
+        pool_(*backend_, shape),
+        cache_(*backend_, pool_, capacity),
+        random_(seed) {}
+
+  KvCache& cache() { return cache_; }
+  int uniform(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
+
+  void decode(int count) {
+    const int first = cache_.extend(count);
+    for (int i = 0; i < count; ++i) tokens_.push_back(random_token());
+    for (int layer = 0; layer < shape_.num_layers; ++layer) {
+      write(layer, cache_.view(layer, KvRead::kBoth).full, first);
+    }
+  }
+
+  void truncate(int length) {
+    cache_.truncate(length);
+    tokens_.resize(length);
+  }
+
+  void prefill(int count) {
+    KvCache::Prefill prefill(cache_, count);
+    const int first = prefill.first_position();
+    const int old_quantized = cache_.quantized();
+    for (int i = 0; i < count; ++i) tokens_.push_back(random_token());
+    for (int layer = 0; layer < shape_.num_layers; ++layer) {
+      const FullKv full = prefill.begin_layer(layer);
+      check_prefix(layer, full, first, old_quantized);
+      write(layer, full, first);
+      prefill.end_layer(layer);
+    }
+    prefill.finish();
+  }
+
+  void clear() {
+    cache_.clear();
+    tokens_.clear();
+    pages_.clear();
+  }
+
+  // The whole state against the list.
+  void verify() {
+    ASSERT_EQ(cache_.length(), static_cast<int>(tokens_.size()));
+    const int num_pages = cache_.quantized() / shape_.page_size;
+    ASSERT_EQ(cache_.page_bytes(), num_pages * PagePool::page_bytes(shape_));
+    for (int page = 0; page < num_pages; ++page) verify_page(page);
+    for (int layer = 0; layer < shape_.num_layers; ++layer) {
+      const KvView view = cache_.view(layer, KvRead::kUpper);
+      ASSERT_EQ(view.pages.size(), static_cast<std::size_t>(num_pages));
+      for (int p = cache_.quantized(); p < cache_.length(); ++p) verify_full(layer, view.full, p);
+    }
+  }
+
+  void verify_rule() {
+    ASSERT_EQ(cache_.quantized(), first_full_position(cache_.length(), shape_.page_size));
+  }
+
+ private:
+  std::size_t vector_size() const { return shape_.units() * shape_.head_dim; }
+  std::size_t offset(int layer, int head) const {
+    return (static_cast<std::size_t>(layer) * shape_.num_kv_heads + head) * shape_.head_dim;
+  }
+
+  std::vector<float> random_vector() {
+    std::vector<float> values(vector_size());
+    const int kind = uniform(0, 9);  // now and then zeros, constants and large values
+    for (float& value : values) {
+      const float x = std::normal_distribution<float>(0.3f, 2.0f)(random_);
+      value = kind == 0 ? 0.0f : kind == 1 ? 3.5f : kind == 2 ? 4e3f * x : x;
+      value = f16_to_f32(f32_to_f16(value));
+    }
+    return values;
+  }
+  Token random_token() { return {random_vector(), random_vector()}; }
+
+  void write(int layer, FullKv full, int first) {
+    for (int p = first; p < static_cast<int>(tokens_.size()); ++p) {
+      for (int head = 0; head < shape_.num_kv_heads; ++head) {
+        backend_->write_full_kv(shape_, full, head, p, &tokens_[p].keys[offset(layer, head)],
+                                &tokens_[p].values[offset(layer, head)]);
+      }
+    }
+  }
+
+  void verify_full(int layer, FullKv full, int position) {
+    std::vector<float> key(shape_.head_dim), value(shape_.head_dim);
+    for (int head = 0; head < shape_.num_kv_heads; ++head) {
+      backend_->read_full_kv(shape_, full, head, position, key.data(), value.data());
+      for (int c = 0; c < shape_.head_dim; ++c) {
+        ASSERT_EQ(key[c], tokens_[position].keys[offset(layer, head) + c]) << position;
+        ASSERT_EQ(value[c], tokens_[position].values[offset(layer, head) + c]) << position;
+      }
+    }
+  }
+
+  // [page_size, head_dim] of one unit, from the list.
+  std::vector<float> gather(int page, int layer, int head, std::vector<float> Token::*part) const {
+    std::vector<float> rows;
+    for (int t = 0; t < shape_.page_size; ++t) {
+      const std::vector<float>& all = tokens_[page * shape_.page_size + t].*part;
+      rows.insert(rows.end(), &all[offset(layer, head)],
+                  &all[offset(layer, head)] + shape_.head_dim);
+    }
+    return rows;
+  }
+
+  Bytes expected_unit(int page, int layer, int head) const {
+    Bytes unit(shape_.upper_unit_bytes() + shape_.lower_unit_bytes());
+    encode_unit(shape_, gather(page, layer, head, &Token::keys).data(),
+                gather(page, layer, head, &Token::values).data(), unit.data(),
+                unit.data() + shape_.upper_unit_bytes());
+    return unit;
+  }
+
+  void verify_page(int page) {
+    Bytes all;
+    for (int layer = 0; layer < shape_.num_layers; ++layer) {
+      const PagePlanes planes = cache_.view(layer, KvRead::kBoth).pages[page];
+      for (int head = 0; head < shape_.num_kv_heads; ++head) {
+        Bytes unit(shape_.upper_unit_bytes() + shape_.lower_unit_bytes());
+        backend_->export_unit(shape_, layer, head, planes, unit.data(),
+                              unit.data() + shape_.upper_unit_bytes());
+        if (page >= static_cast<int>(pages_.size())) {
+          ASSERT_TRUE(unit == expected_unit(page, layer, head)) << "page " << page;
+        }
+        all.insert(all.end(), unit.begin(), unit.end());
+      }
+    }
+    if (page >= static_cast<int>(pages_.size())) pages_.push_back(all);
+    ASSERT_TRUE(pages_[page] == all) << "page " << page << " changed after it was committed";
+  }
+
+  // A prefill reads its prefix as decoding does: pages at 8 bits, the rest in full precision.
+  void check_prefix(int layer, FullKv full, int length, int quantized) {
+    for (int p = quantized; p < length; ++p) verify_full(layer, full, p);
+    std::vector<float> key(shape_.head_dim), value(shape_.head_dim);
+    std::vector<float> keys(shape_.page_size * shape_.head_dim), values(keys.size());
+    for (int page = 0; page < quantized / shape_.page_size; ++page) {
+      for (int head = 0; head < shape_.num_kv_heads; ++head) {
+        const Bytes unit = expected_unit(page, layer, head);
+        decode_unit(shape_, unit.data(), unit.data() + shape_.upper_unit_bytes(), KvRead::kBoth,
+                    keys.data(), values.data());
+        for (int t = 0; t < shape_.page_size; ++t) {
+          backend_->read_full_kv(shape_, full, head, page * shape_.page_size + t, key.data(),
+                                 value.data());
+          for (int c = 0; c < shape_.head_dim; ++c) {
+            // A backend may round what it dequantizes to fp16: half a unit in the last place.
+            const float k = keys[t * shape_.head_dim + c], v = values[t * shape_.head_dim + c];
+            ASSERT_NEAR(key[c], k, std::abs(k) * 0x1p-11f + 1e-7f);
+            ASSERT_NEAR(value[c], v, std::abs(v) * 0x1p-11f + 1e-7f);
+          }
+        }
+      }
+    }
+  }
+
+  KvShape shape_;
+  std::unique_ptr<Backend> backend_;
+  PagePool pool_;
+  KvCache cache_;
+  std::mt19937 random_;
+  std::vector<Token> tokens_;
+  std::vector<Bytes> pages_;  // what each page held when it was first seen
+};
+
+struct Case {
+  const char* backend;
+  KvShape shape;
+};
+
+class KvCacheTest : public testing::TestWithParam<Case> {};
+
+TEST_P(KvCacheTest, RandomOperationsMatchThePlainModel) {
+  const int page_size = GetParam().shape.page_size;
+  for (unsigned seed = 0; seed < 12; ++seed) {
+    CacheModel model(GetParam().backend, GetParam().shape, 12 * page_size, seed);
+    for (int operation = 0; operation < 60; ++operation) {
+      KvCache& cache = model.cache();
+      const int kind = model.uniform(0, 19);
+      const int room = cache.capacity() - cache.length();
+      if (kind == 0 && room > 0) {
+        model.prefill(std::min(room, model.uniform(1, 3 * page_size)));
+      } else if (kind == 1 && model.uniform(0, 4) == 0) {
+        model.clear();
+      } else {  // a round: commit, write some rows, keep some of them
+        cache.commit();
+        model.verify_rule();
+        if (cache.max_extend() == 0) continue;
+        const int before = cache.length();
+        const int rows = model.uniform(1, std::min(17, cache.max_extend()));
+        model.decode(rows);
+        model.truncate(before + model.uniform(0, rows));
+      }
+      ASSERT_NO_FATAL_FAILURE(model.verify()) << "seed " << seed << " operation " << operation;
+    }
+  }
+}
+
+TEST_P(KvCacheTest, EveryLengthAroundThePageBoundaries) {
+  const int page_size = GetParam().shape.page_size;
+  for (const int length : {1, page_size - 1, page_size, page_size + 1, 2 * page_size - 1,
+                           2 * page_size, 2 * page_size + 1, 3 * page_size, 5 * page_size - 1}) {
+    CacheModel by_prefill(GetParam().backend, GetParam().shape, 6 * page_size, 1);
+    by_prefill.prefill(length);
+    ASSERT_NO_FATAL_FAILURE(by_prefill.verify());
+    ASSERT_NO_FATAL_FAILURE(by_prefill.verify_rule());
+
+    CacheModel by_steps(GetParam().backend, GetParam().shape, 6 * page_size, 2);
+    for (int n = 0; n < length; ++n) {
+      by_steps.cache().commit();
+      by_steps.decode(1);
+    }
+    by_steps.cache().commit();
+    ASSERT_NO_FATAL_FAILURE(by_steps.verify());
+    ASSERT_NO_FATAL_FAILURE(by_steps.verify_rule());
+  }
+}
+
+TEST_P(KvCacheTest, RollbackLeavesThePagesAlone) {
+  const int page_size = GetParam().shape.page_size;
+  CacheModel model(GetParam().backend, GetParam().shape, 6 * page_size, 3);
+  model.prefill(3 * page_size - 2);
+  ASSERT_NO_FATAL_FAILURE(model.verify());
+  const int length = model.cache().length();
+  for (int round = 0; round < 5; ++round) {  // draft, rewind, verify, reject all
+    model.cache().commit();
+    model.decode(2);
+    model.truncate(length);
+    ASSERT_NO_FATAL_FAILURE(model.verify());
+  }
+  EXPECT_EQ(model.cache().max_extend(), 2);
+  EXPECT_EQ(model.cache().committed(), 2 * page_size);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, KvCacheTest,
+                         testing::Values(Case{"reference", {2, 2, 32, 32}},
+                                         Case{"cpu", {2, 2, 32, 32}}, Case{"cpu", {1, 3, 64, 64}},
+                                         Case{"cpu", {1, 1, 128, 128}},
+                                         Case{"cpu", {1, 1, 256, 32}}));
+
+struct CacheFixture : testing::Test {
+  std::unique_ptr<Backend> backend = make_backend({"reference", 1});
+  PagePool pool{*backend, {1, 1, 16, 32}};
+  KvCache cache{*backend, pool, 100};
+};
+
+TEST_F(CacheFixture, RefusesAForwardThatSpansAPageBoundary) {
+  cache.extend(30);
+  EXPECT_EQ(cache.max_extend(), 2);
+  EXPECT_THROW(cache.extend(3), Error);
+  EXPECT_EQ(cache.length(), 30);
+}
+
+TEST_F(CacheFixture, RefusesToForgetWhatIsFinal) {
+  for (int n = 0; n < 64; n += 32) cache.extend(32);
+  cache.commit();
+  EXPECT_EQ(cache.quantized(), 32);
+  EXPECT_EQ(cache.committed(), 64);
+  EXPECT_THROW(cache.truncate(63), Error);
+  EXPECT_THROW(cache.truncate(65), Error);
+  cache.truncate(64);
+}
+
+TEST_F(CacheFixture, RefusesAnExtendBeforeTheCommit) {
+  for (int n = 0; n < 64; n += 32) cache.extend(32);
+  EXPECT_THROW(cache.extend(1), Error);
+  cache.commit();
+  cache.extend(1);
+}
+
+TEST_F(CacheFixture, AFullContextIsTheCallersError) {
+  try {
+    KvCache::Prefill prefill(cache, 101);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
+    EXPECT_NE(std::string(error.what()).find("--ctx-size"), std::string::npos);
+  }
+}
+
+TEST_F(CacheFixture, AnAbandonedPrefillLeavesTheCacheEmpty) {
+  { KvCache::Prefill prefill(cache, 80); }
+  EXPECT_EQ(cache.length(), 0);
+  EXPECT_EQ(cache.page_bytes(), 0u);
+}
+
+TEST_F(CacheFixture, PagesGoBackToThePool) {
+  const void* first = nullptr;
+  for (int i = 0; i < 3; ++i) {
+    const PageRef page = pool.allocate();
+    if (first == nullptr) first = page->upper;
+    EXPECT_EQ(page->upper, first);
+  }
+}
+
+}  // namespace
+}  // namespace quantspec

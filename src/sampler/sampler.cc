@@ -1,0 +1,137 @@
+#include "sampler/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "base/error.h"
+#include "sampler/softmax.h"
+
+namespace quantspec {
+namespace {
+
+// A token that top-k or top-p may keep.
+struct Candidate {
+  float prob;
+  TokenId id;
+};
+bool more_probable(const Candidate& a, const Candidate& b) {
+  return a.prob != b.prob ? a.prob > b.prob : a.id < b.id;
+}
+bool less_probable(const Candidate& a, const Candidate& b) { return more_probable(b, a); }
+
+void penalize_repeats(const SamplingParams& params, std::span<const TokenId> history,
+                      std::span<float> logits) {
+  if (params.repeat_last_n >= 0) {
+    history = history.last(std::min<std::size_t>(params.repeat_last_n, history.size()));
+  }
+  std::vector<TokenId> ids(history.begin(), history.end());
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  for (TokenId id : ids) {
+    float& logit = logits[id];
+    logit = logit > 0 ? logit / params.repeat_penalty : logit * params.repeat_penalty;
+  }
+}
+
+// The k most probable, unordered, in one pass: `kept` grows to 2k before it is cut back to k, so
+// that the whole vocabulary is never copied. REQUIRES: k >= 1.
+std::vector<Candidate> most_probable(std::span<const float> probs, std::size_t k) {
+  std::vector<Candidate> kept;
+  kept.reserve(2 * k);
+  const auto cut = [&] {
+    std::ranges::nth_element(kept, kept.begin() + k - 1, more_probable);
+    kept.resize(k);
+  };
+  float floor = 0;  // of the ids still to come, those up to `floor` are not among the k
+  for (std::size_t i = 0; i < probs.size(); ++i) {
+    if (probs[i] <= floor) continue;
+    kept.push_back({probs[i], static_cast<TokenId>(i)});
+    if (kept.size() == 2 * k) {
+      cut();
+      floor = kept.back().prob;
+    }
+  }
+  if (kept.size() > k) cut();
+  return kept;
+}
+
+// What top-p may keep: all tokens below the floor hold less than half of what it leaves out.
+std::vector<Candidate> top_p_candidates(std::span<const float> probs, float top_p) {
+  const float floor = 0.5f * (1.0f - top_p) / static_cast<float>(probs.size());
+  std::vector<Candidate> kept;
+  for (std::size_t i = 0; i < probs.size(); ++i) {
+    if (probs[i] > floor) kept.push_back({probs[i], static_cast<TokenId>(i)});
+  }
+  return kept;
+}
+
+// Keeps the fewest most probable candidates that hold `share` of `mass`; a heap hands out only
+// those that are needed in order.
+void cut_to_share(std::vector<Candidate>& candidates, double share, double mass) {
+  std::ranges::make_heap(candidates, less_probable);
+  auto heap_end = candidates.end();
+  for (double sum = 0; heap_end != candidates.begin() && sum < share * mass;) {
+    std::ranges::pop_heap(candidates.begin(), heap_end, less_probable);
+    sum += (--heap_end)->prob;
+  }
+  candidates.erase(candidates.begin(), heap_end);
+}
+
+double mass_of(const std::vector<Candidate>& candidates) {
+  double sum = 0;
+  for (const Candidate& candidate : candidates) sum += candidate.prob;
+  return sum;
+}
+
+// Leaves only what top-k and top-p keep. REQUIRES: one of them is on.
+void keep_top(const SamplingParams& params, std::span<float> probs) {
+  const bool by_count = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < probs.size();
+  auto candidates =
+      by_count ? most_probable(probs, params.top_k) : top_p_candidates(probs, params.top_p);
+  if (params.top_p < 1) {
+    cut_to_share(candidates, params.top_p, by_count ? mass_of(candidates) : 1.0);
+  }
+  std::ranges::fill(probs, 0.0f);
+  for (const Candidate& candidate : candidates) probs[candidate.id] = candidate.prob;
+}
+
+void require(bool valid, const char* flag, double value, const char* range) {
+  if (!valid) fail(ErrorKind::kInvalidRequest, "{} is {}; it must be {}", flag, value, range);
+}
+
+}  // namespace
+
+void SamplingParams::validate() const {
+  require(std::isfinite(temperature) && temperature >= 0, "--temp", temperature,
+          "0 (greedy) or more");
+  require(top_k >= 0, "--top-k", top_k, "0 (off) or more");
+  require(top_p > 0 && top_p <= 1, "--top-p", top_p, "above 0 and at most 1 (off)");
+  require(min_p >= 0 && min_p <= 1, "--min-p", min_p, "between 0 (off) and 1");
+  require(std::isfinite(repeat_penalty) && repeat_penalty > 0, "--repeat-penalty", repeat_penalty,
+          "above 0; 1 is off");
+  require(repeat_last_n >= -1, "--repeat-last-n", repeat_last_n, "-1 (all), 0 (off) or more");
+}
+
+void to_probabilities(const SamplingParams& params, std::span<const TokenId> history,
+                      std::span<float> row) {
+  if (params.penalizes()) penalize_repeats(params, history, row);
+  if (params.greedy()) {
+    const TokenId best = argmax(row);
+    std::ranges::fill(row, 0.0f);
+    row[best] = 1;
+    return;
+  }
+  softmax(row, largest_logit(row), params.temperature);
+  const bool by_count = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < row.size();
+  if (!by_count && params.top_p >= 1 && params.min_p <= 0) return;
+  if (by_count || params.top_p < 1) keep_top(params, row);
+  if (params.min_p > 0) {
+    const float floor = params.min_p * std::ranges::max(row);
+    for (float& prob : row) prob = prob >= floor ? prob : 0.0f;
+  }
+  scale_weights(row, static_cast<float>(1.0 / sum_weights(row)));
+}
+
+}  // namespace quantspec

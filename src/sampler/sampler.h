@@ -1,0 +1,64 @@
+// From logits to a token: the distribution that the sampling parameters define, and draws from it.
+//
+// A token is drawn in two steps, so that draft and target go through the same transform before
+// their distributions are compared (accept in speculative/): to_probabilities() turns a row of
+// logits into the distribution, and sample() or sample_coupled() draws from it. Greedy decoding is
+// the same path: temperature 0 gives a distribution with all its mass on one token.
+//
+// All functions are pure and thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/random.h"
+#include "base/token.h"
+
+namespace quantspec {
+
+struct SamplingParams {
+  float temperature = 1.0f;     // 0: greedy
+  int top_k = 0;                // 0: off
+  float top_p = 1.0f;           // 1: off
+  float min_p = 0.0f;           // 0: off
+  float repeat_penalty = 1.0f;  // 1: off
+  int repeat_last_n = 64;       // tokens of history that the penalty looks at; -1: all
+  std::uint64_t seed = 0;
+
+  bool greedy() const { return temperature == 0.0f; }
+  bool penalizes() const { return repeat_penalty != 1.0f && repeat_last_n != 0; }
+  // Throws Error(kInvalidRequest) naming the command-line flag and its valid range.
+  void validate() const;
+};
+
+// Turns one row of logits, [vocab_size], into the distribution of the next token, in place:
+//   repeat penalty  each distinct token among the last repeat_last_n of `history` has its logit
+//                   divided by the penalty if positive, multiplied by it if negative (CTRL,
+//                   arXiv:1909.05858, as in Hugging Face's generate)
+//   temperature     logits / temperature, softmax
+//   top-k           the k most probable tokens
+//   top-p           the fewest most probable of those that hold a share top_p of their mass
+//   min-p           those with at least min_p times the largest probability
+// and normalizes. Equal probabilities rank by id, lower first. Tokens that a step removes have
+// probability exactly 0. Greedy gives 1 to argmax() of the penalized logits.
+// A logit of -infinity is a token that cannot be chosen; a NaN, or an infinity, or nothing but
+// -infinity throws Error(kInternal). REQUIRES: params are valid; ids of history < vocab_size.
+void to_probabilities(const SamplingParams& params, std::span<const TokenId> history,
+                      std::span<float> logits_then_probs);
+
+// The id of the largest logit, the lowest on ties: all that greedy decoding without a repeat
+// penalty needs. Throws as to_probabilities() does.
+TokenId argmax(std::span<const float> logits);
+
+// Inverse CDF in index order. `weights` need not be normalized. uniform in (0, 1). Never returns a
+// token of weight 0. REQUIRES: weights are not negative, and one of them is positive.
+TokenId sample(std::span<const float> weights, float uniform);
+
+// Gumbel-max as an exponential race: argmin_i E_i / probs[i], E_i = -log(1 - v_i), with v_i from
+// word i of (seed, position, kSample). Two distributions that are close choose the same token with
+// high probability, because they share the noise: `coupled` sampling (section 3 of docs/design.md).
+// A pure function of (probs, seed, position), defined in integer and unfused fp32 arithmetic so
+// that a GPU can compute the same bits. REQUIRES: probs sum to about 1.
+TokenId sample_coupled(std::span<const float> probs, const CounterRng& rng, std::int64_t position);
+
+}  // namespace quantspec

@@ -1,0 +1,75 @@
+// A decoder-only transformer: one set of weights and one forward, read at the precision that the
+// Pass names. Draft and target are the same Model and the same KvCache.
+//
+// Thread-safety: const methods may not run at the same time, since they share the backend and the
+// workspace.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "kv_cache/kv_cache.h"
+#include "model/config.h"
+#include "model/rope.h"
+#include "model/weights.h"
+
+namespace quantspec {
+
+// Rows that one sequence adds to a forward pass.
+struct SequenceInput {
+  std::span<const TokenId> tokens;
+  KvCache* cache;
+};
+
+class Model {
+ public:
+  // Takes what was loaded; `backend` outlives the model.
+  Model(ModelConfig config, Weights weights, Backend& backend);
+
+  const ModelConfig& config() const { return config_; }
+  const Weights& weights() const { return weights_; }
+  Weights& weights() { return weights_; }
+  Backend& backend() const { return backend_; }
+
+  // Runs every sequence's tokens through all layers, appending K and V to its cache (extend). Rows
+  // are the sequences' tokens in order; logits: [rows, vocab_size], row i predicts what follows
+  // token i. A row's logits have the same bits whatever the rows beside it.
+  // REQUIRES: as KvCache::extend for each sequence.
+  void forward(std::span<const SequenceInput> batch, Pass pass, std::span<float> logits) const;
+
+  // Appends all tokens to the cache, layer by layer (exact prefill, section 4 of docs/design.md),
+  // with the target's weights. logits: [vocab_size], of the last token. `progress` gets the share
+  // done in [0, 1] and may throw to cancel, which leaves the cache empty.
+  using Progress = std::function<void(double)>;
+  void prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<float> logits,
+               const Progress& progress = {}) const;
+
+  // Bytes of activations in prefill of this many tokens (the rest of a pass is small).
+  static std::size_t activation_bytes(const ModelConfig& config, int num_tokens);
+
+ private:
+  struct Workspace;  // activations of a bounded number of rows
+  struct Rows;       // the rows of one op
+  Workspace& workspace(int rows) const;
+  void rope_tables(std::span<const SequenceRows> sequences, Workspace& workspace) const;
+  void embed(std::span<const TokenId> tokens, float* x) const;
+  void attention_inputs(const Rows& rows, int layer, float* q,
+                        std::span<const SequenceRows> sequences) const;
+  void after_attention(const Rows& rows, int layer, const float* attention, float* hidden) const;
+  void head(const float* x, int rows, WeightRead weights, std::span<float> logits) const;
+  void prefill_layer(const Rows& all, int layer, FullKv kv, int first_position, int first_row,
+                     const std::function<void(int)>& rows_done) const;
+
+  ModelConfig config_;
+  Weights weights_;
+  Backend& backend_;
+  Rope rope_;
+  std::shared_ptr<Workspace> workspace_;
+};
+
+// The shape of this model's KV cache. page_size 0: the default, 128 (64 when head_dim is 64).
+// Throws kInvalidRequest naming the page sizes that exist.
+KvShape kv_shape(const ModelConfig& config, int page_size);
+
+}  // namespace quantspec

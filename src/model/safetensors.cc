@@ -1,0 +1,319 @@
+#include "model/safetensors.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quantspec {
+
+namespace {
+
+constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kMaxDims = 16;
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // as in the format's own library
+
+// Bytes of an element of each dtype of the format; nothing for one that is not in it.
+std::optional<std::uint64_t> bytes_of(std::string_view dtype) {
+  constexpr std::array<std::pair<std::string_view, int>, 17> kBytes = {{{"BOOL", 1},
+                                                                        {"U8", 1},
+                                                                        {"I8", 1},
+                                                                        {"F8_E5M2", 1},
+                                                                        {"F8_E4M3", 1},
+                                                                        {"F8_E8M0", 1},
+                                                                        {"U16", 2},
+                                                                        {"I16", 2},
+                                                                        {"F16", 2},
+                                                                        {"BF16", 2},
+                                                                        {"U32", 4},
+                                                                        {"I32", 4},
+                                                                        {"F32", 4},
+                                                                        {"U64", 8},
+                                                                        {"I64", 8},
+                                                                        {"F64", 8},
+                                                                        {"C64", 8}}};
+  for (const auto& [name, bytes] : kBytes) {
+    if (name == dtype) return bytes;
+  }
+  return std::nullopt;
+}
+
+std::optional<DType> parse_dtype(std::string_view dtype) {
+  if (dtype == "BF16") return DType::kBF16;
+  if (dtype == "F16") return DType::kF16;
+  if (dtype == "F32") return DType::kF32;
+  return std::nullopt;
+}
+
+// A name from a file, as a message shows it.
+std::string shown(std::string_view name) {
+  return Json(name.substr(0, 100)).dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+// nlohmann-json keeps the last of two equal keys, so they are looked for while parsing.
+Json parse_header(std::string_view text, std::string_view where) {
+  std::set<std::string> names;
+  const auto check_event = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > 8) fail(ErrorKind::kCorruptFile, "{}: header nested too deeply", where);
+    if (depth == 1 && event == Json::parse_event_t::key &&
+        !names.insert(value.get<std::string>()).second) {
+      fail(ErrorKind::kCorruptFile, "{}: tensor {} is listed twice", where,
+           shown(value.get_ref<const std::string&>()));
+    }
+    return true;
+  };
+  try {
+    Json header = Json::parse(text, check_event);
+    if (!header.is_object()) {
+      fail(ErrorKind::kCorruptFile, "{}: header is not a JSON object", where);
+    }
+    return header;
+  } catch (const Json::exception&) {
+    fail(ErrorKind::kCorruptFile, "{}: header is not valid JSON", where);
+  }
+}
+
+// Reads one entry of a header. Offsets count from the end of the header, at `data_begin` of the
+// file's `file_size` bytes.
+class EntryParser {
+ public:
+  EntryParser(std::string_view where, std::size_t data_begin, std::size_t file_size)
+      : where_(where), data_begin_(data_begin), data_size_(file_size - data_begin) {}
+
+  TensorEntry parse(const std::string& name, const Json& json) const {
+    if (!json.is_object()) corrupt(name, "is not a JSON object");
+    const auto dtype = json.find("dtype");
+    if (dtype == json.end() || !dtype->is_string()) corrupt(name, "has no dtype");
+    const auto shape = numbers(name, json, "shape");
+    const auto offsets = numbers(name, json, "data_offsets");
+    if (offsets.size() != 2 || offsets[0] > offsets[1]) {
+      corrupt(name, fmt::format("has data_offsets {}, which are not a range", offsets));
+    }
+    if (offsets[1] > data_size_) {
+      corrupt(name, fmt::format("ends at byte {} of {} bytes of data", offsets[1], data_size_));
+    }
+    check_size(name, *dtype, shape, offsets[1] - offsets[0]);
+    return {*dtype, shape, data_begin_ + offsets[0], data_begin_ + offsets[1]};
+  }
+
+ private:
+  [[noreturn]] void corrupt(const std::string& name, std::string_view what) const {
+    fail(ErrorKind::kCorruptFile, "{}: tensor {} {}", where_, shown(name), what);
+  }
+
+  std::vector<std::uint64_t> numbers(const std::string& name, const Json& json,
+                                     const char* key) const {
+    const auto list = json.find(key);
+    const auto is_unsigned = [](const Json& x) { return x.is_number_unsigned(); };
+    if (list == json.end() || !list->is_array() || list->size() > kMaxDims ||
+        !std::all_of(list->begin(), list->end(), is_unsigned)) {
+      corrupt(name, fmt::format("needs a {} of non-negative integers", key));
+    }
+    return list->get<std::vector<std::uint64_t>>();
+  }
+
+  void check_size(const std::string& name, const std::string& dtype,
+                  const std::vector<std::uint64_t>& shape, std::uint64_t bytes) const {
+    const auto element_bytes = bytes_of(dtype);
+    if (!element_bytes) return;  // refused where it is asked for
+    std::uint64_t expected = *element_bytes;
+    for (const std::uint64_t dim : shape) {
+      if (__builtin_mul_overflow(expected, dim, &expected)) {
+        corrupt(name, fmt::format("has shape {}, too large to count", shape));
+      }
+    }
+    if (expected != bytes) {
+      corrupt(name, fmt::format("of {} {} needs {} bytes but has {}", shown(dtype), shape, expected,
+                                bytes));
+    }
+  }
+
+  std::string_view where_;
+  std::size_t data_begin_;
+  std::size_t data_size_;
+};
+
+// The tensors must cover the data exactly: no overlap, no hole, nothing after the last.
+void check_cover(const TensorEntries& tensors, std::size_t data_begin, std::size_t file_size,
+                 std::string_view where) {
+  std::vector<const TensorEntries::value_type*> order;
+  for (const auto& tensor : tensors) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
+  });
+  std::size_t end = data_begin;
+  for (const auto* tensor : order) {
+    if (tensor->second.begin != end) {
+      fail(ErrorKind::kCorruptFile, "{}: tensor {} {} the tensor before it", where,
+           shown(tensor->first), tensor->second.begin < end ? "overlaps" : "leaves a gap after");
+    }
+    end = tensor->second.end;
+  }
+  if (end != file_size) {
+    fail(ErrorKind::kCorruptFile, "{}: {} bytes after the last tensor", where, file_size - end);
+  }
+}
+
+std::string shape_text(int rows, int cols) {
+  return rows == 1 ? fmt::format("[{}]", cols) : fmt::format("[{}, {}]", rows, cols);
+}
+
+// Without the exception that std::filesystem throws for a folder that may not be read.
+bool file_exists(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+[[noreturn]] void fail_without_checkpoint(const std::filesystem::path& model_dir) {
+  std::error_code ignored;  // a folder that cannot be listed holds nothing for us
+  if (!std::filesystem::is_directory(model_dir, ignored)) {
+    fail(ErrorKind::kInvalidRequest, "{} is not a model folder", model_dir.string());
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(model_dir, ignored)) {
+    const auto extension = entry.path().extension();
+    if (extension == ".bin" || extension == ".gguf" || extension == ".pth") {
+      fail(ErrorKind::kInvalidRequest, "{} is not supported: only safetensors checkpoints are",
+           entry.path().string());
+    }
+  }
+  fail(ErrorKind::kInvalidRequest, "{} has neither model.safetensors nor {}", model_dir.string(),
+       "model.safetensors.index.json");
+}
+
+}  // namespace
+
+TensorEntries parse_safetensors(std::span<const std::byte> file, std::string_view where) {
+  static_assert(std::endian::native == std::endian::little);
+  std::uint64_t length = 0;
+  if (file.size() < kLengthBytes) {
+    fail(ErrorKind::kCorruptFile, "{}: {} bytes are too short for a safetensors file", where,
+         file.size());
+  }
+  std::memcpy(&length, file.data(), kLengthBytes);
+  if (length > kMaxHeaderBytes) {
+    fail(ErrorKind::kCorruptFile, "{}: a header of {} bytes; the format allows {}", where, length,
+         kMaxHeaderBytes);
+  }
+  if (length > file.size() - kLengthBytes) {
+    fail(ErrorKind::kCorruptFile, "{}: truncated: a header of {} bytes in a file of {}", where,
+         length, file.size());
+  }
+  const std::size_t data_begin = kLengthBytes + length;
+  const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
+  const Json header = parse_header({text, length}, where);
+
+  TensorEntries tensors;
+  const EntryParser parser(where, data_begin, file.size());
+  for (const auto& [name, json] : header.items()) {
+    if (name != "__metadata__") tensors.emplace(name, parser.parse(name, json));
+  }
+  check_cover(tensors, data_begin, file.size(), where);
+  return tensors;
+}
+
+std::map<std::string, std::string> parse_safetensors_index(const Json& index,
+                                                           std::string_view where) {
+  const auto weight_map = index.is_object() ? index.find("weight_map") : index.end();
+  if (weight_map == index.end() || !weight_map->is_object()) {
+    fail(ErrorKind::kCorruptFile, "{}: weight_map must be an object of tensor names to files",
+         where);
+  }
+  std::map<std::string, std::string> files;
+  for (const auto& [name, file] : weight_map->items()) {
+    if (!file.is_string()) {
+      fail(ErrorKind::kCorruptFile, "{}: the file of tensor {} is not a string", where,
+           shown(name));
+    }
+    const auto& text = file.get_ref<const std::string&>();
+    const bool is_plain = !text.empty() && text != "." && text != ".." &&
+                          text.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+    if (!is_plain) {
+      fail(ErrorKind::kCorruptFile,
+           "{}: the file {} of tensor {} is not a plain name in the folder", where, shown(text),
+           shown(name));
+    }
+    files.emplace(name, text);
+  }
+  return files;
+}
+
+Checkpoint::Checkpoint(const std::filesystem::path& model_dir) : model_dir_(model_dir) {
+  const auto single = model_dir / "model.safetensors";
+  const auto index = model_dir / "model.safetensors.index.json";
+  if (file_exists(single)) {
+    add_file(single);
+  } else if (file_exists(index)) {
+    add_shards(index);
+  } else {
+    fail_without_checkpoint(model_dir);
+  }
+}
+
+void Checkpoint::add_file(const std::filesystem::path& path) {
+  files_.emplace_back(path);
+  for (auto& [name, entry] : parse_safetensors(files_.back().bytes(), path.string())) {
+    tensors_.emplace(name, Location{files_.size() - 1, std::move(entry)});
+  }
+}
+
+void Checkpoint::add_shards(const std::filesystem::path& index) {
+  const auto file_of = parse_safetensors_index(parse_json_file(index), index.string());
+  std::map<std::string, std::size_t> shards;  // file name -> index into files_
+  for (const auto& [name, file] : file_of) {
+    if (shards.contains(file)) continue;
+    const auto path = model_dir_ / file;
+    if (!file_exists(path)) {
+      fail(ErrorKind::kCorruptFile, "{}: the file {} of tensor {} does not exist", index.string(),
+           shown(file), shown(name));
+    }
+    shards.emplace(file, files_.size());
+    add_file(path);
+  }
+  for (const auto& [name, file] : file_of) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end() || found->second.file != shards.at(file)) {
+      fail(ErrorKind::kCorruptFile, "{}: tensor {} is not in its file {}", index.string(),
+           shown(name), shown(file));
+    }
+  }
+}
+
+TensorView Checkpoint::tensor(std::string_view name, int rows, int cols) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    fail(ErrorKind::kCorruptFile, "{}: tensor {} {} is missing", model_dir_.string(), shown(name),
+         shape_text(rows, cols));
+  }
+  const auto& [file, entry] = found->second;
+  const MappedFile& mapped = files_[file];
+  const auto r = static_cast<std::uint64_t>(rows);
+  const auto c = static_cast<std::uint64_t>(cols);
+  if (entry.shape != std::vector{r, c} && !(rows == 1 && entry.shape == std::vector{c})) {
+    fail(ErrorKind::kCorruptFile, "{}: tensor {} has shape {}; config.json asks for {}",
+         mapped.path().string(), shown(name), entry.shape, shape_text(rows, cols));
+  }
+  const auto dtype = parse_dtype(entry.dtype);
+  if (!dtype) {
+    fail(ErrorKind::kUnsupportedModel,
+         "{}: tensor {} has dtype {}, which is not supported; supported: BF16, F16, F32",
+         mapped.path().string(), shown(name), shown(entry.dtype));
+  }
+  return {mapped.bytes().data() + entry.begin, *dtype, rows, cols};
+}
+
+std::size_t Checkpoint::bytes() const {
+  std::size_t bytes = 0;
+  for (const MappedFile& file : files_) bytes += file.bytes().size();
+  return bytes;
+}
+
+}  // namespace quantspec

@@ -1,0 +1,69 @@
+// Checkpoints in the safetensors format (https://github.com/huggingface/safetensors), mapped into
+// memory: an 8-byte little-endian header length, a JSON header, then the tensors, row-major and
+// without holes. Every byte of a header is checked before a tensor is handed out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/params.h"
+#include "base/json.h"
+#include "base/mapped_file.h"
+
+namespace quantspec {
+
+// One tensor of one file, at bytes [begin, end) of the file. Its dtype may be one that this project
+// cannot compute with: only asking for it is an error.
+struct TensorEntry {
+  std::string dtype;  // as written: "BF16", "F16", "F32", ...
+  std::vector<std::uint64_t> shape;
+  std::size_t begin;
+  std::size_t end;
+};
+using TensorEntries = std::map<std::string, TensorEntry, std::less<>>;  // by name
+
+// The tensors of one file, given its bytes. `where` (its path) is for messages. Throws
+// kCorruptFile.
+TensorEntries parse_safetensors(std::span<const std::byte> file, std::string_view where);
+
+// The file of each tensor, by name, from a parsed model.safetensors.index.json. Throws
+// kCorruptFile, also for a file name that leaves the folder.
+std::map<std::string, std::string> parse_safetensors_index(const Json& index,
+                                                           std::string_view where);
+
+// The checkpoint of a model folder: model.safetensors, or else the shards that
+// model.safetensors.index.json names. Movable; thread-safe after construction. Its tensors live as
+// long as it does, also when it moves.
+class Checkpoint {
+ public:
+  // Throws kInvalidRequest where the folder has no checkpoint, kCorruptFile where it is broken.
+  explicit Checkpoint(const std::filesystem::path& model_dir);
+
+  bool has(std::string_view name) const { return tensors_.contains(name); }
+  // The tensor of that name, whose shape must be [rows, cols], or [cols] when rows == 1. Throws
+  // kCorruptFile where it is missing or of another shape, kUnsupportedModel for other dtypes than
+  // BF16, F16 and F32.
+  TensorView tensor(std::string_view name, int rows, int cols) const;
+
+  std::size_t bytes() const;  // of all files
+
+ private:
+  struct Location {
+    std::size_t file;  // index into files_
+    TensorEntry entry;
+  };
+  void add_file(const std::filesystem::path& path);
+  void add_shards(const std::filesystem::path& index);
+
+  std::filesystem::path model_dir_;
+  std::vector<MappedFile> files_;
+  std::map<std::string, Location, std::less<>> tensors_;
+};
+
+}  // namespace quantspec

@@ -1,0 +1,68 @@
+// The weights of a model where the backend can read them: matrices as they lie in the mapped
+// checkpoint, fp32 copies of norms and biases, and the planes that drafts read (section 4 of
+// docs/design.md). Const use is thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+
+namespace quantspec {
+
+struct LayerWeights {
+  Norm input_norm;  // before attention
+  Norm post_norm;   // before the MLP
+  Norm q_norm;      // weight null unless ModelConfig::qk_norm
+  Norm k_norm;
+  Linear q;
+  Linear k;
+  Linear v;
+  Linear o;
+  Linear gate;
+  Linear up;
+  Linear down;
+};
+
+class Weights {
+ public:
+  // Throws kCorruptFile where the checkpoint does not have the tensors that the config asks for.
+  Weights(const ModelConfig& config, Checkpoint checkpoint, Backend& backend);
+  Weights(Weights&&) = default;
+  Weights& operator=(Weights&&) = default;
+
+  const TensorView& embedding() const { return embedding_; }  // [vocab, hidden]
+  const std::vector<LayerWeights>& layers() const { return layers_; }
+  const Norm& final_norm() const { return final_norm_; }
+  const Linear& head() const { return head_; }  // tied: its full matrix is the embedding's
+
+  // Makes the planes of every matrix that a draft reads with `read`, replacing those made before:
+  // kUpper the upper ones only, kBoth both, kFull none. `progress(done, total)` counts matrices; it
+  // may throw to cancel, which leaves the planes as they were.
+  void make_draft_planes(Backend& backend, WeightRead read,
+                         const std::function<void(int, int)>& progress = {});
+
+  std::size_t checkpoint_bytes() const { return checkpoint_.bytes(); }
+  std::size_t draft_bytes() const { return planes_.size(); }
+  // What draft_bytes() will be, known before a checkpoint is opened.
+  static std::size_t draft_bytes_for(const ModelConfig& config, const Backend& backend,
+                                     WeightRead read);
+
+ private:
+  class Loader;
+
+  Checkpoint checkpoint_;
+  Buffer vectors_;  // norms and biases, fp32
+  Buffer planes_;
+  TensorView embedding_;
+  std::vector<LayerWeights> layers_;
+  Norm final_norm_;
+  Linear head_;
+};
+
+}  // namespace quantspec

@@ -1,0 +1,60 @@
+// Which drafted tokens are kept, and the one token that the target adds: the statement of what
+// "speculation changes nothing" means for sampling (section 3 of docs/design.md).
+//
+// Greedy decoding needs no case of its own: its distributions have all their mass on one token
+// (to_probabilities in sampler/), for which both modes reduce to "accept while they agree". Plain
+// decoding is a round with no drafted tokens.
+//
+// Pure functions; thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/random.h"
+#include "base/token.h"
+
+namespace quantspec {
+
+enum class SpecSampling : std::uint8_t {
+  kRejection,  // the output has exactly the target's distribution
+  kCoupled,    // the output is that of plain sampling with the same seed, token for token
+};
+
+// Distributions of consecutive positions: [rows, vocab_size], rows adjacent.
+struct ProbsView {
+  const float* data;
+  int rows;
+  int vocab_size;
+
+  std::span<const float> row(int i) const {
+    return {data + static_cast<std::size_t>(i) * vocab_size, static_cast<std::size_t>(vocab_size)};
+  }
+};
+
+struct Acceptance {
+  int accepted;  // of the drafted tokens, from the first
+  TokenId next;  // the target's own: a correction, or a bonus when all were accepted
+  bool operator==(const Acceptance&) const = default;
+};
+
+// The draft's proposal for `position`, from its distribution there.
+TokenId draft_token(SpecSampling mode, std::span<const float> draft_probs, const CounterRng& rng,
+                    std::int64_t position);
+
+// drafted: g tokens for positions first_position + i, drafted[i] from draft_token() on row i of
+// draft_probs. target_probs: g + 1 rows, row i the target's distribution at first_position + i
+// given drafted[0..i-1]. draft_probs: g rows, read by kRejection only (for kCoupled it may be
+// empty: {nullptr, 0, 0}).
+Acceptance accept(SpecSampling mode, ProbsView draft_probs, ProbsView target_probs,
+                  std::span<const TokenId> drafted, const CounterRng& rng,
+                  std::int64_t first_position);
+
+// The rule of greedy and of coupled sampling: the longest agreeing run. target_choice[i] is the
+// token that the target chooses at position i of the round, g + 1 of them. For callers that have
+// the choices and no distributions (greedy by argmax alone).
+Acceptance accept_matching(std::span<const TokenId> drafted,
+                           std::span<const TokenId> target_choice);
+
+}  // namespace quantspec

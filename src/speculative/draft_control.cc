@@ -1,0 +1,187 @@
+#include "speculative/draft_control.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+
+namespace quantspec {
+namespace {
+
+constexpr int kExploreRounds = 2;  // of each arm, and of plain decoding
+constexpr std::array<int, kExploreRounds> kExploreLens = {1, 2};  // cheap if drafting does not pay
+constexpr int kProbeSpacing = 16;                                 // rounds between probes, at least
+constexpr double kProbeShare = 0.01;  // of all time may be lost to probes
+constexpr int kFreshRounds = 64;      // what was measured so recently needs no probe
+
+const char* name(WeightRead weights) {
+  switch (weights) {
+    case WeightRead::kUpper:
+      return "4-bit";
+    case WeightRead::kBoth:
+      return "8-bit";
+    case WeightRead::kFull:
+      return "full";
+  }
+  return "?";
+}
+
+}  // namespace
+
+DraftControl::DraftControl(std::vector<WeightRead> candidates, std::optional<int> fixed_len,
+                           int max_len)
+    : fixed_len_(fixed_len), max_len_(max_len), verify_(max_len + 1) {
+  check(max_len >= 0, "a draft length is not negative");
+  check(!fixed_len || (*fixed_len >= 0 && *fixed_len <= max_len), "fixed_len is within max_len");
+  for (WeightRead weights : candidates) arms_.push_back({weights, {}, AcceptanceEstimate(max_len)});
+}
+
+DraftChoice DraftControl::choose(int cap) {
+  check(cap >= 0, "a cap on the draft length is not negative");
+  probe_.reset();
+  cap = std::min(cap, fixed_len_.value_or(max_len_));
+  if (arms_.empty()) return {WeightRead::kFull, 0};
+  if (cap == 0) return {arms_[0].weights, 0};
+  if (exploring()) return explore(cap);
+  const DraftChoice choice = best(cap);
+  probe_ = due_probe(choice, cap);
+  return probe_.value_or(choice);
+}
+
+void DraftControl::observe(const DraftRound& round) {
+  const DraftChoice choice = round.choice;
+  const double total = round.draft_seconds + round.verify_seconds;
+  ++round_;
+  verify_.observe(choice.draft_len + 1, round.verify_seconds, round_);
+  if (choice.draft_len > 0) {
+    Arm& arm = arms_[index_of(choice.weights)];
+    arm.step.observe(round.draft_seconds / choice.draft_len, round_);
+    arm.acceptance.observe(choice.draft_len, round.accepted);
+    ++arm.rounds;
+  }
+  probe_seconds_ += kProbeShare * total;
+  repeat_probe_ = false;
+  if (!probe_) return;
+  const DraftChoice usual = best(max_len_);
+  probe_seconds_ -= std::max(0.0, loss(choice, usual));
+  repeat_probe_ = choice.draft_len > 0 && round.accepted == choice.draft_len;
+  if (!repeat_probe_) ++next_probe_;
+  last_probe_round_ = round_;
+}
+
+std::size_t DraftControl::index_of(WeightRead weights) const {
+  const auto found = std::ranges::find(arms_, weights, &Arm::weights);
+  check(found != arms_.end(), "a round was drafted with one of the candidate weights");
+  return found - arms_.begin();
+}
+
+double DraftControl::tokens(DraftChoice choice) const {
+  if (choice.draft_len == 0) return 1;
+  return arm(choice.weights).acceptance.expected_tokens(choice.draft_len);
+}
+
+double DraftControl::seconds(DraftChoice choice) const {
+  const double verify = verify_.seconds(choice.draft_len + 1);
+  if (choice.draft_len == 0) return verify;
+  return verify + choice.draft_len * arm(choice.weights).step.seconds();
+}
+
+double DraftControl::loss(DraftChoice probe, DraftChoice best) const {
+  return seconds(probe) - tokens(probe) * seconds_per_token(best);
+}
+
+bool DraftControl::exploring() const {
+  const bool plain_known = fixed_len_ || verify_.measured(1).count() >= kExploreRounds;
+  return !plain_known ||
+         std::ranges::any_of(arms_, [](const Arm& arm) { return arm.rounds < kExploreRounds; });
+}
+
+// Plain decoding first, then every arm in turn.
+DraftChoice DraftControl::explore(int cap) const {
+  if (!fixed_len_ && verify_.measured(1).count() < kExploreRounds) return {arms_[0].weights, 0};
+  const auto next = std::ranges::min_element(arms_, {}, &Arm::rounds);
+  return {next->weights, std::min(cap, fixed_len_.value_or(kExploreLens[next->rounds]))};
+}
+
+// NOTE: not beyond twice the longest draft that was tried: verify times are extrapolated there.
+DraftChoice DraftControl::best_of(const Arm& arm, int min_len, int cap) const {
+  if (fixed_len_) return {arm.weights, std::min(*fixed_len_, cap)};
+  cap = std::min(cap, std::max(4, 2 * (verify_.most_rows() - 1)));
+  DraftChoice best{arm.weights, std::min(min_len, cap)};
+  for (int len = best.draft_len + 1; len <= cap; ++len) {
+    const DraftChoice longer{arm.weights, len};
+    if (seconds_per_token(longer) < seconds_per_token(best)) best = longer;
+  }
+  return best;
+}
+
+DraftChoice DraftControl::best(int cap) const {
+  DraftChoice best = best_of(arms_[0], 0, cap);
+  for (const Arm& arm : arms_) {
+    const DraftChoice other = best_of(arm, 0, cap);
+    if (seconds_per_token(other) < seconds_per_token(best)) best = other;
+  }
+  return best;
+}
+
+// What could turn out to be better than the estimates say: plain decoding, the other arms, and
+// shorter and longer drafts.
+std::vector<DraftChoice> DraftControl::probes(DraftChoice best) const {
+  std::vector<DraftChoice> list;
+  for (const Arm& arm : arms_) {
+    if (best.draft_len == 0 || arm.weights != best.weights) {
+      list.push_back(best_of(arm, 2, max_len_));
+    }
+  }
+  if (fixed_len_ || best.draft_len == 0) return list;
+  for (int len : {0, best.draft_len * 2 / 3, best.draft_len * 3 / 2 + 1}) {
+    list.push_back({best.weights, std::min(len, max_len_)});
+  }
+  return list;
+}
+
+// The probe whose turn it is, if it is time for one, it fits under the cap and can be afforded.
+std::optional<DraftChoice> DraftControl::due_probe(DraftChoice best, int cap) {
+  if (!repeat_probe_ && round_ - last_probe_round_ < kProbeSpacing) return std::nullopt;
+  const auto list = probes(best);
+  for (std::size_t tried = 0; tried < list.size(); ++tried, ++next_probe_) {
+    const DraftChoice probe = list[next_probe_ % list.size()];
+    const bool other_arm = probe.draft_len > 0 && probe.weights != best.weights;
+    const auto& latest = other_arm || best.draft_len == 0 ? arm(probe.weights).step
+                                                          : verify_.measured(probe.draft_len + 1);
+    const bool fresh = latest.known() && round_ - latest.last_round() < kFreshRounds;
+    if (probe == best || (fresh && !repeat_probe_)) continue;
+    const bool fits = probe.draft_len <= cap;
+    const bool affordable = repeat_probe_ || loss(probe, best) <= probe_seconds_;
+    return fits && affordable ? std::optional(probe) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::string DraftControl::explain() const {
+  if (arms_.empty() || fixed_len_ == 0) return "plain decoding: nothing to draft with";
+  std::string arms;
+  for (const Arm& arm : arms_) {
+    arms += arm.rounds == 0
+                ? fmt::format("; {} not tried", name(arm.weights))
+                : fmt::format("; {} {:.2f} ms a token, accepts {:.2f}", name(arm.weights),
+                              1e3 * arm.step.seconds(), arm.acceptance.pooled());
+  }
+  if (exploring()) return "still measuring" + arms;
+  const DraftChoice choice = best(max_len_);
+  const DraftChoice plain{choice.weights, 0};
+  const std::string head =
+      choice.draft_len == 0
+          ? std::string("drafting does not pay")
+          : fmt::format("drafts {} tokens with {} weights: {:.2f} tokens a round, {:.2f}x plain",
+                        choice.draft_len, name(choice.weights), tokens(choice),
+                        seconds_per_token(plain) / seconds_per_token(choice));
+  return head +
+         fmt::format("; verify {:.2f} ms, plain {:.2f} ms",
+                     1e3 * verify_.seconds(choice.draft_len + 1), 1e3 * seconds(plain)) +
+         arms;
+}
+
+}  // namespace quantspec

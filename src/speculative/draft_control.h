@@ -1,0 +1,94 @@
+// Chooses how many tokens to draft and at what weight precision, from what rounds were measured to
+// cost and to yield (section 4 of docs/design.md, "chosen, not guessed"):
+//
+//     maximize  (1 + sum_i prod_{j<=i} accept[j]) / (draft_len * t_draft + t_verify(draft_len + 1))
+//
+// over the candidate weights and draft_len >= 0. draft_len 0 is plain decoding, so a drafter that
+// does not pay is switched off. All estimates follow slow changes (the context grows) and ignore
+// outliers (a descheduled thread); arms that look worse are probed again, rarely.
+//
+// One DraftControl serves one sequence; it is not thread-safe. It is deterministic given the
+// observations: it owns no clock and no randomness. Times are in seconds.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quant/quant.h"
+#include "speculative/draft_estimates.h"
+
+namespace quantspec {
+
+struct DraftChoice {
+  WeightRead weights;  // what the draft passes read; of no meaning when draft_len is 0
+  int draft_len;       // γ
+  bool operator==(const DraftChoice&) const = default;
+};
+
+// What came of one round.
+struct DraftRound {
+  DraftChoice choice;     // draft_len as run
+  int accepted;           // of the drafted tokens
+  double draft_seconds;   // all draft passes together, their sampling included
+  double verify_seconds;  // everything else in the round
+};
+
+class DraftControl {
+ public:
+  static constexpr int kMaxDraftLen = 16;
+
+  // candidates: the weights that a draft may read; none: never draft. fixed_len: always draft that
+  // many tokens (as far as the cap allows), and choose only the weights; nullopt: choose both.
+  // REQUIRES: 0 <= fixed_len <= max_len.
+  DraftControl(std::vector<WeightRead> candidates, std::optional<int> fixed_len,
+               int max_len = kMaxDraftLen);
+
+  // The choice for the next round; draft_len <= cap (page boundary, tokens still wanted). cap >= 0.
+  DraftChoice choose(int cap);
+  void observe(const DraftRound& round);
+
+  // Speculation does not pay and is switched off, but for rare probes.
+  bool off() const {
+    return !fixed_len_ && !arms_.empty() && !exploring() && best(max_len_).draft_len == 0;
+  }
+  // One line: what is chosen and why, for a log.
+  std::string explain() const;
+
+ private:
+  struct Arm {
+    WeightRead weights;
+    TimeEstimate step;  // one draft pass
+    AcceptanceEstimate acceptance;
+    int rounds = 0;
+  };
+
+  std::size_t index_of(WeightRead weights) const;
+  const Arm& arm(WeightRead weights) const { return arms_[index_of(weights)]; }
+  double tokens(DraftChoice choice) const;
+  double seconds(DraftChoice choice) const;
+  double seconds_per_token(DraftChoice choice) const { return seconds(choice) / tokens(choice); }
+  // What a probe is expected to cost over the best choice's time for as many tokens.
+  double loss(DraftChoice probe, DraftChoice best) const;
+
+  bool exploring() const;
+  DraftChoice explore(int cap) const;
+  DraftChoice best(int cap) const;
+  DraftChoice best_of(const Arm& arm, int min_len, int cap) const;
+  std::vector<DraftChoice> probes(DraftChoice best) const;
+  std::optional<DraftChoice> due_probe(DraftChoice best, int cap);
+
+  std::optional<int> fixed_len_;
+  int max_len_;
+  std::vector<Arm> arms_;
+  VerifyTime verify_;
+  int round_ = 0;
+
+  std::optional<DraftChoice> probe_;  // the choice given out last, if it was a probe
+  bool repeat_probe_ = false;         // it was accepted in full: look again at once
+  std::size_t next_probe_ = 0;        // of probes(), in turn
+  int last_probe_round_ = 0;
+  double probe_seconds_ = 0;  // that may still be lost to probes
+};
+
+}  // namespace quantspec

@@ -1,0 +1,114 @@
+// Self-speculative decoding: the model drafts for itself and verifies what it drafted (section 4 of
+// docs/design.md; arXiv:2502.10424). Plain decoding is the same code with a draft length of 0.
+//
+//     draft    draft_len single-token passes over the cheap view     -> proposed tokens
+//     rewind   the cache forgets them: one integer
+//     verify   one target pass over the pending token and the draft  -> draft_len + 1 rows
+//     accept   the longest agreeing run, then one token from the target
+//     commit   when a page's worth of tokens has become old, quantize it (before the next round)
+//
+// Greedy output, and output with coupled sampling, is bit-identical for every draft length; with
+// rejection sampling it has the target's distribution. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "sampler/sampler.h"
+#include "speculative/acceptance.h"
+#include "speculative/draft_control.h"
+
+namespace quantspec {
+
+struct DecodingOptions {
+  SamplingParams sampling;
+  SpecSampling spec_sampling = SpecSampling::kRejection;
+  std::optional<int> draft_len;           // nullopt: chosen by DraftControl; 0: plain decoding
+  std::vector<WeightRead> draft_weights;  // what a draft may read; none: plain decoding
+};
+
+// What rounds have done. Times in seconds.
+struct RoundStats {
+  std::int64_t rounds = 0;
+  std::int64_t drafted = 0;
+  std::int64_t accepted = 0;
+  std::int64_t rejections = 0;  // rounds that ended in a correction
+  // By position in a draft: how often one was drafted there, and accepted.
+  std::array<std::int64_t, DraftControl::kMaxDraftLen> drafted_at{};
+  std::array<std::int64_t, DraftControl::kMaxDraftLen> accepted_at{};
+  double draft_seconds = 0;
+  double verify_seconds = 0;  // verification, sampling and acceptance
+  double commit_seconds = 0;
+
+  double acceptance_rate() const;       // accepted / drafted
+  double acceptance_per_token() const;  // of the drafted tokens that the target judged
+  double tokens_per_round() const;
+  double draft_len_mean() const;
+};
+
+// One sequence being decoded: its tokens and its cache. The last token is pending: chosen, but not
+// yet in the cache, so cache().length() == tokens().size() - 1 between steps.
+class Sequence {
+ public:
+  // `capacity` as KvCache's. `model` and `pool` outlive it.
+  Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options);
+
+  const std::vector<TokenId>& tokens() const { return tokens_; }
+  const KvCache& cache() const { return cache_; }
+  const RoundStats& stats() const { return stats_; }
+  const DraftControl& control() const { return control_; }
+  const DecodingOptions& options() const { return options_; }
+  // Tokens that can still be chosen before the context is full.
+  int room() const { return cache_.capacity() - cache_.length(); }
+
+  // Replaces how the next tokens are chosen, keeping the cache; statistics start anew.
+  void set_options(DecodingOptions options);
+  // Forgets the tokens from `count` on, for a stop inside an accepted run.
+  // REQUIRES: no more tokens are dropped than the last step added, and one remains.
+  void truncate(std::size_t count);
+
+ private:
+  friend class Decoder;
+  std::vector<TokenId> tokens_;
+  KvCache cache_;
+  DecodingOptions options_;
+  DraftControl control_;
+  RoundStats stats_;
+};
+
+// Runs rounds. One decoder serves any number of sequences of its model, one at a time.
+class Decoder {
+ public:
+  explicit Decoder(const Model& model);
+
+  // Appends a prompt (after the pending token, if there is one) and chooses the token after it.
+  // If it throws (`progress` may, to cancel), the sequence is empty.
+  // REQUIRES: prompt is not empty or a token is pending.
+  TokenId prefill(Sequence& sequence, std::span<const TokenId> prompt,
+                  const Model::Progress& progress = {});
+
+  // One round.
+  struct Step {
+    std::span<const TokenId> tokens;  // 1 .. draft_len + 1 new ones; valid until the next step
+    int accepted;                     // the first so many were drafted, the last is the target's
+  };
+  // REQUIRES: prefill was called; 1 <= max_tokens <= sequence.room().
+  Step step(Sequence& sequence, int max_tokens);
+
+ private:
+  void draft(Sequence& sequence, DraftChoice choice);
+  Acceptance verify(Sequence& sequence, int draft_len);
+  TokenId choose(const Sequence& sequence, std::span<float> logits) const;
+  std::span<float> row(std::vector<float>& rows, int index) const;
+  ProbsView view(const std::vector<float>& rows, int count) const;
+
+  const Model& model_;
+  std::vector<float> target_rows_;  // [draft_len + 1, vocab] logits, then probabilities
+  std::vector<float> draft_rows_;   // [draft_len, vocab]
+  std::vector<TokenId> choices_;
+};
+
+}  // namespace quantspec

@@ -52,21 +52,36 @@ void ThreadPool::stop() {
   for (auto& worker : workers_) worker.join();
 }
 
-void ThreadPool::run_erased(Job job, const void* context) {
+void ThreadPool::open_region(Job job, const void* context) {
   job_ = job;
   context_ = context;
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  generation_.fetch_add(1);  // sequentially consistent with sleeping_: no worker is missed
+  const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  door_.store(std::uint64_t{generation} << 32);
+  generation_.store(generation);  // sequentially consistent with sleeping_: no worker is missed
   if (sleeping_.load() > 0) generation_.notify_all();
   call(0);
-  for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) {
+  close_region();
+  if (exception_) std::rethrow_exception(std::exchange(exception_, nullptr));
+}
+
+void ThreadPool::close_region() {
+  door_.fetch_or(kClosed);
+  for (int spins = 0; (door_.load() & kInside) != 0; ++spins) {
     if (may_spin_ && spins < kSpins) {
       pause_cpu();
     } else {
       std::this_thread::yield();
     }
   }
-  if (exception_) std::rethrow_exception(std::exchange(exception_, nullptr));
+}
+
+// Whether the region is still open; if so, it waits for this worker.
+bool ThreadPool::enter(std::uint32_t generation) {
+  std::uint64_t door = door_.load();
+  while (door >> 32 == generation && (door & kClosed) == 0) {
+    if (door_.compare_exchange_weak(door, door + 1)) return true;
+  }
+  return false;
 }
 
 void ThreadPool::work(int thread) {
@@ -81,10 +96,11 @@ void ThreadPool::work(int thread) {
       sleeping_.fetch_sub(1);
       if (generation_.load() == seen) continue;
     }
-    ++seen;
+    seen = generation_.load();
     if (stopping_) return;
+    if (!enter(seen)) continue;
     call(thread);
-    running_.fetch_sub(1, std::memory_order_release);
+    door_.fetch_sub(1);
   }
 }
 

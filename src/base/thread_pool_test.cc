@@ -20,13 +20,29 @@ class ThreadPools : public testing::TestWithParam<int> {
   ThreadPool pool_{GetParam()};
 };
 
-TEST_P(ThreadPools, RunCallsEveryThreadOnce) {
+TEST_P(ThreadPools, ShareCallsTheCallerAndEachWorkerAtMostOnce) {
   EXPECT_EQ(pool_.num_threads(), GetParam());
   for (int region = 0; region < 200; ++region) {
     std::vector<std::atomic<int>> calls(GetParam());
-    pool_.run([&](int thread) { ++calls.at(thread); });
-    for (const auto& count : calls) ASSERT_EQ(count, 1);
+    pool_.share([&](int thread) { ++calls.at(thread); });
+    EXPECT_EQ(calls[0], 1);
+    for (int thread = 0; thread < GetParam(); ++thread) {
+      ASSERT_LE(calls[thread], 1);
+    }
   }
+}
+
+// A region that lasts has every worker in it: else nothing would be parallel.
+TEST_P(ThreadPools, WorkersComeToARegionThatLasts) {
+  std::atomic<int> inside = 0;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  pool_.share([&](int) {
+    ++inside;
+    while (inside < GetParam() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+  });
+  EXPECT_EQ(inside, GetParam());
 }
 
 TEST_P(ThreadPools, ParallelForCallsEveryIndexOnce) {
@@ -57,16 +73,19 @@ TEST_P(ThreadPools, ThousandsOfRegionsSeeEachOthersWrites) {
 TEST_P(ThreadPools, WakesAfterSleeping) {
   for (int region = 0; region < 5; ++region) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));  // far beyond the spinning
-    std::atomic<int> calls = 0;
-    pool_.run([&](int) { ++calls; });
-    ASSERT_EQ(calls, GetParam());
+    std::atomic<int> inside = 0;
+    pool_.share([&](int) {
+      ++inside;
+      while (inside < GetParam()) std::this_thread::yield();
+    });
+    ASSERT_EQ(inside, GetParam());
   }
 }
 
 TEST_P(ThreadPools, RethrowsAnExceptionAndStaysUsable) {
   for (int region = 0; region < 50; ++region) {
-    EXPECT_THROW(pool_.run([&](int thread) {
-      if (thread == region % GetParam()) throw std::out_of_range("thrown in a region");
+    EXPECT_THROW(pool_.share([&](int thread) {
+      if (thread == 0) throw std::out_of_range("thrown in a region");
     }),
                  std::out_of_range);
     EXPECT_THROW(pool_.parallel_for(100,
@@ -75,14 +94,14 @@ TEST_P(ThreadPools, RethrowsAnExceptionAndStaysUsable) {
                                     }),
                  Error);
     std::atomic<int> calls = 0;
-    pool_.run([&](int) { ++calls; });
-    ASSERT_EQ(calls, GetParam());
+    pool_.parallel_for(10, [&](std::int64_t, int) { ++calls; });
+    ASSERT_EQ(calls, 10);
   }
 }
 
 TEST_P(ThreadPools, RethrowsOneExceptionWhenAllThreadsThrow) {
-  EXPECT_THROW(pool_.run([](int) { throw std::runtime_error("all"); }), std::runtime_error);
-  EXPECT_NO_THROW(pool_.run([](int) {}));
+  EXPECT_THROW(pool_.share([](int) { throw std::runtime_error("all"); }), std::runtime_error);
+  EXPECT_NO_THROW(pool_.share([](int) {}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPools, testing::Values(1, 2, 3, 4, 8));

@@ -1,0 +1,320 @@
+// attention and prefill_attention of every backend against the reference, and against themselves:
+// a row alone and in company. K and V are values that fp16 holds, so that storage rounds nothing.
+#include "backend/op_test_support.h"
+
+namespace quantspec {
+namespace {
+
+// The bound in units of the output's rms. Target: codes and fp16 values are read exactly; queries
+// and probabilities that meet codes may be rounded to 15 bits of their largest per page. Measured:
+// 9e-4.
+constexpr double kTargetError = 2e-3;
+// Draft: both backends read equal values, but queries and probabilities may be rounded to 8 bits
+// per page. Measured: 2.9e-4 at worst. That is fifty times below what 4-bit codes cost (about
+// 2e-2).
+constexpr double kDraftNmse = 5e-4;
+// Prefill rounds nothing but fp32 sums of a few hundred terms.
+constexpr double kPrefillError = 2e-5;
+
+struct Case {
+  int num_heads;
+  KvShape shape;
+  int pages;
+  int first_position;  // at or after the end of the pages
+  int rows;
+
+  int full_count() const { return first_position + rows - pages * shape.page_size; }
+};
+
+std::string text(const Case& c) {
+  return fmt::format("{} heads, {} kv heads, head_dim {}, page {}, {} pages, {} rows at {}",
+                     c.num_heads, c.shape.num_kv_heads, c.shape.head_dim, c.shape.page_size,
+                     c.pages, c.rows, c.first_position);
+}
+
+// What a test does to the data before a backend sees it.
+struct Data {
+  Data(const Case& c, std::uint64_t seed) : c(c) {
+    const std::size_t unit = std::size_t(c.shape.page_size) * c.shape.head_dim;
+    for (int i = 0; i < c.pages * c.shape.num_kv_heads; ++i) {
+      page_keys.push_back(normal_floats(unit, seed + 10 * i));
+      page_values.push_back(normal_floats(unit, seed + 10 * i + 1));
+    }
+    for (int i = 0; i < c.full_count() * c.shape.num_kv_heads; ++i) {
+      keys.push_back(half_floats(c.shape.head_dim, seed + 10 * i + 2));
+      values.push_back(half_floats(c.shape.head_dim, seed + 10 * i + 3));
+    }
+    q = normal_floats(std::size_t(c.rows) * c.num_heads * c.shape.head_dim, seed + 4);
+  }
+
+  Case c;
+  std::vector<Floats> page_keys, page_values;  // [pages * kv heads]
+  std::vector<Floats> keys, values;            // [positions from the pages on, kv heads]
+  Floats q;
+};
+
+// A sequence's pages and ring in the memory of one backend. The pages hold two layers, of which the
+// second is used; slots that no position fills stay NaN.
+class TestCache {
+ public:
+  static constexpr int kLayer = 1;
+
+  TestCache(Backend& backend, const Data& data)
+      : shape_(data.c.shape),
+        pages_(backend, shape_, data.c.pages),
+        ring_(backend, shape_, 2 * shape_.page_size) {
+    const int kv_heads = shape_.num_kv_heads;
+    for (int i = 0; i < data.c.pages * kv_heads; ++i) {
+      const CanonicalUnit unit = encoded(shape_, data.page_keys[i], data.page_values[i]);
+      backend.import_unit(shape_, kLayer, i % kv_heads, unit.upper.data(), unit.lower.data(),
+                          pages_.get()[i / kv_heads]);
+    }
+    const int first = data.c.pages * shape_.page_size;
+    for (int i = 0; i < std::ssize(data.keys); ++i) {
+      ring_.write(i % kv_heads, first + i / kv_heads, data.keys[i].data(), data.values[i].data());
+    }
+  }
+  KvView view(KvRead read) const { return {pages_.get(), ring_.get(), kLayer, read}; }
+  bool intact() const { return pages_.intact() && ring_.intact(); }
+
+ private:
+  KvShape shape_;
+  TestPages pages_;
+  TestFullKv ring_;
+};
+
+// All sequences in one call, their rows one after the other.
+Floats attend_all(Backend& backend, const std::vector<Data>& sequences, KvRead read) {
+  std::vector<std::unique_ptr<TestCache>> caches;
+  std::vector<SequenceRows> rows;
+  Floats q;
+  int first_row = 0;
+  for (const Data& data : sequences) {
+    caches.push_back(std::make_unique<TestCache>(backend, data));
+    rows.push_back({first_row, data.c.rows, data.c.first_position, caches.back()->view(read)});
+    q.insert(q.end(), data.q.begin(), data.q.end());
+    first_row += data.c.rows;
+  }
+  const Case& c = sequences.front().c;
+  const Guarded<float> in(backend, q);
+  Guarded<float> out(backend, q.size());
+  const float scale = 1.0f / std::sqrt(static_cast<float>(c.shape.head_dim));
+  backend.attention({in.data(), out.data(), c.num_heads, c.shape, scale, rows});
+  EXPECT_TRUE(out.intact());
+  for (const auto& cache : caches) EXPECT_TRUE(cache->intact());
+  return out.values();
+}
+
+testing::AssertionResult attention_near(const Floats& actual, const Floats& expected, KvRead read) {
+  return read == KvRead::kBoth ? near(actual, expected, kTargetError)
+                               : near_nmse(actual, expected, kDraftNmse);
+}
+
+class AttentionOps : public OpTest {
+ protected:
+  void expect_near(const std::vector<Data>& sequences, const std::string& what) {
+    for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+      EXPECT_TRUE(attention_near(attend_all(*backend_, sequences, read),
+                                 attend_all(*reference_, sequences, read), read))
+          << what << ", read " << int(read);
+    }
+  }
+};
+
+KvShape shape_of(int kv_heads, int head_dim, int page_size) {
+  return {2, kv_heads, head_dim, page_size};
+}
+
+TEST_P(AttentionOps, EveryHeadShapeIsNearTheReference) {
+  for (const int head_dim : {64, 80, 96, 128, 256}) {
+    for (const int group : {1, 3, 4}) {
+      for (const int page_size : {32, 64, 128}) {
+        const Case c{2 * group, shape_of(2, head_dim, page_size), 2, 3 * page_size + 5, 5};
+        expect_near({Data(c, 1)}, text(c));
+      }
+    }
+  }
+}
+
+TEST_P(AttentionOps, EveryNumberOfRowsIsNearTheReference) {
+  for (const int rows : {1, 2, 3, 5, 8, 9, 16, 17}) {
+    for (const int group : {1, 3, 4}) {
+      const Case c{group, shape_of(1, 64, 64), 3, 4 * 64 + 7, rows};
+      expect_near({Data(c, 2)}, text(c));
+    }
+  }
+}
+
+TEST_P(AttentionOps, EveryNumberOfPagesIsNearTheReference) {
+  for (int pages = 0; pages <= 10; ++pages) {
+    const Case c{6, shape_of(2, 80, 32), pages, (pages + 1) * 32 + 3, 2};
+    expect_near({Data(c, 3)}, text(c));
+  }
+}
+
+// The ring holds 1 to 2 G positions, and starts at either half.
+TEST_P(AttentionOps, EveryPlaceInTheRingIsNearTheReference) {
+  constexpr int kPage = 32;
+  for (const int pages : {0, 1, 2}) {
+    for (int count = 1; count <= 2 * kPage; count += count < 4 || count > 60 ? 1 : 7) {
+      const int rows = std::min(count, 3);
+      const Case c{4, shape_of(1, 64, kPage), pages, pages * kPage + count - rows, rows};
+      expect_near({Data(c, 4)}, text(c));
+    }
+  }
+}
+
+TEST_P(AttentionOps, TheFirstTokenReadsItsOwnValue) {
+  const Case c{3, shape_of(1, 96, 32), 0, 0, 1};
+  const Data data(c, 5);
+  const Floats out = attend_all(*backend_, {data}, KvRead::kBoth);
+  for (std::size_t i = 0; i < out.size(); ++i) EXPECT_NEAR(out[i], data.values[0][i % 96], 1e-3);
+}
+
+std::vector<Data> unequal_sequences() {
+  const KvShape shape = shape_of(2, 128, 64);
+  return {Data({6, shape, 0, 0, 1}, 10), Data({6, shape, 7, 8 * 64 + 60, 4}, 11),
+          Data({6, shape, 1, 100, 9}, 12), Data({6, shape, 0, 17, 17}, 13),
+          Data({6, shape, 3, 4 * 64, 2}, 14)};
+}
+
+TEST_P(AttentionOps, UnequalSequencesAreNearTheReference) {
+  expect_near(unequal_sequences(), "unequal sequences");
+}
+
+TEST_P(AttentionOps, ASequenceAloneHasTheSameBits) {
+  const std::vector<Data> sequences = unequal_sequences();
+  for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+    const Floats all = attend_all(*backend_, sequences, read);
+    std::size_t at = 0;
+    for (const Data& data : sequences) {
+      const Floats one = attend_all(*backend_, {data}, read);
+      EXPECT_TRUE(same_bits(one.data(), &all[at], one.size())) << text(data.c);
+      at += one.size();
+    }
+  }
+}
+
+// The same positions, asked for in one op or one by one: what verifying and plain decoding do.
+TEST_P(AttentionOps, ARowAloneHasTheSameBits) {
+  for (const int head_dim : {64, 80, 128, 256}) {
+    for (const int group : {1, 3}) {
+      const KvShape shape = shape_of(2, head_dim, 32);
+      for (const int rows : {2, 5, 17}) {
+        const Data all({2 * group, shape, 3, 4 * 32 + 9, rows}, 20);
+        const std::size_t row_size = all.q.size() / rows;
+        for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+          const Floats together = attend_all(*backend_, {all}, read);
+          for (int row = 0; row < rows; ++row) {
+            Data one = all;
+            one.c.first_position += row;
+            one.c.rows = 1;
+            one.keys.resize(one.c.full_count() * 2);
+            one.values.resize(one.keys.size());
+            one.q.assign(all.q.begin() + row * row_size, all.q.begin() + (row + 1) * row_size);
+            const Floats alone = attend_all(*backend_, {one}, read);
+            ASSERT_TRUE(same_bits(alone.data(), &together[row * row_size], row_size))
+                << text(all.c) << ", row " << row << ", read " << int(read);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionOps, ThreadsDoNotChangeBits) {
+  const auto single = make_test_backend(GetParam(), 1);
+  for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+    const Floats a = attend_all(*backend_, unequal_sequences(), read);
+    const Floats b = attend_all(*single, unequal_sequences(), read);
+    EXPECT_TRUE(same_bits(a.data(), b.data(), a.size()));
+  }
+}
+
+TEST_P(AttentionOps, LargeScoresAreNearTheReference) {
+  const Case c{4, shape_of(2, 64, 32), 3, 4 * 32 + 3, 4};
+  Data data(c, 30);
+  for (float& q : data.q) q *= 40.0f;  // scores of +-200: one key takes all
+  for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+    const Floats out = attend_all(*backend_, {data}, read);
+    const Floats expected = attend_all(*reference_, {data}, read);
+    EXPECT_TRUE(same_special(out, expected));
+    // Rounding a query by 2^-8 of its largest element moves scores of 200 by a part of 1.
+    EXPECT_LT(nmse(out, expected), read == KvRead::kBoth ? 1e-2 : 5e-2);
+  }
+}
+
+TEST_P(AttentionOps, NanAndInfinityReachTheSamePlaces) {
+  const float nan = std::nanf("");
+  const Case c{4, shape_of(2, 128, 32), 3, 4 * 32 + 3, 4};
+  const Data clean(c, 31);
+  std::vector<Data> cases(6, clean);
+  cases[0].q[1 * 4 * 128 + 5] = nan;                       // row 1, head 0
+  cases[1].q[2 * 4 * 128 + 3 * 128] = INFINITY;            // row 2, head 3
+  cases[2].page_keys[2][7] = nan;                          // page 1, kv head 0
+  cases[3].page_values[3][9 * 128 + 1] = INFINITY;         // page 1, kv head 1
+  cases[4].keys[(c.full_count() - 2) * 2][5] = nan;        // unseen by the first rows, kv head 0
+  cases[5].values[(c.full_count() - 1) * 2 + 1][5] = nan;  // seen by the last row alone, kv head 1
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+      const Floats out = attend_all(*backend_, {cases[i]}, read);
+      const Floats expected = attend_all(*reference_, {cases[i]}, read);
+      EXPECT_TRUE(same_special(out, expected)) << "case " << i << ", read " << int(read);
+      EXPECT_TRUE(std::any_of(expected.begin(), expected.end(), [](float x) { return x != x; }));
+    }
+  }
+}
+
+// --- prefill -------------------------------------------------------------------------------------
+
+struct PrefillCase {
+  int num_heads;
+  KvShape shape;
+  int first_position;
+  int rows;
+};
+
+Floats prefill(Backend& backend, const PrefillCase& c, bool in_place) {
+  const int dim = c.shape.head_dim, end = c.first_position + c.rows;
+  TestFullKv kv(backend, c.shape, (end + 15) / 16 * 16);
+  for (int p = 0; p < end; ++p) {
+    for (int h = 0; h < c.shape.num_kv_heads; ++h) {
+      kv.write(h, p, half_floats(dim, 100 * p + 2 * h).data(),
+               half_floats(dim, 100 * p + 2 * h + 1).data());
+    }
+  }
+  Guarded<float> q(backend, normal_floats(std::size_t(c.rows) * c.num_heads * dim, 40));
+  Guarded<float> out(backend, q.size());
+  backend.prefill_attention({q.data(), in_place ? q.data() : out.data(), c.num_heads, c.shape,
+                             1.0f / std::sqrt(static_cast<float>(dim)), c.first_position, c.rows,
+                             kv.get()});
+  EXPECT_TRUE(q.intact() && out.intact() && kv.intact());
+  return in_place ? q.values() : out.values();
+}
+
+TEST_P(AttentionOps, PrefillIsNearTheReference) {
+  for (const int head_dim : {64, 80, 96, 128, 256}) {
+    for (const int group : {1, 3}) {
+      for (const auto& [first, rows] : {std::pair{0, 1}, {0, 37}, {0, 150}, {50, 33}, {133, 70}}) {
+        const PrefillCase c{2 * group, shape_of(2, head_dim, 64), first, rows};
+        const Floats expected = prefill(*reference_, c, false);
+        EXPECT_TRUE(near(prefill(*backend_, c, false), expected, kPrefillError))
+            << head_dim << ", group " << group << ", " << rows << " rows at " << first;
+        EXPECT_TRUE(near(prefill(*backend_, c, true), expected, kPrefillError)) << "in place";
+      }
+    }
+  }
+}
+
+TEST_P(AttentionOps, ThreadsDoNotChangeBitsOfPrefill) {
+  const auto single = make_test_backend(GetParam(), 1);
+  const PrefillCase c{6, shape_of(2, 96, 64), 50, 150};
+  const Floats a = prefill(*backend_, c, false);
+  const Floats b = prefill(*single, c, true);
+  EXPECT_TRUE(same_bits(a.data(), b.data(), a.size()));
+}
+
+QUANTSPEC_FOR_ALL_BACKENDS(AttentionOps);
+
+}  // namespace
+}  // namespace quantspec

@@ -1,0 +1,403 @@
+// qkv, and what fills, moves, quantizes and loads K and V, of every backend against the reference.
+#include "backend/op_test_support.h"
+
+namespace quantspec {
+namespace {
+
+// See backend_test.cc for the bounds of products.
+constexpr double kFullError = 2e-5;
+constexpr double kPlanesNmse = 2e-4;
+// K and V are rounded to fp16 when stored, off by 2^-11 of themselves at most, and no value here is
+// larger than 8 rms.
+constexpr double kStoredError = 8 * 0x1p-11 + kFullError;
+
+class KvOps : public OpTest {};
+
+// --- qkv -----------------------------------------------------------------------------------------
+
+struct QkvCase {
+  int hidden, num_heads;
+  KvShape shape;
+  bool bias, head_norms;
+};
+
+const QkvCase kQkvCases[] = {
+    {48, 2, {1, 2, 64, 32}, true, false},   {80, 3, {1, 1, 80, 32}, false, true},
+    {512, 6, {1, 2, 96, 64}, false, false}, {512, 4, {1, 4, 128, 128}, true, true},
+    {80, 4, {1, 1, 256, 32}, false, true},
+};
+
+// Rows of one sequence in a call.
+struct Span {
+  int rows, first_position;
+};
+
+struct QkvResult {
+  Floats q;
+  std::vector<Floats> kv;  // [sequence, ring position, kv head]: key then value
+};
+
+struct QkvSetup {
+  QkvSetup(Backend& backend, const QkvCase& c)
+      : backend(backend),
+        c(c),
+        norm(normal_floats(c.hidden, 1)),
+        q_norm(normal_floats(c.shape.head_dim, 2)),
+        k_norm(normal_floats(c.shape.head_dim, 3)),
+        q(make(c.num_heads, 4)),
+        k(make(c.shape.num_kv_heads, 5)),
+        v(make(c.shape.num_kv_heads, 6)) {}
+
+  TestLinear make(int heads, std::uint64_t seed) const {
+    const int outputs = heads * c.shape.head_dim;
+    return {backend, Matrix(outputs, c.hidden, DType::kBF16, seed),
+            c.bias ? normal_floats(outputs, seed + 10) : Floats{}};
+  }
+
+  // x [rows, hidden]; the angles of a row depend on its position alone.
+  QkvResult run(Phase phase, WeightRead read, const Floats& x, const std::vector<Span>& spans,
+                bool want_q = true) {
+    const int rows = static_cast<int>(x.size()) / c.hidden, half = c.shape.head_dim / 2;
+    Floats cos, sin;
+    std::vector<std::unique_ptr<TestFullKv>> rings;
+    std::vector<SequenceRows> sequences;
+    int first_row = 0;
+    for (const Span& span : spans) {
+      rings.push_back(std::make_unique<TestFullKv>(backend, c.shape, 2 * c.shape.page_size));
+      sequences.push_back(
+          {first_row, span.rows, span.first_position, {{}, rings.back()->get(), 0}});
+      first_row += span.rows;
+      for (int i = 0; i < span.rows; ++i) {
+        for (int j = 0; j < half; ++j) {
+          cos.push_back(std::cos((span.first_position + i) / (1.0f + j)));
+          sin.push_back(std::sin((span.first_position + i) / (1.0f + j)));
+        }
+      }
+    }
+    cos.resize(std::size_t(rows) * half, 1.0f);
+    sin.resize(cos.size(), 0.0f);
+    Guarded<float> q_out(backend, std::size_t(rows) * c.num_heads * c.shape.head_dim);
+    const auto head_norm = [&](const Floats& w) {
+      return Norm{c.head_norms ? w.data() : nullptr, 1e-6f};
+    };
+    backend.qkv({phase, read, c.num_heads, c.shape, x.data(), rows, Norm{norm.data(), 1e-5f},
+                 q.get(), k.get(), v.get(), head_norm(q_norm), head_norm(k_norm), cos.data(),
+                 sin.data(), want_q ? q_out.data() : nullptr, sequences});
+    EXPECT_TRUE(q_out.intact());
+    QkvResult result{want_q ? q_out.values() : Floats{}, {}};
+    for (const auto& ring : rings) {
+      EXPECT_TRUE(ring->intact());
+      for (int p = 0; p < 2 * c.shape.page_size; ++p) {
+        for (int h = 0; h < c.shape.num_kv_heads; ++h) result.kv.push_back(ring->read(h, p));
+      }
+    }
+    return result;
+  }
+
+  Backend& backend;
+  QkvCase c;
+  Floats norm, q_norm, k_norm;
+  TestLinear q, k, v;
+};
+
+Floats joined(const std::vector<Floats>& parts) {
+  Floats all;
+  for (const Floats& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+// Slots that no row writes stay NaN in both, which same_special() sees.
+testing::AssertionResult qkv_near(const QkvResult& actual, const QkvResult& expected,
+                                  WeightRead read) {
+  const bool full = read == WeightRead::kFull;
+  auto q =
+      full ? near(actual.q, expected.q, kFullError) : near_nmse(actual.q, expected.q, kPlanesNmse);
+  if (!q) return q << " in Q";
+  const Floats kv = joined(actual.kv), expected_kv = joined(expected.kv);
+  return (full ? near(kv, expected_kv, kStoredError) : near_nmse(kv, expected_kv, kPlanesNmse))
+         << " in K and V";
+}
+
+TEST_P(KvOps, QkvIsNearTheReference) {
+  for (const QkvCase& c : kQkvCases) {
+    QkvSetup setup(*backend_, c);
+    QkvSetup expected(*reference_, c);
+    const int ring = 2 * c.shape.page_size;
+    // From the start; across the end of the ring at several places; unequal sequences.
+    const std::vector<Span> calls[] = {{{1, 0}},          {{9, 3}},
+                                       {{2, ring - 1}},   {{5, ring - 2}},
+                                       {{17, ring - 10}}, {{3, 7 * ring - 1}, {1, 0}, {5, 100}}};
+    for (const auto& spans : calls) {
+      int rows = 0;
+      for (const Span& span : spans) rows += span.rows;
+      const Floats x = normal_floats(std::size_t(rows) * c.hidden, 7, 2.0f);
+      for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
+        EXPECT_TRUE(qkv_near(setup.run(Phase::kDecode, read, x, spans),
+                             expected.run(Phase::kDecode, read, x, spans), read))
+            << "head_dim " << c.shape.head_dim << ", " << rows << " rows, read " << int(read);
+      }
+      EXPECT_TRUE(qkv_near(setup.run(Phase::kPrefill, WeightRead::kFull, x, spans),
+                           expected.run(Phase::kPrefill, WeightRead::kFull, x, spans),
+                           WeightRead::kFull))
+          << "head_dim " << c.shape.head_dim << ", " << rows << " rows of prefill";
+    }
+  }
+}
+
+TEST_P(KvOps, QkvRowsAloneHaveTheSameBits) {
+  constexpr int kRows = 17;
+  for (const QkvCase& c : kQkvCases) {
+    QkvSetup setup(*backend_, c);
+    const Floats x = normal_floats(std::size_t{kRows} * c.hidden, 7);
+    const int first = 2 * c.shape.page_size - 3;
+    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
+      const QkvResult all = setup.run(Phase::kDecode, read, x, {{kRows, first}});
+      for (int row = 0; row < kRows; ++row) {
+        const Floats one_x(x.begin() + row * c.hidden, x.begin() + (row + 1) * c.hidden);
+        const QkvResult one = setup.run(Phase::kDecode, read, one_x, {{1, first + row}});
+        ASSERT_TRUE(same_bits(one.q.data(), &all.q[row * one.q.size()], one.q.size()));
+        const int kv_heads = c.shape.num_kv_heads;
+        const int slot = (first + row) % (2 * c.shape.page_size) * kv_heads;
+        for (int h = 0; h < kv_heads; ++h) ASSERT_EQ(one.kv[slot + h], all.kv[slot + h]);
+      }
+    }
+  }
+}
+
+TEST_P(KvOps, QkvGivesOnlyQOrOnlyKv) {
+  for (const QkvCase& c : kQkvCases) {
+    QkvSetup setup(*backend_, c);
+    const Floats x = normal_floats(std::size_t{2} * c.hidden, 7);
+    // Position 0 turns by no angle, so that rows without a sequence get the same Q.
+    const std::vector<Span> spans = {{1, 0}, {1, 0}};
+    const QkvResult both = setup.run(Phase::kDecode, WeightRead::kFull, x, spans);
+    const QkvResult only_q = setup.run(Phase::kDecode, WeightRead::kFull, x, {});
+    const QkvResult only_kv = setup.run(Phase::kDecode, WeightRead::kFull, x, spans, false);
+    EXPECT_EQ(only_q.q, both.q);
+    const Floats a = joined(only_kv.kv), b = joined(both.kv);
+    EXPECT_TRUE(same_bits(a.data(), b.data(), a.size()));
+  }
+}
+
+// --- full-precision K and V ----------------------------------------------------------------------
+
+const KvShape kShapes[] = {
+    {2, 2, 64, 32}, {1, 3, 80, 64}, {3, 1, 96, 32}, {2, 2, 128, 128}, {1, 2, 256, 64},
+};
+
+// Keys and values of positions, the same for a seed.
+Floats key_of(const KvShape& shape, int position, int kv_head) {
+  return half_floats(shape.head_dim, 1000 * position + 2 * kv_head);
+}
+Floats value_of(const KvShape& shape, int position, int kv_head) {
+  return half_floats(shape.head_dim, 1000 * position + 2 * kv_head + 1, 0.3f);
+}
+void fill(TestFullKv& kv, const KvShape& shape, int first, int count) {
+  for (int p = first; p < first + count; ++p) {
+    for (int h = 0; h < shape.num_kv_heads; ++h) {
+      kv.write(h, p, key_of(shape, p, h).data(), value_of(shape, p, h).data());
+    }
+  }
+}
+bool holds(const TestFullKv& kv, const KvShape& shape, int position) {
+  for (int h = 0; h < shape.num_kv_heads; ++h) {
+    if (kv.read(h, position) != joined({key_of(shape, position, h), value_of(shape, position, h)}))
+      return false;
+  }
+  return true;
+}
+bool is_untouched(const TestFullKv& kv, const KvShape& shape, int position) {
+  for (int h = 0; h < shape.num_kv_heads; ++h) {
+    for (const float x : kv.read(h, position)) {
+      if (!std::isnan(x)) return false;
+    }
+  }
+  return true;
+}
+
+TEST_P(KvOps, FullKvIsReadAsItWasWritten) {
+  for (const KvShape& shape : kShapes) {
+    const int ring = 2 * shape.page_size;
+    TestFullKv kv(*backend_, shape, ring);
+    fill(kv, shape, ring - 5, 11);
+    for (int p = ring - 5; p < ring + 6; ++p) EXPECT_TRUE(holds(kv, shape, p));
+    for (int p = 6; p < ring - 5; ++p) EXPECT_TRUE(is_untouched(kv, shape, p));
+    EXPECT_TRUE(kv.intact());
+  }
+}
+
+TEST_P(KvOps, FullKvTakesTheSpaceOfItsElements) {
+  for (const KvShape& shape : kShapes) {
+    const std::size_t elements = std::size_t{2} * shape.num_kv_heads * shape.head_dim * 64;
+    const std::size_t bytes = backend_->full_kv_bytes(shape, 64);
+    EXPECT_EQ(bytes, elements * (GetParam() == "reference" ? 4 : 2));
+  }
+}
+
+TEST_P(KvOps, CopyMovesPositionsAndNoOthers) {
+  for (const KvShape& shape : kShapes) {
+    const int ring = 2 * shape.page_size, scratch = 5 * shape.page_size;
+    TestFullKv source(*backend_, shape, scratch), target(*backend_, shape, ring);
+    fill(source, shape, 0, scratch);
+    const int first = 3 * shape.page_size + 3, count = shape.page_size + 7;
+    backend_->copy_full_kv(shape, source.get(), target.get(), first, count);
+    for (int p = first; p < first + ring; ++p) {
+      EXPECT_TRUE(p < first + count ? holds(target, shape, p) : is_untouched(target, shape, p));
+    }
+    backend_->copy_full_kv(shape, source.get(), target.get(), first, 0);
+    EXPECT_TRUE(source.intact() && target.intact());
+  }
+}
+
+// --- pages ---------------------------------------------------------------------------------------
+
+CanonicalUnit exported(const Backend& backend, const KvShape& shape, int layer, int kv_head,
+                       PagePlanes page) {
+  CanonicalUnit unit(shape);
+  backend.export_unit(shape, layer, kv_head, page, unit.upper.data(), unit.lower.data());
+  return unit;
+}
+
+// What the codec makes of positions [first, first + page_size) of one kv head, as stored in `kv`.
+CanonicalUnit expected_unit(const TestFullKv& kv, const KvShape& shape, int kv_head, int first) {
+  Floats keys, values;
+  for (int p = first; p < first + shape.page_size; ++p) {
+    const Floats both = kv.read(kv_head, p);
+    keys.insert(keys.end(), both.begin(), both.begin() + shape.head_dim);
+    values.insert(values.end(), both.begin() + shape.head_dim, both.end());
+  }
+  return encoded(shape, keys, values);
+}
+
+TEST_P(KvOps, PagesAreByteEqualToTheCodec) {
+  for (const KvShape& shape : kShapes) {
+    const int layer = shape.num_layers - 1;
+    TestFullKv source(*backend_, shape, 4 * shape.page_size);
+    // Three pages that go around the end of the source.
+    const int first = 6 * shape.page_size;
+    fill(source, shape, first, 3 * shape.page_size);
+    TestPages pages(*backend_, shape, 3);
+    backend_->quantize_pages(shape, layer, source.get(), first, pages.get());
+    EXPECT_TRUE(pages.intact() && source.intact());
+    for (int page = 0; page < 3; ++page) {
+      for (int h = 0; h < shape.num_kv_heads; ++h) {
+        EXPECT_EQ(exported(*backend_, shape, layer, h, pages.get()[page]),
+                  expected_unit(source, shape, h, first + page * shape.page_size))
+            << "head_dim " << shape.head_dim << ", page " << page << ", kv head " << h;
+      }
+    }
+  }
+}
+
+TEST_P(KvOps, PagesOfOneLayerLeaveTheOthers) {
+  const KvShape shape{3, 2, 64, 32};
+  TestFullKv source(*backend_, shape, 64);
+  fill(source, shape, 0, 32);
+  TestPages pages(*backend_, shape, 1);
+  const auto export_layers = [&] {
+    std::vector<CanonicalUnit> units;
+    for (const int layer : {0, 2}) {
+      for (const int h : {0, 1}) {
+        units.push_back(exported(*backend_, shape, layer, h, pages.get()[0]));
+      }
+    }
+    return units;
+  };
+  const auto before = export_layers();
+  backend_->quantize_pages(shape, 1, source.get(), 0, pages.get());
+  EXPECT_EQ(export_layers(), before);
+}
+
+// Constant, zero, tiny, huge, NaN and infinite channels and tokens.
+TEST_P(KvOps, PagesOfAwkwardValuesAreByteEqualToTheCodec) {
+  for (const KvShape& shape : kShapes) {
+    TestFullKv source(*backend_, shape, 2 * shape.page_size);
+    const float special[] = {0.0f,      1.5f,     -0.0f,     6e-8f,         65504.0f,
+                             -65504.0f, INFINITY, -INFINITY, std::nanf(""), 1e-3f};
+    for (int p = 0; p < shape.page_size; ++p) {
+      for (int h = 0; h < shape.num_kv_heads; ++h) {
+        Floats key = key_of(shape, p, h), value = value_of(shape, p, h);
+        for (int i = 0; i < 10; ++i) {
+          key[i] = special[i];                              // constant channels
+          key[10 + i] = p % 16 == i ? special[i] : key[i];  // one odd value among equal ones
+          key[20 + i] = key[20 + i] * special[i] * 1e-2f;
+          if (p == i) std::fill(value.begin(), value.end(), special[i]);  // constant tokens
+          if (p == 10 + i) value[3 * i] = special[i];
+        }
+        source.write(h, p, key.data(), value.data());
+      }
+    }
+    TestPages pages(*backend_, shape, 1);
+    backend_->quantize_pages(shape, 0, source.get(), 0, pages.get());
+    for (int h = 0; h < shape.num_kv_heads; ++h) {
+      EXPECT_EQ(exported(*backend_, shape, 0, h, pages.get()[0]),
+                expected_unit(source, shape, h, 0))
+          << "head_dim " << shape.head_dim << ", kv head " << h;
+    }
+  }
+}
+
+TEST_P(KvOps, ImportedUnitsAreExportedUnchanged) {
+  for (const KvShape& shape : kShapes) {
+    TestPages pages(*backend_, shape, 1);
+    std::vector<CanonicalUnit> units;
+    for (int i = 0; i < static_cast<int>(shape.units()); ++i) {
+      CanonicalUnit unit(shape);
+      const CounterRng rng(i);
+      for (std::size_t b = 0; b < unit.upper.size(); ++b) {
+        unit.upper[b] = std::byte(rng.bits(b, RandomStream::kSample) & 255);
+      }
+      for (std::size_t b = 0; b < unit.lower.size(); ++b) {
+        unit.lower[b] = std::byte(rng.bits(b, RandomStream::kDraft) & 255);
+      }
+      backend_->import_unit(shape, i / shape.num_kv_heads, i % shape.num_kv_heads,
+                            unit.upper.data(), unit.lower.data(), pages.get()[0]);
+      units.push_back(std::move(unit));
+    }
+    EXPECT_TRUE(pages.intact());
+    for (int i = 0; i < static_cast<int>(shape.units()); ++i) {
+      EXPECT_EQ(exported(*backend_, shape, i / shape.num_kv_heads, i % shape.num_kv_heads,
+                         pages.get()[0]),
+                units[i]);
+    }
+  }
+}
+
+TEST_P(KvOps, LoadedPagesHoldTheValuesOfTheCodec) {
+  for (const KvShape& shape : kShapes) {
+    const int layer = shape.num_layers - 1, count = 2 * shape.page_size;
+    TestFullKv source(*backend_, shape, count);
+    fill(source, shape, 0, count);
+    TestPages pages(*backend_, shape, 2);
+    backend_->quantize_pages(shape, layer, source.get(), 0, pages.get());
+    for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+      TestFullKv target(*backend_, shape, count + 32);
+      backend_->load_pages(shape, layer, pages.get(), read, target.get());
+      for (int page = 0; page < 2; ++page) {
+        for (int h = 0; h < shape.num_kv_heads; ++h) {
+          const CanonicalUnit unit = expected_unit(source, shape, h, page * shape.page_size);
+          Floats keys(shape.page_size * shape.head_dim), values(keys.size());
+          decode_unit(shape, unit.upper.data(), unit.lower.data(), read, keys.data(),
+                      values.data());
+          for (int t = 0; t < shape.page_size; ++t) {
+            const Floats kv = target.read(h, page * shape.page_size + t);
+            for (int c = 0; c < shape.head_dim; ++c) {
+              // fp16 rounds by 2^-11 of the value at most.
+              const float key = keys[t * shape.head_dim + c],
+                          value = values[t * shape.head_dim + c];
+              ASSERT_NEAR(kv[c], key, std::abs(key) * 0x1.1p-11f + 1e-6f);
+              ASSERT_NEAR(kv[shape.head_dim + c], value, std::abs(value) * 0x1.1p-11f + 1e-6f);
+            }
+          }
+        }
+      }
+      for (int p = count; p < count + 32; ++p) EXPECT_TRUE(is_untouched(target, shape, p));
+      EXPECT_TRUE(target.intact() && pages.intact());
+    }
+  }
+}
+
+QUANTSPEC_FOR_ALL_BACKENDS(KvOps);
+
+}  // namespace
+}  // namespace quantspec

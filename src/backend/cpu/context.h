@@ -1,0 +1,62 @@
+// What every op of the CPU backend computes with. One op runs at a time (backend.h), so scratch is
+// shared by all of them and grows to the largest need seen: no allocation in steady state.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "backend/cpu/kernels.h"
+#include "base/buffer.h"
+#include "base/thread_pool.h"
+
+namespace quantspec::cpu {
+
+class Scratch {
+ public:
+  enum Name { kNormed, kKeys, kValues, kUp, kCodes, kScales, kNumNames };
+
+  explicit Scratch(int num_threads) : threads_(num_threads) {}
+
+  // `count` uninitialized elements, valid until the next request for the same name.
+  template <typename T>
+  T* get(Name name, std::size_t count) {
+    return grow(shared_[name], count * sizeof(T))->as<T>();
+  }
+  // The same for one thread of the pool; each thread may ask for its own inside a region.
+  template <typename T>
+  T* get_for_thread(int thread, std::size_t count) {
+    return grow(threads_[thread], count * sizeof(T))->as<T>();
+  }
+
+ private:
+  static Buffer* grow(Buffer& buffer, std::size_t bytes) {
+    if (buffer.size() < bytes) {
+      buffer = Buffer();  // never both
+      buffer = Buffer(bytes);
+    }
+    return &buffer;
+  }
+
+  std::array<Buffer, kNumNames> shared_;
+  std::vector<Buffer> threads_;
+};
+
+struct Context {
+  ThreadPool& pool;
+  const Kernels& kernels;
+  Scratch& scratch;
+};
+
+// Calls f(row) for every row; few rows are not worth a parallel region.
+template <typename F>
+void for_rows(ThreadPool& pool, int num_rows, const F& f) {
+  constexpr int kRowsPerUnit = 4;
+  pool.parallel_for((num_rows + kRowsPerUnit - 1) / kRowsPerUnit, [&](std::int64_t unit, int) {
+    const int first = static_cast<int>(unit) * kRowsPerUnit;
+    for (int row = first; row < std::min(num_rows, first + kRowsPerUnit); ++row) f(row);
+  });
+}
+
+}  // namespace quantspec::cpu

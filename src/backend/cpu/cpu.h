@@ -1,0 +1,19 @@
+// The door of the CPU backend: x86-64 with AVX2, AVX-512 or AVX-512 VNNI, chosen when the backend
+// is made (or named by the environment variable QUANTSPEC_ISA), and plain C++ anywhere.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace quantspec::cpu {
+
+// num_threads == 0: one per physical core. Throws kInvalidRequest for a bad QUANTSPEC_ISA.
+std::unique_ptr<Backend> make_cpu_backend(int num_threads);
+
+// Instruction sets that this machine can run, worst first.
+std::vector<std::string> supported_isas();
+
+}  // namespace quantspec::cpu

@@ -1,0 +1,220 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <fmt/format.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/linear.h"
+#include "backend/cpu/packing.h"
+#include "backend/cpu/pages.h"
+#include "backend/cpu/prefill_attention.h"
+#include "backend/cpu/weight_planes.h"
+#include "base/error.h"
+
+namespace quantspec::cpu {
+
+CpuBackend::CpuBackend(Isa isa, int num_threads)
+    : isa_(isa),
+      kernels_(kernels(isa)),
+      pool_(num_threads > 0 ? num_threads : num_physical_cores()),
+      scratch_(pool_.num_threads()),
+      attention_(kernels_.attention, pool_) {}
+
+std::string CpuBackend::description() const {
+  return fmt::format("cpu ({}, {} thread{})", name_of(isa_), pool_.num_threads(),
+                     pool_.num_threads() == 1 ? "" : "s");
+}
+
+std::size_t CpuBackend::full_kv_bytes(const KvShape& shape, int capacity) const {
+  return cpu::full_kv_bytes(shape, capacity);
+}
+
+// --- weights -------------------------------------------------------------------------------------
+
+Backend::PlaneBytes CpuBackend::plane_bytes(int rows, int cols) const {
+  return weight_plane_bytes(rows, cols);
+}
+
+void CpuBackend::make_planes(const TensorView& full, std::byte* upper, std::byte* lower) {
+  make_weight_planes(context(), full, upper, lower);
+}
+
+// --- one pass ------------------------------------------------------------------------------------
+
+void CpuBackend::embed(const EmbedParams& p) {
+  const TensorView& table = p.table;
+  for_rows(pool_, static_cast<int>(p.tokens.size()), [&](int row) {
+    check(p.tokens[row] >= 0 && p.tokens[row] < table.rows, "a token is in the vocabulary");
+    const std::size_t first = static_cast<std::size_t>(p.tokens[row]) * table.cols;
+    const auto* data = static_cast<const std::byte*>(table.data) + first * size_of(table.dtype);
+    linear().to_f32[static_cast<int>(table.dtype)](data, table.cols,
+                                                   p.out + std::size_t(row) * table.cols);
+  });
+}
+
+const float* CpuBackend::normed(const Norm& norm, const float* x, int num_rows, int width) {
+  if (norm.weight == nullptr) return x;
+  float* out = scratch_.get<float>(Scratch::kNormed, static_cast<std::size_t>(num_rows) * width);
+  for_rows(pool_, num_rows, [&](int row) {
+    const std::size_t first = static_cast<std::size_t>(row) * width;
+    linear().rms_norm(x + first, norm.weight, norm.epsilon, width, out + first);
+  });
+  return out;
+}
+
+void CpuBackend::qkv(const QkvParams& p) {
+  check_shape(p.shape);
+  const bool wants_kv = !p.sequences.empty();
+  const std::size_t kv_width = static_cast<std::size_t>(p.shape.num_kv_heads) * p.shape.head_dim;
+  Projection projections[3];
+  int count = 0;
+  float* keys = nullptr;
+  float* values = nullptr;
+  if (p.q_out != nullptr) projections[count++] = {p.q, p.q_out};
+  if (wants_kv) {
+    keys = scratch_.get<float>(Scratch::kKeys, p.num_rows * kv_width);
+    values = scratch_.get<float>(Scratch::kValues, p.num_rows * kv_width);
+    projections[count++] = {p.k, keys};
+    projections[count++] = {p.v, values};
+  }
+  if (count == 0 || p.num_rows == 0) return;
+  const int hidden = projections[0].linear->inputs();
+  project(context(), {.phase = p.phase,
+                      .weights = p.weights,
+                      .x = normed(p.norm, p.x, p.num_rows, hidden),
+                      .rows = p.num_rows,
+                      .projections = {projections, static_cast<std::size_t>(count)}});
+  if (p.q_out != nullptr) finish_queries(p);
+  if (wants_kv) append_keys_values(p, keys, values);
+}
+
+namespace {
+
+// Per-head norm and rotation of one row of queries or keys.
+void finish_heads(const LinearKernels& kernels, const QkvParams& p, const Norm& norm, int row,
+                  int num_heads, float* x) {
+  const int dim = p.shape.head_dim;
+  const std::size_t angle = static_cast<std::size_t>(row) * (dim / 2);
+  for (int head = 0; head < num_heads; ++head, x += dim) {
+    if (norm.weight != nullptr) kernels.rms_norm(x, norm.weight, norm.epsilon, dim, x);
+    kernels.rope(x, p.cos + angle, p.sin + angle, dim);
+  }
+}
+
+}  // namespace
+
+void CpuBackend::finish_queries(const QkvParams& p) {
+  const std::size_t width = static_cast<std::size_t>(p.num_heads) * p.shape.head_dim;
+  for_rows(pool_, p.num_rows, [&](int row) {
+    finish_heads(linear(), p, p.q_norm, row, p.num_heads, p.q_out + row * width);
+  });
+}
+
+void CpuBackend::append_keys_values(const QkvParams& p, float* keys, const float* values) {
+  const KvShape& shape = p.shape;
+  const std::size_t width = static_cast<std::size_t>(shape.num_kv_heads) * shape.head_dim;
+  for (const SequenceRows& sequence : p.sequences) {
+    const FullKv& full = sequence.kv.full;
+    auto* target = reinterpret_cast<std::uint16_t*>(full.data);
+    for_rows(pool_, sequence.num_rows, [&](int i) {
+      const int row = sequence.first_row + i;
+      const int slot = (sequence.first_position + i) % full.capacity;
+      float* row_keys = keys + row * width;
+      const float* row_values = values + row * width;
+      finish_heads(linear(), p, p.k_norm, row, shape.num_kv_heads, row_keys);
+      for (int head = 0; head < shape.num_kv_heads; ++head) {
+        std::uint16_t key[kMaxHeadDim];
+        linear().to_f16(row_keys + head * shape.head_dim, shape.head_dim, key);
+        std::uint16_t* column = target + full_key_index(shape, full.capacity, head, slot, 0);
+        for (int c = 0; c < shape.head_dim; ++c) column[16 * c] = key[c];
+        linear().to_f16(row_values + head * shape.head_dim, shape.head_dim,
+                        target + full_value_row(shape, full.capacity, head, slot));
+      }
+    });
+  }
+}
+
+void CpuBackend::attention(const AttentionParams& p) { attention_.run(p); }
+
+void CpuBackend::prefill_attention(const PrefillAttentionParams& p) {
+  cpu::prefill_attention(context(), p);
+}
+
+void CpuBackend::add_linear(const AddLinearParams& p) {
+  if (p.num_rows == 0) return;
+  const Projection projection = {p.linear, p.x};
+  project(context(), {.phase = p.phase,
+                      .weights = p.weights,
+                      .x = p.in,
+                      .rows = p.num_rows,
+                      .projections = {&projection, 1},
+                      .accumulate = true});
+}
+
+void CpuBackend::gate_up(const GateUpParams& p) {
+  if (p.num_rows == 0) return;
+  const int width = p.gate->outputs();
+  float* up = scratch_.get<float>(Scratch::kUp, static_cast<std::size_t>(p.num_rows) * width);
+  const Projection projections[] = {{p.gate, p.out}, {p.up, up}};
+  project(context(), {.phase = p.phase,
+                      .weights = p.weights,
+                      .x = normed(p.norm, p.x, p.num_rows, p.gate->inputs()),
+                      .rows = p.num_rows,
+                      .projections = projections});
+  for_rows(pool_, p.num_rows, [&](int row) {
+    const std::size_t first = static_cast<std::size_t>(row) * width;
+    linear().silu_mul(p.out + first, up + first, width);
+  });
+}
+
+void CpuBackend::head(const HeadParams& p) {
+  if (p.num_rows == 0) return;
+  const Projection projection = {p.head, p.logits};
+  project(context(), {.phase = Phase::kDecode,
+                      .weights = p.weights,
+                      .x = normed(p.norm, p.x, p.num_rows, p.head->inputs()),
+                      .rows = p.num_rows,
+                      .projections = {&projection, 1}});
+}
+
+// --- KV, one layer -------------------------------------------------------------------------------
+
+void CpuBackend::quantize_pages(const KvShape& shape, int layer, FullKv source, int first_position,
+                                std::span<const PagePlanes> pages) {
+  cpu::quantize_pages(kernels_.attention, pool_, shape, layer, source, first_position, pages);
+}
+
+void CpuBackend::load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages,
+                            KvRead read, FullKv target) {
+  cpu::load_pages(kernels_.attention, pool_, shape, layer, pages, read, target);
+}
+
+void CpuBackend::copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
+                              int count) {
+  cpu::copy_full_kv(pool_, shape, source, target, first, count);
+}
+
+void CpuBackend::read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position,
+                              float* key, float* value) const {
+  cpu::read_full_kv(shape, source, kv_head, position, key, value);
+}
+
+void CpuBackend::write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,
+                               const float* key, const float* value) {
+  cpu::write_full_kv(shape, target, kv_head, position, key, value);
+}
+
+void CpuBackend::export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page,
+                             std::byte* upper, std::byte* lower) const {
+  cpu::export_unit(shape, layer, kv_head, page, upper, lower);
+}
+
+void CpuBackend::import_unit(const KvShape& shape, int layer, int kv_head, const std::byte* upper,
+                             const std::byte* lower, PagePlanes page) {
+  cpu::import_unit(shape, layer, kv_head, upper, lower, page);
+}
+
+std::unique_ptr<Backend> make_cpu_backend(int num_threads) {
+  return std::make_unique<CpuBackend>(choose_isa(), num_threads);
+}
+
+}  // namespace quantspec::cpu

@@ -1,0 +1,21 @@
+// The instruction sets that the CPU kernels exist for, and the choice among them. Thread-safe.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace quantspec::cpu {
+
+enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Vnni };
+
+std::string_view name_of(Isa isa);  // "scalar", "avx2", "avx512", "avx512vnni"
+
+// What this machine can run, worst first; kScalar always.
+std::vector<Isa> supported_isa_list();
+
+// The best that this machine can run, or what the environment variable QUANTSPEC_ISA names. Throws
+// kInvalidRequest when that is unknown or cannot run here.
+Isa choose_isa();
+
+}  // namespace quantspec::cpu

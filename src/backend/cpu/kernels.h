@@ -1,0 +1,29 @@
+// The kernels of one instruction set: a table of functions, filled by kernels_<isa>.cc. The kernels
+// are written once, in the *-inl.h files, over the 16-lane wrappers simd_*.h.
+//
+// Everything here is included by translation units compiled for an instruction set, so it may use
+// no std template (see simd_scalar.h).
+#pragma once
+
+#include "backend/cpu/kernels_attention.h"
+#include "backend/cpu/kernels_linear.h"
+
+namespace quantspec::cpu {
+
+struct Kernels {
+  LinearKernels linear;
+  AttentionKernels attention;
+};
+
+extern const Kernels kScalarKernels;
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512VnniKernels;
+#endif
+
+enum class Isa;
+// REQUIRES: this machine can run it.
+const Kernels& kernels(Isa isa);
+
+}  // namespace quantspec::cpu

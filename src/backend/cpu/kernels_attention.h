@@ -1,0 +1,96 @@
+// The kernels of decode attention and of pages, one set per instruction set: plain functions on
+// plain data, no threads, no allocation. The orchestration is in attention.cc and pages.cc; the
+// orders of the planes and of full-precision K and V are in packing.h.
+//
+// A column is one query row of one query head; all columns of a call read the same kv head. Columns
+// are independent: the bits of one do not depend on how many there are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace quantspec::cpu {
+
+inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxPageSize = 256;
+inline constexpr int kFullChunk = 256;  // full-precision positions between two softmax rescalings
+
+// The running softmax of some columns over a part of the tokens: out is relative to `max`.
+struct Partial {
+  float* out;  // [num_columns, head_dim]: sum of exp(score - max) * value
+  float* max;  // [num_columns]
+  float* sum;  // [num_columns]: sum of exp(score - max)
+};
+
+struct Columns {
+  const float* q;  // [num_columns, head_dim], times the softmax scale
+  int num_columns;
+  int head_dim;
+  Partial partial;  // updated
+};
+
+// One unit of a page.
+struct PageUnit {
+  const std::uint8_t* upper;
+  const std::uint8_t* lower;  // null: the upper plane alone is read (KvRead::kUpper)
+};
+
+struct PageShape {
+  int head_dim;
+  int page_size;
+  int value_groups;  // of 128 channels
+};
+
+struct AttendPage {
+  PageUnit page;
+  PageUnit next;  // what to prefetch meanwhile; null upper: nothing
+  PageShape shape;
+  Columns columns;
+};
+
+// Up to kFullChunk consecutive tokens in full precision. Column i sees the first tokens[i] of them;
+// tokens never decreases.
+struct AttendFull {
+  const std::uint16_t* key_blocks[kFullChunk / 16];    // [head_dim, 16 tokens]
+  const std::uint16_t* value_blocks[kFullChunk / 16];  // [16 tokens, head_dim]
+  const int* tokens;                                   // [num_columns]
+  Columns columns;
+};
+
+// result = sum over i of exp(max[i] - M) out[i], over the same sum of sum[i]; M = the greatest max.
+// Partial i is i * stride floats further.
+struct Merge {
+  const float* out;  // [head_dim]
+  const float* max;
+  const float* sum;
+  std::ptrdiff_t stride;
+  int num_partials;
+  int head_dim;
+  float* result;  // [head_dim]
+};
+
+struct QuantizeUnit {
+  const std::uint16_t* const* key_blocks;    // [page_size / 16] blocks of [head_dim, 16 tokens]
+  const std::uint16_t* const* value_blocks;  // [page_size / 16] blocks of [16 tokens, head_dim]
+  PageShape shape;
+  std::uint8_t* upper;
+  std::uint8_t* lower;
+};
+
+// Dequantizes a unit into full precision (rounded to fp16).
+struct LoadUnit {
+  PageUnit page;
+  PageShape shape;
+  std::uint16_t* const* key_blocks;
+  std::uint16_t* const* value_blocks;
+};
+
+struct AttentionKernels {
+  void (*attend_page)(const AttendPage&);
+  void (*attend_full)(const AttendFull&);
+  void (*merge)(const Merge&);
+  void (*quantize_unit)(const QuantizeUnit&);
+  void (*load_unit)(const LoadUnit&);
+};
+
+}  // namespace quantspec::cpu

@@ -1,0 +1,99 @@
+// The kernels of one instruction set for everything but decode attention and pages: plain functions
+// on plain pointers, called for one piece of an op by one thread. Counts and strides are in
+// elements. See kernels.h for what may be included here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace quantspec::cpu {
+
+// Where a linear layer's result goes: y[row * stride + output] = (accumulate ? y : 0) + (W x +
+// bias)
+struct LinearOutput {
+  float* y;
+  std::ptrdiff_t stride;
+  const float* bias;  // [outputs] or null
+  bool accumulate;
+};
+
+// Some consecutive outputs of W x, W at full precision.
+struct FullGemv {
+  const void* weights;  // [outputs, inputs], any alignment
+  int outputs;
+  int inputs;
+  const float* x;  // [rows, inputs]
+  int rows;
+  LinearOutput out;
+};
+
+// Rows of activations quantized for integer dots; see quantize_row in planes-inl.h.
+struct QuantizedRows {
+  std::int8_t* codes;  // [rows, 2, padded]: high bytes, low bytes
+  float* scales;       // [rows, 2, groups]: scale of a group, scale * sum of its codes
+  int padded;          // inputs rounded up to 16
+  int groups;
+};
+
+// Some consecutive outputs of W x, W from its planes (order: weight_planes.h).
+struct PlaneGemv {
+  const std::byte* upper;  // both at the block of 16 outputs that begins with the first output
+  const std::byte* lower;  // null: 4 bits and single int8 activations; else 8 bits and split ones
+  int outputs;
+  int inputs;
+  QuantizedRows x;
+  int rows;
+  LinearOutput out;
+};
+
+// C[row][16 p + lane] = (accumulate ? C : 0) + sum over k of A[row][k] * panels[p][k][lane]
+struct PanelGemm {
+  const float* a;
+  std::ptrdiff_t a_stride;
+  int rows;
+  const float* panels;
+  std::ptrdiff_t panel_stride;
+  int num_panels;
+  int depth;
+  float* c;
+  std::ptrdiff_t c_stride;
+  bool accumulate;
+};
+
+struct LinearKernels {
+  // --- by DType: fp32, fp16, bf16 ---
+  void (*full_gemv[3])(const FullGemv&);
+  void (*to_f32[3])(const void* in, int count, float* out);
+
+  // --- elementwise ---
+  void (*to_f16)(const float* in, int count, std::uint16_t* out);
+  // out = x * weight / sqrt(mean(x^2) + epsilon); out may be x.
+  void (*rms_norm)(const float* x, const float* weight, float epsilon, int count, float* out);
+  // Rotates the pairs (c, c + head_dim / 2) of one head; cos, sin: [head_dim / 2].
+  void (*rope)(float* x, const float* cos, const float* sin, int head_dim);
+  // gate = silu(gate) * up
+  void (*silu_mul)(float* gate, const float* up, int count);
+  // out = factor * x; out may be x.
+  void (*scale)(const float* x, float factor, int count, float* out);
+  void (*add)(const float* x, int count, float* out);  // out += x
+
+  // --- weights from planes ---
+  void (*quantize_row)(const float* x, int inputs, bool split, const QuantizedRows& out, int row);
+  void (*plane_gemv)(const PlaneGemv&);
+  // Extremes of a group of weights; false if one of them is NaN or infinite.
+  bool (*extremes)(const float* x, int count, float* min, float* max);
+  // Codes of a group less 128. REQUIRES: scale > 0, room for count rounded up to 16.
+  void (*encode)(const float* x, int count, float scale, float offset, std::int8_t* codes);
+
+  // --- prefill attention ---
+  void (*panel_gemm)(const PanelGemm&);
+  // Values [tokens, dim] of fp16 into panels [dim / 16][panel_tokens][16].
+  void (*value_panels)(const std::uint16_t* values, int tokens, int dim, int panel_tokens,
+                       float* panels);
+  // One step of the online softmax: scores become probabilities relative to the new *max, those
+  // from `visible` to `width` become 0; *sum follows. Returns what earlier results must be scaled
+  // by.
+  float (*softmax_step)(float* scores, int visible, int width, float* max, float* sum);
+};
+
+}  // namespace quantspec::cpu

@@ -1,0 +1,117 @@
+#include "backend/cpu/linear.h"
+
+#include "backend/cpu/prefill.h"
+#include "backend/cpu/weight_planes.h"
+#include "base/error.h"
+
+namespace quantspec::cpu {
+
+namespace {
+
+// A unit is a piece of the outputs of one projection that one thread computes for all rows: small
+// enough to balance the threads, and its weights small enough for the nearest caches.
+constexpr int kUnitsPerThread = 8;
+constexpr std::size_t kUnitBytes = 64 * 1024;
+
+int outputs_per_unit(const ProjectParams& params, int num_threads) {
+  std::size_t outputs = 0;
+  for (const Projection& p : params.projections) outputs += p.linear->outputs();
+  const TensorView& full = params.projections[0].linear->full;
+  const std::size_t balanced = outputs / (kUnitsPerThread * static_cast<std::size_t>(num_threads));
+  const std::size_t cached = kUnitBytes / (full.cols * size_of(full.dtype));
+  const std::size_t unit = std::min(balanced, cached) / kTileOutputs * kTileOutputs;
+  return static_cast<int>(std::max<std::size_t>(unit, kTileOutputs));
+}
+
+// Calls f(projection, first output, number of outputs) for every unit.
+template <typename F>
+void for_units(const Context& context, const ProjectParams& params, const F& f) {
+  const int size = outputs_per_unit(params, context.pool.num_threads());
+  const auto units_of = [&](const Projection& p) {
+    return (p.linear->outputs() + size - 1) / size;
+  };
+  int units = 0;
+  for (const Projection& p : params.projections) units += units_of(p);
+  context.pool.parallel_for(units, [&](std::int64_t index, int) {
+    const Projection* p = params.projections.data();
+    for (; index >= units_of(*p); ++p) index -= units_of(*p);
+    const int first = static_cast<int>(index) * size;
+    f(*p, first, std::min(size, p->linear->outputs() - first));
+  });
+}
+
+LinearOutput output_of(const ProjectParams& params, const Projection& p, int first) {
+  const float* bias = p.linear->bias == nullptr ? nullptr : p.linear->bias + first;
+  return {p.y + first, p.linear->outputs(), bias, params.accumulate};
+}
+
+void project_full(const Context& context, const ProjectParams& params) {
+  for_units(context, params, [&](const Projection& p, int first, int outputs) {
+    const TensorView& w = p.linear->full;
+    const std::size_t offset = static_cast<std::size_t>(first) * w.cols * size_of(w.dtype);
+    context.kernels.linear.full_gemv[static_cast<int>(w.dtype)]({
+        .weights = static_cast<const std::byte*>(w.data) + offset,
+        .outputs = outputs,
+        .inputs = w.cols,
+        .x = params.x,
+        .rows = params.rows,
+        .out = output_of(params, p, first),
+    });
+  });
+}
+
+QuantizedRows quantize_rows(const Context& context, const ProjectParams& params, bool split) {
+  const int inputs = params.projections[0].linear->inputs();
+  QuantizedRows x;
+  x.padded = (inputs + 15) / 16 * 16;
+  x.groups = weight_groups(inputs);
+  x.codes = context.scratch.get<std::int8_t>(Scratch::kCodes,
+                                             static_cast<std::size_t>(2) * params.rows * x.padded);
+  x.scales = context.scratch.get<float>(Scratch::kScales,
+                                        static_cast<std::size_t>(2) * params.rows * x.groups);
+  for_rows(context.pool, params.rows, [&](int row) {
+    const float* in = params.x + static_cast<std::size_t>(row) * inputs;
+    context.kernels.linear.quantize_row(in, inputs, split, x, row);
+  });
+  return x;
+}
+
+void project_planes(const Context& context, const ProjectParams& params) {
+  const bool both = params.weights == WeightRead::kBoth;
+  for (const Projection& p : params.projections) {
+    check(p.linear->upper != nullptr && (!both || p.linear->lower != nullptr),
+          "a pass reads weight planes that were not made");
+  }
+  const QuantizedRows x = quantize_rows(context, params, both);
+  for_units(context, params, [&](const Projection& p, int first, int outputs) {
+    const int cols = p.linear->inputs();
+    const std::size_t block = static_cast<std::size_t>(first) / kTileOutputs;
+    context.kernels.linear.plane_gemv({
+        .upper = p.linear->upper + block * upper_block_bytes(cols),
+        .lower = both ? p.linear->lower + block * lower_block_bytes(cols) : nullptr,
+        .outputs = outputs,
+        .inputs = cols,
+        .x = x,
+        .rows = params.rows,
+        .out = output_of(params, p, first),
+    });
+  });
+}
+
+}  // namespace
+
+void project(const Context& context, const ProjectParams& params) {
+  for (const Projection& p : params.projections) {
+    check(p.linear->inputs() == params.projections[0].linear->inputs(),
+          "projections of one region read the same input");
+  }
+  if (params.weights != WeightRead::kFull) {
+    project_planes(context, params);
+  } else if (params.phase == Phase::kPrefill) {
+    project_prefill(context, params);
+  } else {
+    project_full(context, params);
+  }
+}
+
+}  // namespace quantspec::cpu

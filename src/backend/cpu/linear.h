@@ -1,0 +1,30 @@
+// Linear layers: several that read the same input run in one parallel region.
+#pragma once
+
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/cpu/context.h"
+
+namespace quantspec::cpu {
+
+struct Projection {
+  const Linear* linear;
+  float* y;  // [rows, linear->outputs()]
+};
+
+struct ProjectParams {
+  Phase phase;
+  WeightRead weights;
+  const float* x;  // [rows, inputs]
+  int rows;
+  std::span<const Projection> projections;  // all of the same inputs
+  bool accumulate = false;                  // y += W x + bias instead of y = W x + bias
+};
+
+// Full precision in decode: fp32 arithmetic, a row's bits do not depend on what is beside it (see
+// gemv-inl.h). Planes, in any phase: the same, with activations rounded to integers (planes-inl.h).
+// Full precision in prefill: see prefill.h.
+void project(const Context& context, const ProjectParams& params);
+
+}  // namespace quantspec::cpu

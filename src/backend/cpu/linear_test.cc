@@ -1,0 +1,372 @@
+#include "backend/cpu/linear.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/test_support.h"
+#include "backend/cpu/weight_planes.h"
+#include "base/error.h"
+
+namespace quantspec::cpu {
+namespace {
+
+constexpr int kInputs[] = {8, 24, 48, 64, 80, 100, 128, 200, 512, 1408};
+constexpr int kOutputs[] = {1, 3, 16, 17, 101, 512};
+constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr WeightRead kReads[] = {WeightRead::kFull, WeightRead::kUpper, WeightRead::kBoth};
+
+// A random layer with its planes.
+struct TestLayer {
+  TestLayer(const Context& context, DType dtype, int outputs, int inputs, unsigned seed,
+            bool with_bias = true)
+      : matrix(dtype, outputs, inputs, seed), bias(random_floats(outputs, seed + 1)) {
+    make_planes(context);
+    linear.full = matrix.view();
+    if (with_bias) linear.bias = bias.data();
+  }
+  void make_planes(const Context& context) {
+    const TensorView view = matrix.view();
+    const Backend::PlaneBytes bytes = weight_plane_bytes(view.rows, view.cols);
+    upper = Buffer(bytes.upper);
+    lower = Buffer(bytes.lower);
+    make_weight_planes(context, view, upper.data(), lower.data());
+    linear.upper = upper.data();
+    linear.lower = lower.data();
+  }
+
+  TestMatrix matrix;
+  std::vector<float> bias;
+  Buffer upper, lower;
+  Linear linear;
+};
+
+std::vector<float> run(const Context& context, const Linear& linear, WeightRead read,
+                       const std::vector<float>& x, int rows, bool accumulate = false) {
+  Guarded y(static_cast<std::size_t>(rows) * linear.outputs(), 1.0f);
+  const Projection projection = {&linear, y.data()};
+  project(context, {Phase::kDecode, read, x.data(), rows, {&projection, 1}, accumulate});
+  EXPECT_TRUE(y.intact());
+  return y.values();
+}
+
+class LinearTest : public IsaTest {};
+
+// Sums of 1408 products in 16 lanes: 88 roundings of 2^-24 each at most, 5e-6 of the sum of
+// magnitudes; they never all fall on one side.
+constexpr double kFullBound = 1e-6;
+
+void expect_near_exact(const Context& context, DType dtype, int outputs, int inputs, int rows) {
+  const TestLayer layer(context, dtype, outputs, inputs, 7 * outputs + inputs, outputs % 2 == 0);
+  const std::vector<float> x = random_floats(static_cast<std::size_t>(rows) * inputs, 3);
+  const std::vector<float> y = run(context, layer.linear, WeightRead::kFull, x, rows);
+  for (int r = 0; r < rows; ++r) {
+    for (int o = 0; o < outputs; ++o) {
+      double sum = layer.linear.bias == nullptr ? 0.0 : layer.bias[o];
+      double magnitude = std::abs(sum);
+      for (int k = 0; k < inputs; ++k) {
+        const double product = double{layer.matrix.at(o, k)} * x[r * inputs + k];
+        sum += product;
+        magnitude += std::abs(product);
+      }
+      ASSERT_NEAR(y[r * outputs + o], sum, kFullBound * magnitude)
+          << name_of(dtype) << " [" << outputs << ", " << inputs << "] row " << r << " of " << rows
+          << " output " << o;
+    }
+  }
+}
+
+TEST_P(LinearTest, FullPrecisionIsNearExactForEveryShape) {
+  for (const DType dtype : kDTypes) {
+    for (const int inputs : kInputs) {
+      for (const int outputs : kOutputs) {
+        expect_near_exact(context(), dtype, outputs, inputs, 1 + (inputs + outputs) % 5);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, FullPrecisionIsNearExactForEveryNumberOfRows) {
+  for (int rows = 1; rows <= 17; ++rows) {
+    for (const int inputs : {24, 100, 512}) {
+      expect_near_exact(context(), DType::kBF16, 17, inputs, rows);
+    }
+  }
+}
+
+TEST_P(LinearTest, BitsOfARowDependOnNothingBesideIt) {
+  for (const WeightRead read : kReads) {
+    for (const int inputs : {40, 100, 300}) {
+      const TestLayer layer(context(), DType::kBF16, 101, inputs, inputs);
+      const std::vector<float> x = random_floats(17 * inputs, 5);
+      std::vector<float> alone;
+      for (int r = 0; r < 17; ++r) {
+        const std::vector<float> row(x.begin() + r * inputs, x.begin() + (r + 1) * inputs);
+        const std::vector<float> y = run(context(), layer.linear, read, row, 1);
+        alone.insert(alone.end(), y.begin(), y.end());
+      }
+      for (int rows = 1; rows <= 17; ++rows) {
+        const std::vector<float> expected(alone.begin(), alone.begin() + rows * 101);
+        EXPECT_TRUE(same_bits(run(context(), layer.linear, read, x, rows), expected))
+            << rows << " rows of " << inputs << " inputs, read " << static_cast<int>(read);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, BitsDoNotDependOnTheNumberOfThreads) {
+  const TestLayer layer(context(), DType::kF16, 512, 200, 11);
+  const std::vector<float> x = random_floats(9 * 200, 12);
+  for (const WeightRead read : kReads) {
+    const std::vector<float> expected = run(context(), layer.linear, read, x, 9);
+    for (int threads = 1; threads <= 3; ++threads) {
+      ThreadPool pool(threads);
+      Scratch scratch(threads);
+      EXPECT_TRUE(same_bits(run(on(pool, scratch), layer.linear, read, x, 9), expected))
+          << threads << " threads, read " << static_cast<int>(read);
+    }
+  }
+}
+
+TEST_P(LinearTest, SeveralProjectionsEqualEachAlone) {
+  const TestLayer a(context(), DType::kBF16, 512, 128, 1), b(context(), DType::kBF16, 101, 128, 2),
+      c(context(), DType::kF32, 3, 128, 3);
+  const std::vector<float> x = random_floats(5 * 128, 4);
+  for (const WeightRead read : kReads) {
+    Guarded ya(5 * 512), yb(5 * 101), yc(5 * 3);
+    const Projection all[] = {
+        {&a.linear, ya.data()}, {&b.linear, yb.data()}, {&c.linear, yc.data()}};
+    project(context(), {Phase::kDecode, read, x.data(), 5, all});
+    EXPECT_TRUE(same_bits(ya.values(), run(context(), a.linear, read, x, 5)));
+    EXPECT_TRUE(same_bits(yb.values(), run(context(), b.linear, read, x, 5)));
+    EXPECT_TRUE(same_bits(yc.values(), run(context(), c.linear, read, x, 5)));
+    EXPECT_TRUE(ya.intact() && yb.intact() && yc.intact());
+  }
+}
+
+TEST_P(LinearTest, AccumulateAddsToWhatIsThere) {
+  const TestLayer layer(context(), DType::kBF16, 101, 200, 21);
+  const std::vector<float> x = random_floats(6 * 200, 22);
+  for (const WeightRead read : kReads) {
+    std::vector<float> expected = run(context(), layer.linear, read, x, 6);
+    for (float& y : expected) y = 1.0f + y;  // run() fills y with 1
+    EXPECT_TRUE(same_bits(run(context(), layer.linear, read, x, 6, true), expected));
+  }
+}
+
+TEST_P(LinearTest, NanAndInfinityOfAWeightReachItsOutputAlone) {
+  TestLayer layer(context(), DType::kBF16, 33, 200, 31, false);
+  layer.matrix.set(200 * 5 + 199, std::numeric_limits<float>::quiet_NaN());
+  layer.matrix.set(200 * 20 + 3, std::numeric_limits<float>::infinity());
+  layer.make_planes(context());
+  const std::vector<float> x = random_floats(6 * 200, 32);
+  for (const WeightRead read : kReads) {
+    const std::vector<float> y = run(context(), layer.linear, read, x, 6);
+    for (int i = 0; i < 6 * 33; ++i) {
+      EXPECT_EQ(std::isfinite(y[i]), i % 33 != 5 && i % 33 != 20)
+          << "output " << i % 33 << ", read " << static_cast<int>(read);
+      EXPECT_EQ(std::isnan(y[i]) || i % 33 != 5, true);
+    }
+  }
+}
+
+TEST_P(LinearTest, NanAndInfinityOfAnInputReachEveryOutputOfItsRow) {
+  const TestLayer layer(context(), DType::kBF16, 33, 200, 41, false);
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const int input : {0, 130, 199}) {
+      std::vector<float> x = random_floats(6 * 200, 42);
+      x[2 * 200 + input] = bad;
+      for (const WeightRead read : kReads) {
+        const std::vector<float> y = run(context(), layer.linear, read, x, 6);
+        for (int i = 0; i < 6 * 33; ++i) EXPECT_EQ(std::isfinite(y[i]), i / 33 != 2);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, ProjectionWithoutPlanesIsRefused) {
+  TestLayer layer(context(), DType::kBF16, 16, 64, 51);
+  layer.linear.lower = nullptr;
+  const std::vector<float> x = random_floats(64, 52);
+  EXPECT_THROW(run(context(), layer.linear, WeightRead::kBoth, x, 1), Error);
+}
+
+// --- planes --------------------------------------------------------------------------------------
+
+// One row's codes and scales as the planes hold them.
+void unpack_row(const TestLayer& layer, int row, bool with_lower, std::vector<std::uint8_t>& codes,
+                std::vector<GroupScale>& scales) {
+  const int cols = layer.linear.inputs();
+  const std::byte* upper = layer.upper.data() + row / 16 * upper_block_bytes(cols);
+  const std::byte* lower = layer.lower.data() + row / 16 * lower_block_bytes(cols);
+  const auto nibble = [](const std::byte* plane, std::size_t index) {
+    return (std::to_integer<int>(plane[index / 2]) >> (index % 2 * 4)) & 15;
+  };
+  codes.assign(cols, 0);
+  scales.assign(weight_groups(cols), {});
+  for (int group = 0; group < weight_groups(cols); ++group) {
+    const auto* halves = reinterpret_cast<const std::uint16_t*>(upper);
+    scales[group] = {halves[row % 16], halves[16 + row % 16]};
+    upper += kTileBytes;
+    const int count = std::min(kWeightGroup, cols - group * kWeightGroup);
+    for (int k = 0; k < count; ++k) {
+      const std::size_t index = tile_nibble(row % 16, k, kWeightGroup);
+      codes[group * kWeightGroup + k] =
+          16 * nibble(upper, index) + (with_lower ? nibble(lower, index) : 0);
+    }
+    upper += kTileBytes * weight_tiles(count);
+    lower += kTileBytes * weight_tiles(count);
+  }
+}
+
+TEST_P(LinearTest, PlanesHoldTheCodesOfTheCodec) {
+  for (const DType dtype : kDTypes) {
+    for (const int inputs : kInputs) {
+      TestLayer layer(context(), dtype, 37, inputs, inputs + 1);
+      // Edge cases: constant groups, a zero of either sign, tiny and huge values, NaN, infinity.
+      for (int k = 0; k < inputs; ++k) {
+        layer.matrix.set(1 * inputs + k, 0.75f);
+        layer.matrix.set(2 * inputs + k, k % 3 == 1 ? 0.0f : -0.0f);
+        layer.matrix.set(3 * inputs + k, 1e-7f * static_cast<float>(k % 5));
+        layer.matrix.set(4 * inputs + k, 6e4f * static_cast<float>(k % 7 - 3));
+      }
+      layer.matrix.set(5 * inputs + inputs / 2, std::numeric_limits<float>::quiet_NaN());
+      layer.matrix.set(6 * inputs + inputs - 1, -std::numeric_limits<float>::infinity());
+      layer.make_planes(context());
+      for (int row = 0; row < 37; ++row) {
+        std::vector<std::uint8_t> codes, expected_codes(inputs);
+        std::vector<GroupScale> scales, expected_scales(weight_groups(inputs));
+        unpack_row(layer, row, true, codes, scales);
+        encode_weight_row(layer.matrix.row(row), inputs, expected_codes.data(),
+                          expected_scales.data());
+        ASSERT_EQ(codes, expected_codes) << "row " << row << ", " << inputs << " inputs";
+        ASSERT_TRUE(scales == expected_scales) << "row " << row << ", " << inputs << " inputs";
+      }
+    }
+  }
+}
+
+// Activations are rounded to `steps` steps of their group's greatest magnitude, and to nothing
+// else: an output errs by half a step times the magnitudes of its weights, and by fp32 sums.
+void expect_near_dequantized(const Context& context, const TestLayer& layer, WeightRead read,
+                             int rows) {
+  const int inputs = layer.linear.inputs(), outputs = layer.linear.outputs();
+  const bool both = read == WeightRead::kBoth;
+  const double steps = both ? 127 * 128 : 127;
+  const std::vector<float> x = random_floats(static_cast<std::size_t>(rows) * inputs, 61);
+  const std::vector<float> y = run(context, layer.linear, read, x, rows);
+  for (int o = 0; o < outputs; ++o) {
+    std::vector<std::uint8_t> codes;
+    std::vector<GroupScale> scales;
+    unpack_row(layer, o, both, codes, scales);
+    for (int r = 0; r < rows; ++r) {
+      double sum = layer.bias[o], bound = 1e-6 * std::abs(sum);
+      for (int first = 0; first < inputs; first += kWeightGroup) {
+        const GroupScale group = scales[first / kWeightGroup];
+        const float scale = f16_to_f32(group.scale), offset = f16_to_f32(group.offset);
+        double greatest = 0.0, weights = 0.0, products = 0.0;
+        for (int k = first; k < std::min(inputs, first + kWeightGroup); ++k) {
+          const double w =
+              both ? target_value(codes[k], scale, offset) : draft_value(codes[k], scale, offset);
+          const double in = x[r * inputs + k];
+          sum += w * in;
+          greatest = std::max(greatest, std::abs(in));
+          weights += std::abs(w);
+          products += std::abs(double{scale} * codes[k] * in) + std::abs(offset * in);
+        }
+        bound += 0.5 * greatest / steps * weights + 1e-6 * products;
+      }
+      ASSERT_NEAR(y[r * outputs + o], sum, bound) << "output " << o << ", " << inputs << " inputs";
+    }
+  }
+}
+
+TEST_P(LinearTest, PlanesAreNearDequantizedArithmetic) {
+  for (const int inputs : kInputs) {
+    for (const int outputs : {1, 17, 101}) {
+      const TestLayer layer(context(), DType::kBF16, outputs, inputs, inputs + outputs);
+      for (const int rows : {1, 2, 7}) {
+        expect_near_dequantized(context(), layer, WeightRead::kUpper, rows);
+        expect_near_dequantized(context(), layer, WeightRead::kBoth, rows);
+      }
+    }
+  }
+}
+
+// --- elementwise ---------------------------------------------------------------------------------
+
+TEST_P(LinearTest, RmsNormRopeAndSiluFollowTheirFormulas) {
+  const LinearKernels& kernels = context().kernels.linear;
+  for (const int count : {8, 24, 48, 64, 80, 100, 128, 512}) {
+    const std::vector<float> x = random_floats(count, 71), w = random_floats(count, 72);
+    Guarded normed(count);
+    kernels.rms_norm(x.data(), w.data(), 1e-5f, count, normed.data());
+    double squares = 0.0;
+    for (const float v : x) squares += double{v} * v;
+    const double inverse = 1.0 / std::sqrt(squares / count + 1e-5);
+    Guarded rotated(count);
+    std::copy(x.begin(), x.end(), rotated.data());
+    kernels.rope(rotated.data(), w.data(), w.data() + count / 2, count);
+    Guarded gated(count);
+    std::copy(x.begin(), x.end(), gated.data());
+    gated.data()[0] = -200.0f;
+    gated.data()[1] = 200.0f;
+    kernels.silu_mul(gated.data(), w.data(), count);
+    for (int i = 0; i < count; ++i) {
+      const double norm = x[i] * inverse * w[i];
+      EXPECT_NEAR(normed[i], norm, 1e-6 * std::abs(norm));
+      const int pair = i % (count / 2);
+      const double a = x[pair], b = x[pair + count / 2], c = w[pair], s = w[pair + count / 2];
+      EXPECT_NEAR(rotated[i], i < count / 2 ? a * c - b * s : b * c + a * s,
+                  2e-7 * (std::abs(a) + std::abs(b)) * (std::abs(c) + std::abs(s)));
+      const double g = i == 0 ? -200.0 : i == 1 ? 200.0 : x[i];
+      const double silu = g / (1.0 + std::exp(-g)) * w[i];
+      EXPECT_NEAR(gated[i], silu, 1e-6 * std::abs(silu) + 1e-30);
+    }
+    EXPECT_TRUE(normed.intact() && rotated.intact() && gated.intact());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, LinearTest, testing::ValuesIn(supported_isa_list()), isa_test_name);
+
+// --- the choice of an instruction set ------------------------------------------------------------
+
+class IsaChoice : public testing::Test {
+ protected:
+  IsaChoice() {
+    if (const char* value = std::getenv("QUANTSPEC_ISA")) before_ = value;
+  }
+  ~IsaChoice() override { setenv("QUANTSPEC_ISA", before_.c_str(), 1); }
+
+ private:
+  std::string before_;
+};
+
+TEST_F(IsaChoice, EnvironmentForcesASupportedOne) {
+  for (const std::string& name : supported_isas()) {
+    setenv("QUANTSPEC_ISA", name.c_str(), 1);
+    EXPECT_EQ(make_cpu_backend(2)->description(), "cpu (" + name + ", 2 threads)");
+  }
+  setenv("QUANTSPEC_ISA", "", 1);
+  EXPECT_EQ(name_of(choose_isa()), supported_isas().back());
+}
+
+TEST_F(IsaChoice, UnknownOneIsAnErrorThatNamesTheSupported) {
+  setenv("QUANTSPEC_ISA", "neon", 1);
+  try {
+    make_cpu_backend(1);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
+    EXPECT_NE(std::string(error.what()).find("neon"), std::string::npos) << error.what();
+    for (const std::string& name : supported_isas()) {
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quantspec::cpu

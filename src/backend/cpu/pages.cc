@@ -1,0 +1,228 @@
+#include "backend/cpu/pages.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/packing.h"
+#include "base/dtype.h"
+#include "base/error.h"
+
+namespace quantspec::cpu {
+
+namespace {
+
+constexpr int kMaxBlocks = kMaxPageSize / 16;
+
+PageShape page_shape(const KvShape& shape) {
+  return {shape.head_dim, shape.page_size, shape.value_groups()};
+}
+
+std::uint16_t* elements(FullKv kv) { return reinterpret_cast<std::uint16_t*>(kv.data); }
+std::uint8_t* bytes(std::byte* p) { return reinterpret_cast<std::uint8_t*>(p); }
+
+// The 16-slot blocks that hold the positions of one page.
+struct PageBlocks {
+  std::uint16_t* keys[kMaxBlocks];
+  std::uint16_t* values[kMaxBlocks];
+};
+PageBlocks page_blocks(const KvShape& shape, FullKv kv, int kv_head, int first_position) {
+  PageBlocks blocks;
+  for (int b = 0; b < shape.page_size / 16; ++b) {
+    const int slot = (first_position + 16 * b) % kv.capacity;
+    blocks.keys[b] = elements(kv) + full_key_block(shape, kv.capacity, kv_head, slot);
+    blocks.values[b] = elements(kv) + full_value_row(shape, kv.capacity, kv_head, slot);
+  }
+  return blocks;
+}
+
+void check_full_kv(FullKv kv, int tokens) {
+  check(kv.capacity % 16 == 0, "the capacity is a multiple of 16");
+  check(tokens <= kv.capacity, "the positions fit in full precision");
+}
+
+void copy_position(const KvShape& shape, FullKv source, FullKv target, int kv_head, int position) {
+  const int from = position % source.capacity, to = position % target.capacity;
+  for (int c = 0; c < shape.head_dim; ++c) {
+    elements(target)[full_key_index(shape, target.capacity, kv_head, to, c)] =
+        elements(source)[full_key_index(shape, source.capacity, kv_head, from, c)];
+  }
+  std::memcpy(elements(target) + full_value_row(shape, target.capacity, kv_head, to),
+              elements(source) + full_value_row(shape, source.capacity, kv_head, from),
+              2 * static_cast<std::size_t>(shape.head_dim));
+}
+
+// Positions [position, position + 16). REQUIRES: position is a multiple of 16.
+void copy_block(const KvShape& shape, FullKv source, FullKv target, int kv_head, int position) {
+  const int from = position % source.capacity, to = position % target.capacity;
+  const std::size_t block_bytes = 2 * 16 * static_cast<std::size_t>(shape.head_dim);
+  std::memcpy(elements(target) + full_key_block(shape, target.capacity, kv_head, to),
+              elements(source) + full_key_block(shape, source.capacity, kv_head, from),
+              block_bytes);
+  std::memcpy(elements(target) + full_value_row(shape, target.capacity, kv_head, to),
+              elements(source) + full_value_row(shape, source.capacity, kv_head, from),
+              block_bytes);
+}
+
+// --- canonical order -----------------------------------------------------------------------------
+
+int nibble(const std::byte* plane, std::size_t index) {
+  return std::to_integer<int>(plane[index / 2]) >> (4 * (index % 2)) & 15;
+}
+void add_nibble(std::byte* plane, std::size_t index, int value) {
+  plane[index / 2] |= std::byte(value << (4 * (index % 2)));
+}
+
+// Calls f(canonical nibble, nibble in tiles) for every code of the keys / of the values.
+template <typename F>
+void for_each_key(const KvShape& shape, const F& f) {
+  for (int t = 0; t < shape.page_size; ++t) {
+    for (int c = 0; c < shape.head_dim; ++c) {
+      f(static_cast<std::size_t>(t) * shape.head_dim + c, tile_nibble(t, c, shape.head_dim));
+    }
+  }
+}
+template <typename F>
+void for_each_value(const KvShape& shape, const F& f) {
+  for (int t = 0; t < shape.page_size; ++t) {
+    for (int c = 0; c < shape.head_dim; ++c) {
+      f(static_cast<std::size_t>(t) * shape.head_dim + c, tile_nibble(c, t, shape.page_size));
+    }
+  }
+}
+
+void planes_to_canonical(const KvShape& shape, UnitPlanes tiles, UnitPlanes canonical) {
+  std::memset(canonical.keys, 0, shape.plane_bytes());
+  std::memset(canonical.values, 0, shape.plane_bytes());
+  for_each_key(shape, [&](std::size_t plain, std::size_t tile) {
+    add_nibble(canonical.keys, plain, nibble(tiles.keys, tile));
+  });
+  for_each_value(shape, [&](std::size_t plain, std::size_t tile) {
+    add_nibble(canonical.values, plain, nibble(tiles.values, tile));
+  });
+}
+
+void planes_from_canonical(const KvShape& shape, UnitPlanes canonical, UnitPlanes tiles) {
+  std::memset(tiles.keys, 0, shape.plane_bytes());
+  std::memset(tiles.values, 0, shape.plane_bytes());
+  for_each_key(shape, [&](std::size_t plain, std::size_t tile) {
+    add_nibble(tiles.keys, tile, nibble(canonical.keys, plain));
+  });
+  for_each_value(shape, [&](std::size_t plain, std::size_t tile) {
+    add_nibble(tiles.values, tile, nibble(canonical.values, plain));
+  });
+}
+
+void copy_scales(const KvShape& shape, const std::byte* from, std::byte* to) {
+  const std::size_t planes = 2 * shape.plane_bytes();
+  std::memcpy(to + planes, from + planes, shape.upper_unit_bytes() - planes);
+}
+
+}  // namespace
+
+void check_shape(const KvShape& shape) {
+  const auto handled = [](int n, int most) { return n > 0 && n <= most && n % 16 == 0; };
+  if (!handled(shape.head_dim, kMaxHeadDim)) {
+    fail(ErrorKind::kInvalidRequest,
+         "head_dim {}: the cpu backend handles multiples of 16 up to {}", shape.head_dim,
+         kMaxHeadDim);
+  }
+  if (!handled(shape.page_size, kMaxPageSize)) {
+    fail(ErrorKind::kInvalidRequest,
+         "page size {}: the cpu backend handles multiples of 16 up to {}", shape.page_size,
+         kMaxPageSize);
+  }
+}
+
+std::size_t full_kv_bytes(const KvShape& shape, int capacity) {
+  return 2 * full_kv_elements(shape, capacity) * sizeof(std::uint16_t);
+}
+
+void quantize_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape& shape,
+                    int layer, FullKv source, int first_position,
+                    std::span<const PagePlanes> pages) {
+  check_shape(shape);
+  check_full_kv(source, static_cast<int>(pages.size()) * shape.page_size);
+  check(first_position % 16 == 0, "pages start at a multiple of 16");
+  const int heads = shape.num_kv_heads;
+  pool.parallel_for(static_cast<std::int64_t>(pages.size()) * heads, [&](std::int64_t i, int) {
+    const int page = static_cast<int>(i / heads), head = static_cast<int>(i % heads);
+    const PageBlocks blocks =
+        page_blocks(shape, source, head, first_position + page * shape.page_size);
+    kernels.quantize_unit({blocks.keys, blocks.values, page_shape(shape),
+                           bytes(pages[page].upper + shape.upper_offset(layer, head)),
+                           bytes(pages[page].lower + shape.lower_offset(layer, head))});
+  });
+}
+
+void load_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape& shape, int layer,
+                std::span<const PagePlanes> pages, KvRead read, FullKv target) {
+  check_shape(shape);
+  check_full_kv(target, static_cast<int>(pages.size()) * shape.page_size);
+  const int heads = shape.num_kv_heads;
+  pool.parallel_for(static_cast<std::int64_t>(pages.size()) * heads, [&](std::int64_t i, int) {
+    const int page = static_cast<int>(i / heads), head = static_cast<int>(i % heads);
+    const PageBlocks blocks = page_blocks(shape, target, head, page * shape.page_size);
+    std::byte* lower =
+        read == KvRead::kUpper ? nullptr : pages[page].lower + shape.lower_offset(layer, head);
+    kernels.load_unit({{bytes(pages[page].upper + shape.upper_offset(layer, head)), bytes(lower)},
+                       page_shape(shape),
+                       blocks.keys,
+                       blocks.values});
+  });
+}
+
+void copy_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullKv target, int first,
+                  int count) {
+  check_full_kv(source, count);
+  check_full_kv(target, count);
+  pool.parallel_for(shape.num_kv_heads, [&](std::int64_t head, int) {
+    for (int position = first; position < first + count;) {
+      const bool whole = position % 16 == 0 && position + 16 <= first + count;
+      (whole ? copy_block : copy_position)(shape, source, target, static_cast<int>(head), position);
+      position += whole ? 16 : 1;
+    }
+  });
+}
+
+void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
+                  float* value) {
+  const int slot = position % source.capacity;
+  const std::uint16_t* kv = elements(source);
+  for (int c = 0; c < shape.head_dim; ++c) {
+    key[c] = f16_to_f32(kv[full_key_index(shape, source.capacity, kv_head, slot, c)]);
+    value[c] = f16_to_f32(kv[full_value_row(shape, source.capacity, kv_head, slot) + c]);
+  }
+}
+
+void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position, const float* key,
+                   const float* value) {
+  const int slot = position % target.capacity;
+  std::uint16_t* kv = elements(target);
+  for (int c = 0; c < shape.head_dim; ++c) {
+    kv[full_key_index(shape, target.capacity, kv_head, slot, c)] = f32_to_f16(key[c]);
+    kv[full_value_row(shape, target.capacity, kv_head, slot) + c] = f32_to_f16(value[c]);
+  }
+}
+
+void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
+                 std::byte* lower) {
+  std::byte* from_upper = page.upper + shape.upper_offset(layer, kv_head);
+  std::byte* from_lower = page.lower + shape.lower_offset(layer, kv_head);
+  planes_to_canonical(shape, unit_planes(shape, from_upper), unit_planes(shape, upper));
+  planes_to_canonical(shape, unit_planes(shape, from_lower), unit_planes(shape, lower));
+  copy_scales(shape, from_upper, upper);
+}
+
+void import_unit(const KvShape& shape, int layer, int kv_head, const std::byte* upper,
+                 const std::byte* lower, PagePlanes page) {
+  std::byte* to_upper = page.upper + shape.upper_offset(layer, kv_head);
+  std::byte* to_lower = page.lower + shape.lower_offset(layer, kv_head);
+  // unit_planes() serves writers too; nothing is written through these.
+  planes_from_canonical(shape, unit_planes(shape, const_cast<std::byte*>(upper)),
+                        unit_planes(shape, to_upper));
+  planes_from_canonical(shape, unit_planes(shape, const_cast<std::byte*>(lower)),
+                        unit_planes(shape, to_lower));
+  copy_scales(shape, upper, to_upper);
+}
+
+}  // namespace quantspec::cpu

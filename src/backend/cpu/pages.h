@@ -1,0 +1,40 @@
+// Full-precision K and V, and pages, of the CPU backend: the ops of backend.h that move between
+// them, and their conversion to canonical order. The orders are in packing.h.
+//
+// Thread-safety: as the backend's: one op at a time per pool.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "backend/cpu/kernels_attention.h"
+#include "backend/params.h"
+#include "base/thread_pool.h"
+
+namespace quantspec::cpu {
+
+// Throws kInvalidRequest for a head_dim or a page size that the kernels do not handle.
+void check_shape(const KvShape& shape);
+
+std::size_t full_kv_bytes(const KvShape& shape, int capacity);
+
+// Backend::quantize_pages. REQUIRES: first_position is a multiple of 16.
+void quantize_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape& shape,
+                    int layer, FullKv source, int first_position,
+                    std::span<const PagePlanes> pages);
+void load_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape& shape, int layer,
+                std::span<const PagePlanes> pages, KvRead read, FullKv target);
+void copy_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullKv target, int first,
+                  int count);
+
+void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
+                  float* value);
+void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position, const float* key,
+                   const float* value);
+
+void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
+                 std::byte* lower);
+void import_unit(const KvShape& shape, int layer, int kv_head, const std::byte* upper,
+                 const std::byte* lower, PagePlanes page);
+
+}  // namespace quantspec::cpu

@@ -1,0 +1,13 @@
+// Linear layers for many rows: fp32 matrix products by oneDNN, whose single-threaded product is
+// called on tiles of fixed size (a function of the shapes alone), so that the results do not depend
+// on the number of threads. Weights become fp32 a tile at a time, never a whole matrix.
+#pragma once
+
+#include "backend/cpu/linear.h"
+
+namespace quantspec::cpu {
+
+// REQUIRES: params.weights == WeightRead::kFull.
+void project_prefill(const Context& context, const ProjectParams& params);
+
+}  // namespace quantspec::cpu

@@ -1,0 +1,15 @@
+// Attention of a prompt over the full-precision K and V of one layer: the online softmax of
+// FlashAttention (arXiv:2205.14135) in fp32, on tiles at fixed absolute positions, so that the
+// results do not depend on the number of threads.
+#pragma once
+
+#include "backend/backend.h"
+#include "backend/cpu/context.h"
+
+namespace quantspec::cpu {
+
+// NOTE: within a tile on the diagonal a later token's infinite or NaN value reaches earlier rows
+// too (its probability is 0, and 0 * inf is NaN).
+void prefill_attention(const Context& context, const PrefillAttentionParams& params);
+
+}  // namespace quantspec::cpu

@@ -1,0 +1,219 @@
+#include "backend/cpu/prefill.h"
+
+#include <cmath>
+#include <fstream>
+
+#include "backend/cpu/packing.h"
+#include "backend/cpu/prefill_attention.h"
+#include "backend/cpu/test_support.h"
+
+extern "C" {
+void omp_set_num_threads(int num_threads);
+int omp_get_max_threads(void);
+}
+
+namespace quantspec::cpu {
+namespace {
+
+class PrefillTest : public IsaTest {};
+
+// --- linear layers -------------------------------------------------------------------------------
+
+std::vector<float> run(const Context& context, const Linear& linear, const std::vector<float>& x,
+                       int rows, bool accumulate) {
+  Guarded y(static_cast<std::size_t>(rows) * linear.outputs(), 1.0f);
+  const Projection projection = {&linear, y.data()};
+  project(context,
+          {Phase::kPrefill, WeightRead::kFull, x.data(), rows, {&projection, 1}, accumulate});
+  EXPECT_TRUE(y.intact());
+  return y.values();
+}
+
+TEST_P(PrefillTest, ProjectIsNearExact) {
+  struct Case {
+    DType dtype;
+    int outputs, inputs, rows;
+  };
+  const Case cases[] = {{DType::kBF16, 3, 24, 1},     {DType::kF16, 257, 100, 130},
+                        {DType::kF32, 300, 200, 256}, {DType::kBF16, 512, 512, 9},
+                        {DType::kF16, 101, 1408, 40}, {DType::kBF16, 16, 8, 300}};
+  for (const Case& c : cases) {
+    for (const bool accumulate : {false, true}) {
+      const TestMatrix matrix(c.dtype, c.outputs, c.inputs, 1);
+      const std::vector<float> bias = random_floats(c.outputs, 2);
+      const std::vector<float> x = random_floats(static_cast<std::size_t>(c.rows) * c.inputs, 3);
+      const Linear linear = {matrix.view(), accumulate ? nullptr : bias.data()};
+      const std::vector<float> y = run(context(), linear, x, c.rows, accumulate);
+      for (int r = 0; r < c.rows; ++r) {
+        for (int o = 0; o < c.outputs; ++o) {
+          double sum = accumulate ? 1.0 : bias[o];
+          double magnitude = std::abs(sum);
+          for (int k = 0; k < c.inputs; ++k) {
+            const double product = double{matrix.at(o, k)} * x[r * c.inputs + k];
+            sum += product;
+            magnitude += std::abs(product);
+          }
+          ASSERT_NEAR(y[r * c.outputs + o], sum, 2e-6 * magnitude)
+              << c.outputs << " x " << c.inputs << ", row " << r << ", output " << o;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(PrefillTest, ProjectDoesNotDependOnTheNumberOfThreads) {
+  const TestMatrix matrix(DType::kBF16, 700, 200, 4);
+  const std::vector<float> x = random_floats(300 * 200, 5);
+  const Linear linear = {matrix.view()};
+  const std::vector<float> expected = run(context(), linear, x, 300, false);
+  for (int threads = 1; threads <= 3; ++threads) {
+    ThreadPool pool(threads);
+    Scratch scratch(threads);
+    EXPECT_TRUE(same_bits(run(on(pool, scratch), linear, x, 300, false), expected)) << threads;
+  }
+}
+
+int threads_of_this_process() {
+  std::ifstream status("/proc/self/status");
+  for (std::string key, value; status >> key; std::getline(status, value)) {
+    if (key == "Threads:") {
+      status >> value;
+      return std::stoi(value);
+    }
+  }
+  return -1;
+}
+
+TEST_P(PrefillTest, OneDnnStartsNoThreadsAndTheCallersOpenMpIsUntouched) {
+  const TestMatrix matrix(DType::kBF16, 1024, 512, 6);
+  const std::vector<float> x = random_floats(512 * 512, 7);
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(4);
+  const Context c = context();
+  const int threads = threads_of_this_process();
+  run(c, {matrix.view()}, x, 512, false);
+  EXPECT_EQ(threads_of_this_process(), threads);
+  EXPECT_EQ(omp_get_max_threads(), 4);
+  omp_set_num_threads(before);
+}
+
+// --- attention -----------------------------------------------------------------------------------
+
+struct AttentionCase {
+  int num_heads, num_kv_heads, head_dim, first_position, num_rows;
+};
+
+struct AttentionSetup {
+  explicit AttentionSetup(const AttentionCase& a)
+      : c(a),
+        shape{1, a.num_kv_heads, a.head_dim, 64},
+        end(a.first_position + a.num_rows),
+        capacity((end + 15) / 16 * 16 + 16),
+        width(a.num_heads * a.head_dim),
+        q(random_floats(static_cast<std::size_t>(a.num_rows) * width, 81)),
+        // Slots that hold no token are NaN: nothing may come of them.
+        kv(2 * full_kv_elements(shape, capacity), 0x7e00) {
+    const auto values = random_floats(kv.size(), 82);
+    for (int head = 0; head < a.num_kv_heads; ++head) {
+      for (int p = 0; p < end; ++p) {
+        for (int i = 0; i < a.head_dim; ++i) {
+          const std::size_t k = full_key_index(shape, capacity, head, p, i);
+          const std::size_t v = full_value_row(shape, capacity, head, p) + i;
+          kv[k] = f32_to_f16(values[k]);
+          kv[v] = f32_to_f16(values[v]);
+        }
+      }
+    }
+  }
+
+  std::vector<float> run(const Context& context) {
+    Guarded out(q.size());
+    attend(context, q.data(), out.data(), c.first_position, c.num_rows);
+    EXPECT_TRUE(out.intact());
+    return out.values();
+  }
+  void attend(const Context& context, const float* in, float* out, int first, int rows) {
+    prefill_attention(context, {in,
+                                out,
+                                c.num_heads,
+                                shape,
+                                scale(),
+                                first,
+                                rows,
+                                {reinterpret_cast<std::byte*>(kv.data()), capacity}});
+  }
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(c.head_dim)); }
+
+  // softmax(scale * q K^T) V of one row and head, in double.
+  std::vector<double> exact(int row, int head) const {
+    const int kv_head = head / (c.num_heads / c.num_kv_heads);
+    const int tokens = c.first_position + row + 1;
+    std::vector<double> p(tokens), out(c.head_dim);
+    double most = -1e300, sum = 0.0;
+    for (int t = 0; t < tokens; ++t) {
+      for (int i = 0; i < c.head_dim; ++i) {
+        p[t] += double{scale()} * q[static_cast<std::size_t>(row) * width + head * c.head_dim + i] *
+                f16_to_f32(kv[full_key_index(shape, capacity, kv_head, t, i)]);
+      }
+      most = std::max(most, p[t]);
+    }
+    for (double& score : p) sum += score = std::exp(score - most);
+    for (int t = 0; t < tokens; ++t) {
+      for (int i = 0; i < c.head_dim; ++i) {
+        out[i] += p[t] / sum * f16_to_f32(kv[full_value_row(shape, capacity, kv_head, t) + i]);
+      }
+    }
+    return out;
+  }
+
+  AttentionCase c;
+  KvShape shape;
+  int end, capacity, width;
+  std::vector<float> q;
+  std::vector<std::uint16_t> kv;
+};
+
+TEST_P(PrefillTest, AttentionIsNearExact) {
+  const AttentionCase cases[] = {{2, 2, 64, 0, 600},  {6, 2, 80, 0, 131},  {3, 1, 96, 300, 70},
+                                 {2, 1, 128, 7, 260}, {1, 1, 256, 0, 40},  {4, 4, 128, 511, 1},
+                                 {2, 2, 64, 0, 1},    {8, 1, 64, 250, 17}, {6, 2, 16, 33, 300}};
+  for (const AttentionCase& c : cases) {
+    AttentionSetup setup(c);
+    const std::vector<float> out = setup.run(context());
+    const int step = 1 + c.num_rows / 40;  // rows sampled; the first and the last among them
+    for (int i = 0; i < c.num_rows;
+         i += i + step < c.num_rows || i + 1 == c.num_rows ? step : c.num_rows - 1 - i) {
+      for (int head = 0; head < c.num_heads; ++head) {
+        const std::vector<double> expected = setup.exact(i, head);
+        for (int j = 0; j < c.head_dim; ++j) {
+          ASSERT_NEAR(out[static_cast<std::size_t>(i) * setup.width + head * c.head_dim + j],
+                      expected[j], 5e-6)
+              << c.num_heads << "/" << c.num_kv_heads << " x " << c.head_dim << ", row " << i
+              << " of " << c.num_rows << " from " << c.first_position;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(PrefillTest, AttentionDependsOnAbsolutePositionsAlone) {
+  AttentionSetup setup({6, 2, 64, 0, 600});
+  const std::vector<float> expected = setup.run(context());
+  for (int threads = 1; threads <= 3; ++threads) {
+    ThreadPool pool(threads);
+    Scratch scratch(threads);
+    EXPECT_TRUE(same_bits(setup.run(on(pool, scratch)), expected)) << threads << " threads";
+  }
+  // In chunks, and in place.
+  std::vector<float> in_place = setup.q;
+  for (int first = 0; first < 600; first += 250) {
+    float* x = in_place.data() + static_cast<std::size_t>(first) * setup.width;
+    setup.attend(context(), x, x, first, std::min(250, 600 - first));
+  }
+  EXPECT_TRUE(same_bits(in_place, expected));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, PrefillTest, testing::ValuesIn(supported_isa_list()), isa_test_name);
+
+}  // namespace
+}  // namespace quantspec::cpu

@@ -1,0 +1,290 @@
+// What the op tests of all backends share: random data, guarded memory, comparisons, a KV cache in
+// miniature. Every op test runs over test_backends() and compares with the reference.
+#pragma once
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/dtype.h"
+#include "base/random.h"
+
+namespace quantspec {
+
+using Floats = std::vector<float>;
+
+// "reference" and every instruction set of the cpu backend that this machine can run.
+std::vector<std::string> test_backends();
+std::unique_ptr<Backend> make_test_backend(const std::string& name, int num_threads);
+
+class OpTest : public testing::TestWithParam<std::string> {
+ protected:
+  std::unique_ptr<Backend> backend_ = make_test_backend(GetParam(), 3);
+  std::unique_ptr<Backend> reference_ = make_test_backend("reference", 2);
+};
+
+#define QUANTSPEC_FOR_ALL_BACKENDS(suite)                                                  \
+  INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::ValuesIn(quantspec::test_backends()), \
+                           [](const testing::TestParamInfo<std::string>& i) { return i.param; })
+
+// --- data ----------------------------------------------------------------------------------------
+
+// Normal values (sum of 12 uniforms), the same for a seed on every machine.
+inline Floats normal_floats(std::size_t count, std::uint64_t seed, float deviation = 1.0f) {
+  const CounterRng rng(seed);
+  Floats x(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    float sum = -6.0f;
+    for (std::uint32_t block = 0; block < 3; ++block) {
+      for (const std::uint32_t word : rng.block(std::int64_t(i), RandomStream::kSample, block)) {
+        sum += CounterRng::to_unit(word);
+      }
+    }
+    x[i] = sum * deviation;
+  }
+  return x;
+}
+
+inline float round_to_half(float x) { return f16_to_f32(f32_to_f16(x)); }
+
+// Values that survive storage as fp16, so that two backends see the same K and V.
+inline Floats half_floats(std::size_t count, std::uint64_t seed, float deviation = 1.0f) {
+  Floats x = normal_floats(count, seed, deviation);
+  std::transform(x.begin(), x.end(), x.begin(), round_to_half);
+  return x;
+}
+
+// Memory of a backend between guard bands. Check intact() after the op.
+template <typename T>
+class Guarded {
+ public:
+  Guarded(Backend& backend, std::size_t count)
+      : count_(count), buffer_(backend.allocate(count * sizeof(T) + 2 * kGuard)) {
+    std::memset(buffer_.data(), kPattern, buffer_.size());
+  }
+  Guarded(Backend& backend, const std::vector<T>& values) : Guarded(backend, values.size()) {
+    std::copy(values.begin(), values.end(), data());
+  }
+  T* data() { return reinterpret_cast<T*>(buffer_.data() + kGuard); }
+  const T* data() const { return reinterpret_cast<const T*>(buffer_.data() + kGuard); }
+  std::size_t size() const { return count_; }
+  std::vector<T> values() const { return {data(), data() + count_}; }
+  bool intact() const {
+    const auto untouched = [](std::byte b) { return b == std::byte{kPattern}; };
+    const std::byte* end = buffer_.data() + buffer_.size();
+    return std::all_of(buffer_.data(), buffer_.data() + kGuard, untouched) &&
+           std::all_of(end - kGuard, end, untouched);
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 256;  // a multiple of the 64 bytes that kernels may want
+  static constexpr unsigned char kPattern = 0xa5;
+  std::size_t count_;
+  Buffer buffer_;
+};
+
+// A matrix of a checkpoint, one byte off alignment as safetensors may leave it.
+class Matrix {
+ public:
+  Matrix(int rows, int cols, DType dtype, std::uint64_t seed)
+      : rows_(rows), cols_(cols), dtype_(dtype) {
+    const Floats x = normal_floats(static_cast<std::size_t>(rows) * cols, seed,
+                                   1.0f / std::sqrt(static_cast<float>(cols)));
+    bytes_.resize(1 + x.size() * size_of(dtype));
+    for (std::size_t i = 0; i < x.size(); ++i) store(i, x[i]);
+  }
+  TensorView view() const { return {bytes_.data() + 1, dtype_, rows_, cols_}; }
+  float at(int row, int col) const {
+    return load_f32(view().data, dtype_, static_cast<std::size_t>(row) * cols_ + col);
+  }
+  void set(int row, int col, float value) {
+    store(static_cast<std::size_t>(row) * cols_ + col, value);
+  }
+
+ private:
+  void store(std::size_t i, float value) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    const auto half =
+        dtype_ == DType::kF16 ? f32_to_f16(value) : static_cast<std::uint16_t>(word >> 16);
+    unsigned char* to = bytes_.data() + 1 + i * size_of(dtype_);
+    if (dtype_ == DType::kF32) {
+      std::memcpy(to, &value, 4);
+    } else {
+      std::memcpy(to, &half, 2);
+    }
+  }
+
+  int rows_, cols_;
+  DType dtype_;
+  std::vector<unsigned char> bytes_;
+};
+
+// A Linear with its planes, as one backend keeps them.
+class TestLinear {
+ public:
+  TestLinear(Backend& backend, const Matrix& matrix, const Floats& bias = {})
+      : matrix_(matrix),
+        bytes_(backend.plane_bytes(matrix.view().rows, matrix.view().cols)),
+        upper_(backend, bytes_.upper),
+        lower_(backend, bytes_.lower),
+        bias_(bias) {
+    backend.make_planes(matrix_.view(), upper_.data(), lower_.data());
+    EXPECT_TRUE(upper_.intact() && lower_.intact());
+    linear_ = {matrix_.view(), bias_.empty() ? nullptr : bias_.data(), upper_.data(),
+               lower_.data()};
+  }
+  const Linear* get() const { return &linear_; }
+
+ private:
+  Matrix matrix_;
+  Backend::PlaneBytes bytes_;
+  Guarded<std::byte> upper_, lower_;
+  Floats bias_;
+  Linear linear_;
+};
+
+// --- comparisons ---------------------------------------------------------------------------------
+
+// Mean squared error over mean square, of the finite values.
+inline double nmse(const Floats& actual, const Floats& expected) {
+  double error = 0, power = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (!std::isfinite(expected[i]) || !std::isfinite(actual[i])) continue;
+    error += std::pow(double{actual[i]} - expected[i], 2);
+    power += std::pow(double{expected[i]}, 2);
+  }
+  return power == 0 ? error : error / power;
+}
+
+// The largest error, relative to the root mean square of what is expected.
+inline double max_error(const Floats& actual, const Floats& expected) {
+  double worst = 0, power = 0;
+  int finite = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (!std::isfinite(expected[i]) || !std::isfinite(actual[i])) continue;
+    worst = std::max(worst, std::abs(double{actual[i]} - expected[i]));
+    power += std::pow(double{expected[i]}, 2);
+    ++finite;
+  }
+  return power == 0 ? worst : worst / std::sqrt(power / finite);
+}
+
+// NaN and infinities of equal sign in equal places.
+inline testing::AssertionResult same_special(const Floats& actual, const Floats& expected) {
+  if (actual.size() != expected.size()) return testing::AssertionFailure() << "sizes differ";
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const bool same = std::isnan(expected[i])   ? std::isnan(actual[i])
+                      : std::isinf(expected[i]) ? actual[i] == expected[i]
+                                                : std::isfinite(actual[i]);
+    if (!same) {
+      return testing::AssertionFailure()
+             << "element " << i << " is " << actual[i] << ", expected " << expected[i];
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+inline testing::AssertionResult near(const Floats& actual, const Floats& expected,
+                                     double tolerance) {
+  if (const auto special = same_special(actual, expected); !special) return special;
+  const double error = max_error(actual, expected);
+  if (error <= tolerance) return testing::AssertionSuccess();
+  return testing::AssertionFailure()
+         << "error " << error << " of the output's rms, not " << tolerance << " at most (NMSE "
+         << nmse(actual, expected) << ")";
+}
+
+inline testing::AssertionResult near_nmse(const Floats& actual, const Floats& expected,
+                                          double bound) {
+  if (const auto special = same_special(actual, expected); !special) return special;
+  const double error = nmse(actual, expected);
+  if (error <= bound) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "NMSE " << error << ", not " << bound << " at most";
+}
+
+inline bool same_bits(const float* a, const float* b, std::size_t count) {
+  return std::memcmp(a, b, count * sizeof(float)) == 0;
+}
+
+// --- KV ------------------------------------------------------------------------------------------
+
+// Guarded FullKv of one layer. It starts as NaN in every slot: what was never written must not be
+// read.
+class TestFullKv {
+ public:
+  TestFullKv(Backend& backend, const KvShape& shape, int capacity)
+      : backend_(backend),
+        shape_(shape),
+        memory_(backend, backend.full_kv_bytes(shape, capacity)),
+        kv_{memory_.data(), capacity} {
+    const Floats nan(shape.head_dim, std::nanf(""));
+    for (int p = 0; p < capacity; ++p) write_all(p, nan, nan);
+  }
+  void write_all(int position, const Floats& key, const Floats& value) {
+    for (int h = 0; h < shape_.num_kv_heads; ++h) write(h, position, key.data(), value.data());
+  }
+  void write(int kv_head, int position, const float* key, const float* value) {
+    backend_.write_full_kv(shape_, kv_, kv_head, position, key, value);
+  }
+  // Key then value.
+  Floats read(int kv_head, int position) const {
+    Floats kv(2 * shape_.head_dim);
+    backend_.read_full_kv(shape_, kv_, kv_head, position, kv.data(), kv.data() + shape_.head_dim);
+    return kv;
+  }
+  FullKv get() const { return kv_; }
+  bool intact() const { return memory_.intact(); }
+
+ private:
+  Backend& backend_;
+  KvShape shape_;
+  Guarded<std::byte> memory_;
+  FullKv kv_;
+};
+
+// Guarded pages of all layers.
+class TestPages {
+ public:
+  TestPages(Backend& backend, const KvShape& shape, int count) {
+    for (int i = 0; i < count; ++i) {
+      upper_.push_back(
+          std::make_unique<Guarded<std::byte>>(backend, shape.units() * shape.upper_unit_bytes()));
+      lower_.push_back(
+          std::make_unique<Guarded<std::byte>>(backend, shape.units() * shape.lower_unit_bytes()));
+      pages_.push_back({upper_.back()->data(), lower_.back()->data()});
+    }
+  }
+  std::span<const PagePlanes> get() const { return pages_; }
+  bool intact() const {
+    const auto ok = [](const auto& memory) { return memory->intact(); };
+    return std::all_of(upper_.begin(), upper_.end(), ok) &&
+           std::all_of(lower_.begin(), lower_.end(), ok);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Guarded<std::byte>>> upper_, lower_;
+  std::vector<PagePlanes> pages_;
+};
+
+// A unit in canonical order.
+struct CanonicalUnit {
+  explicit CanonicalUnit(const KvShape& shape)
+      : upper(shape.upper_unit_bytes()), lower(shape.lower_unit_bytes()) {}
+  std::vector<std::byte> upper, lower;
+  bool operator==(const CanonicalUnit&) const = default;
+};
+
+inline CanonicalUnit encoded(const KvShape& shape, const Floats& keys, const Floats& values) {
+  CanonicalUnit unit(shape);
+  encode_unit(shape, keys.data(), values.data(), unit.upper.data(), unit.lower.data());
+  return unit;
+}
+
+}  // namespace quantspec

@@ -1,0 +1,118 @@
+#include "engine/engine.h"
+
+#include <spdlog/spdlog.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/system_memory.h"
+#include "engine/memory_plan.h"
+
+namespace quantspec {
+
+namespace {
+
+constexpr double kMegabyte = 1e6;
+
+int choose_context(const EngineOptions& options, const ModelConfig& config) {
+  const int context = options.ctx_size > 0 ? options.ctx_size : config.max_positions;
+  if (options.ctx_size < 0 || context > kMaxContext) {
+    fail(ErrorKind::kInvalidRequest, "--ctx-size {}: supported are 1 to {} tokens (0: the model's)",
+         options.ctx_size, kMaxContext);
+  }
+  if (config.sliding_window && context > *config.sliding_window) {
+    fail(ErrorKind::kUnsupportedModel,
+         "{}: this model needs sliding-window attention ({} tokens) for a context of {}, which is "
+         "not supported; --ctx-size {} or less works",
+         options.model.string(), *config.sliding_window, context, *config.sliding_window);
+  }
+  if (context > config.max_positions) {
+    spdlog::warn("the context of {} tokens is longer than the {} that the model was made for",
+                 context, config.max_positions);
+  }
+  return context;
+}
+
+void require_memory(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
+                    const KvShape& shape, int context) {
+  const std::size_t checkpoint_bytes = checkpoint_bytes_of(options.model);
+  const std::size_t available = available_memory_bytes();
+  const MemoryPlan plan =
+      plan_memory(config, backend, shape, checkpoint_bytes, options.draft_weights, context);
+  if (plan.total() <= available) return;
+  const int largest =
+      largest_context(config, backend, shape, checkpoint_bytes, options.draft_weights, available);
+  const std::string advice = largest > 0
+                                 ? fmt::format("the largest that fits is --ctx-size {}", largest)
+                                 : std::string("not even the weights fit");
+  fail(ErrorKind::kOutOfMemory,
+       "a context of {} tokens needs {:.0f} MB and {:.0f} MB are available; {}", context,
+       plan.total() / kMegabyte, available / kMegabyte, advice);
+}
+
+void require_same_vocabulary(const EngineOptions& options, const Tokenizer& tokenizer,
+                             const ModelConfig& config) {
+  if (tokenizer.vocab_size() <= config.vocab_size) return;
+  fail(ErrorKind::kCorruptFile,
+       "{}: the tokenizer has {} tokens and the model a vocabulary of {}; they do not belong "
+       "together",
+       options.model.string(), tokenizer.vocab_size(), config.vocab_size);
+}
+
+}  // namespace
+
+std::string_view name_of(StopReason reason) {
+  switch (reason) {
+    case StopReason::kEos:
+      return "eos";
+    case StopReason::kStop:
+      return "stop";
+    case StopReason::kLength:
+      return "length";
+    case StopReason::kContext:
+      return "context";
+    case StopReason::kCancelled:
+      break;
+  }
+  return "cancelled";
+}
+
+std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
+  const Stopwatch clock;
+  const auto report = [&](std::string_view stage, double done) {
+    if (options.progress) options.progress(stage, done);
+  };
+  ModelConfig config = load_config(options.model);
+  const KvShape shape = kv_shape(config, options.page_size);
+  auto backend = make_backend({options.backend, options.num_threads});
+  const int context = choose_context(options, config);
+  require_memory(options, config, *backend, shape, context);
+
+  report("load", 0);
+  auto tokenizer = load_tokenizer(options.model);
+  require_same_vocabulary(options, *tokenizer, config);
+  Weights weights(config, Checkpoint(options.model), *backend);
+  report("load", 1);
+  weights.make_draft_planes(*backend, planes_kept(options.draft_weights), [&](int done, int total) {
+    report("quantize", static_cast<double>(done) / total);
+  });
+  Model model(std::move(config), std::move(weights), *backend);
+  EngineOptions resolved = options;
+  resolved.ctx_size = context;
+  resolved.page_size = shape.page_size;
+  std::unique_ptr<Engine> engine(
+      new Engine(resolved, std::move(backend), std::move(model), std::move(tokenizer)));
+  engine->load_ms_ = clock.milliseconds();
+  return engine;
+}
+
+Engine::Engine(const EngineOptions& options, std::unique_ptr<Backend> backend, Model model,
+               std::unique_ptr<Tokenizer> tokenizer)
+    : backend_(std::move(backend)),
+      model_(std::move(model)),
+      tokenizer_(std::move(tokenizer)),
+      pool_(*backend_, kv_shape(model_.config(), options.page_size)),
+      decoder_(model_),
+      draft_weights_(options.draft_weights),
+      ctx_size_(options.ctx_size) {}
+
+}  // namespace quantspec

@@ -1,0 +1,161 @@
+// The library's public door: load a model folder, open a session, generate text.
+//
+//     auto engine = quantspec::Engine::load({.model = "models/pg-24m"});
+//     auto session = engine->create_session();
+//     session->generate("Once upon a time", {.predict = 64},
+//                       [](const quantspec::TokenEvent& event) { std::cout << event.text; });
+//
+// An Engine owns weights, tokenizer and backend; a Session owns a KV cache and the text so far.
+// Sessions of one engine share its backend: one call at a time over all of them.
+// Errors are thrown as quantspec::Error; times are in milliseconds, sizes in bytes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "speculative/speculative.h"
+#include "tokenizer/tokenizer.h"
+
+namespace quantspec {
+
+// Which weights a draft may read. kAuto: 4 and 8 bits, chosen round by round by the cost model.
+enum class DraftWeights : std::uint8_t { kAuto, kUpper, kBoth, kFull };
+
+// A stage of something that takes a while: its name and the share done in [0, 1]. May throw to
+// cancel.
+using ProgressCallback = std::function<void(std::string_view stage, double done)>;
+
+struct EngineOptions {
+  std::filesystem::path model;  // a Hugging Face folder
+  std::string backend = "auto";
+  int num_threads = 0;  // 0: physical cores
+  int ctx_size = 0;     // tokens of a session; 0: what the model was made for
+  int page_size = 0;    // 0: by head_dim
+  DraftWeights draft_weights = DraftWeights::kAuto;
+  ProgressCallback progress;
+};
+
+// What memory goes where for a context of so many tokens.
+struct MemoryPlan {
+  std::size_t weights_bytes = 0;        // the checkpoint, mapped
+  std::size_t draft_weights_bytes = 0;  // the planes that drafts read
+  std::size_t kv_bytes = 0;             // quantized pages
+  std::size_t ring_bytes = 0;           // recent tokens in full precision
+  std::size_t prefill_bytes = 0;        // one layer in full precision, and activations
+  std::size_t kv_fp16_bytes = 0;        // what an fp16 cache of the same tokens would take
+
+  std::size_t total() const {
+    return weights_bytes + draft_weights_bytes + kv_bytes + ring_bytes + prefill_bytes;
+  }
+};
+
+struct GenerateOptions {
+  int predict = -1;  // tokens to generate; -1: until the model stops or the context is full
+  std::vector<std::string> stop;  // text that ends the generation; it is not part of the output
+  bool ignore_eos = false;
+  SamplingParams sampling;
+  SpecSampling spec_sampling = SpecSampling::kRejection;
+  std::optional<int> draft_len;  // nullopt: chosen; 0: plain decoding
+  ProgressCallback progress;     // of the prefill
+};
+
+enum class StopReason : std::uint8_t { kEos, kStop, kLength, kContext, kCancelled };
+std::string_view name_of(StopReason reason);
+
+// One generated token. `text` is what can be shown now: it may be empty (half a character, or what
+// could be the beginning of a stop string) and belong to earlier tokens.
+struct TokenEvent {
+  TokenId id;
+  std::string_view text;
+  bool drafted;  // proposed by the draft and accepted; else the target's own
+};
+// Return false to cancel.
+using TokenCallback = std::function<bool(const TokenEvent&)>;
+
+struct Timings {
+  double prefill_ms = 0;
+  double decode_ms = 0;
+  double prefill_tokens_per_second = 0;
+  double decode_tokens_per_second = 0;  // of the tokens after the first, which prefill gives
+};
+
+struct GenerateResult {
+  std::string text;
+  std::vector<TokenId> tokens;
+  int prompt_tokens = 0;
+  StopReason stop_reason = StopReason::kLength;
+  Timings timings;
+  RoundStats speculation;
+  std::string draft_choice;  // one line: what the cost model chose, and why
+  MemoryPlan memory;         // as used, for the tokens that the session holds
+};
+
+class Engine;
+
+// A text being continued. REQUIRES: its engine outlives it.
+class Session {
+ public:
+  explicit Session(Engine& engine);
+
+  // Continues the session's text with `prompt` and then with generated tokens. The first prompt
+  // gets what the tokenizer puts before a text (BOS). If it throws, the session is empty.
+  GenerateResult generate(std::string_view prompt, const GenerateOptions& options,
+                          const TokenCallback& on_token = {});
+  GenerateResult generate(std::span<const TokenId> prompt, const GenerateOptions& options,
+                          const TokenCallback& on_token = {});
+
+ private:
+  class Output;
+  void decode(int predict, Output& output, GenerateResult& result);
+  DecodingOptions decoding_options(const GenerateOptions& options) const;
+  void require_room(std::size_t prompt_tokens) const;
+  MemoryPlan memory_used() const;
+
+  Engine& engine_;
+  Sequence sequence_;
+};
+
+class Engine {
+ public:
+  // Refuses, before it loads anything large, what does not fit this machine's memory.
+  static std::unique_ptr<Engine> load(const EngineOptions& options);
+
+  const ModelConfig& config() const { return model_.config(); }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  std::string backend_description() const { return backend_->description(); }
+  int ctx_size() const { return ctx_size_; }
+  double load_ms() const { return load_ms_; }
+  std::unique_ptr<Session> create_session() { return std::make_unique<Session>(*this); }
+
+ private:
+  friend class Session;
+  Engine(const EngineOptions& options, std::unique_ptr<Backend> backend, Model model,
+         std::unique_ptr<Tokenizer> tokenizer);
+
+  std::unique_ptr<Backend> backend_;
+  Model model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  PagePool pool_;
+  Decoder decoder_;
+  DraftWeights draft_weights_;
+  int ctx_size_;
+  double load_ms_ = 0;
+};
+
+// What `quantspec info` prints, without loading the weights.
+struct ModelReport {
+  ModelConfig config;
+  int page_size = 0;
+  std::size_t available_bytes = 0;  // memory that this machine can still give
+  int largest_context = 0;          // the most tokens that fit it; 0: not even the weights do
+  std::vector<std::pair<int, MemoryPlan>> plans;  // by context length
+};
+ModelReport report_model(const EngineOptions& options, std::span<const int> contexts);
+
+}  // namespace quantspec

@@ -1,0 +1,210 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/error.h"
+#include "engine/memory_plan.h"
+
+namespace quantspec {
+namespace {
+
+EngineOptions bundled(DraftWeights draft_weights = DraftWeights::kAuto) {
+  EngineOptions options;
+  options.model = std::filesystem::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m";
+  options.num_threads = 2;
+  options.ctx_size = 2048;
+  options.draft_weights = draft_weights;
+  return options;
+}
+
+GenerateOptions greedy(int predict, std::optional<int> draft_len = std::nullopt) {
+  GenerateOptions options;
+  options.predict = predict;
+  options.sampling.temperature = 0;
+  options.draft_len = draft_len;
+  options.ignore_eos = true;
+  return options;
+}
+
+constexpr const char* kPrompt = "It was a dark night, and the wind";
+
+class EngineTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { engine_ = Engine::load(bundled()).release(); }
+  static void TearDownTestSuite() { delete engine_; }
+  static GenerateResult run(const GenerateOptions& options, std::string_view prompt = kPrompt) {
+    return engine_->create_session()->generate(prompt, options);
+  }
+  static ErrorKind kind_of_error(const GenerateOptions& options, std::string_view prompt) {
+    try {
+      run(options, prompt);
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+      return error.kind();
+    }
+    ADD_FAILURE() << "no error";
+    return ErrorKind::kInternal;
+  }
+  static Engine* engine_;
+};
+Engine* EngineTest::engine_ = nullptr;
+
+TEST_F(EngineTest, StreamsTheTextThatItReturns) {
+  std::string streamed;
+  std::vector<TokenId> tokens;
+  int drafted = 0;
+  const GenerateResult result =
+      engine_->create_session()->generate(kPrompt, greedy(40), [&](const TokenEvent& event) {
+        streamed += event.text;
+        tokens.push_back(event.id);
+        drafted += event.drafted;
+        return true;
+      });
+  EXPECT_EQ(streamed, result.text);
+  EXPECT_EQ(result.tokens.size(), 40u);
+  EXPECT_EQ(std::vector<TokenId>(tokens.begin(), tokens.begin() + 40), result.tokens);
+  EXPECT_EQ(drafted, result.speculation.accepted);
+  EXPECT_EQ(result.stop_reason, StopReason::kLength);
+  // In the middle of a text, a first space is kept.
+  EXPECT_EQ(result.text, " " + engine_->tokenizer().decode(result.tokens));
+  EXPECT_GT(result.timings.decode_tokens_per_second, 0);
+}
+
+TEST_F(EngineTest, TextIsTheSameForEveryDraftLength) {
+  const GenerateResult plain = run(greedy(60, 0));
+  EXPECT_EQ(plain.speculation.drafted, 0);
+  for (const int draft_len : {1, 4, 16}) EXPECT_EQ(run(greedy(60, draft_len)).text, plain.text);
+}
+
+TEST_F(EngineTest, AStopStringInsideAnAcceptedRunEndsTheText) {
+  const std::string whole = run(greedy(80, 8)).text;
+  const std::string stop = whole.substr(whole.size() / 2, 7);
+  GenerateOptions options = greedy(80, 8);
+  options.stop = {stop};
+  const GenerateResult result = run(options);
+  EXPECT_EQ(result.stop_reason, StopReason::kStop);
+  EXPECT_EQ(result.text, whole.substr(0, whole.find(stop)));
+}
+
+TEST_F(EngineTest, ASessionContinuesAfterAStopAsIfNothingMoreHadBeenDecoded) {
+  // The same two turns with and without speculation: what was dropped at the stop leaves no trace.
+  std::vector<std::string> texts;
+  for (const int draft_len : {0, 12}) {
+    auto session = engine_->create_session();
+    GenerateOptions options = greedy(80, draft_len);
+    options.stop = {","};
+    std::string text = session->generate(kPrompt, options).text;
+    for (int turn = 0; turn < 8; ++turn) {
+      text += "|" + session->generate(" and then the old man said,", options).text;
+    }
+    texts.push_back(text);
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+TEST(Engine, EosInsideAnAcceptedRunEndsTheTextUnlessIgnored) {
+  // The bundled model, told by generation_config.json that a text ends with its first comma.
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / "quantspec-eos";
+  fs::remove_all(folder);
+  fs::create_directory(folder);
+  EngineOptions options = bundled();
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.model"}) {
+    fs::create_symlink(options.model / name, folder / name);
+  }
+  std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": [2, 8124]})";
+  options.model = folder;
+  const auto engine = Engine::load(options);
+  const std::string ignored = engine->create_session()->generate(kPrompt, greedy(60, 8)).text;
+  GenerateOptions until_eos = greedy(60, 8);
+  until_eos.ignore_eos = false;
+  const GenerateResult result = engine->create_session()->generate(kPrompt, until_eos);
+  EXPECT_EQ(result.stop_reason, StopReason::kEos);
+  EXPECT_EQ(result.tokens.back(), 8124);
+  EXPECT_EQ(result.text, ignored.substr(0, ignored.find(',')));
+  EXPECT_LT(result.text.size(), ignored.size());
+  fs::remove_all(folder);
+}
+
+TEST_F(EngineTest, TheCallerCanCancel) {
+  int tokens = 0;
+  const GenerateResult result = engine_->create_session()->generate(
+      kPrompt, greedy(50), [&](const TokenEvent&) { return ++tokens < 5; });
+  EXPECT_EQ(result.stop_reason, StopReason::kCancelled);
+  EXPECT_EQ(result.tokens.size(), 5u);
+}
+
+TEST_F(EngineTest, TheContextEndsTheText) {
+  EngineOptions options = bundled();
+  options.ctx_size = 64;
+  const auto engine = Engine::load(options);
+  const GenerateResult result = engine->create_session()->generate(kPrompt, greedy(-1, 5));
+  EXPECT_EQ(result.stop_reason, StopReason::kContext);
+  EXPECT_EQ(result.prompt_tokens + result.tokens.size(), 65u);  // the last one needs no place
+}
+
+TEST_F(EngineTest, RefusesWhatCannotBeDone) {
+  EXPECT_EQ(kind_of_error(greedy(0), kPrompt), ErrorKind::kInvalidRequest);
+  EXPECT_EQ(kind_of_error(greedy(5, 17), kPrompt), ErrorKind::kInvalidRequest);
+  EXPECT_EQ(kind_of_error(greedy(5, -1), kPrompt), ErrorKind::kInvalidRequest);
+  std::string long_prompt;
+  for (int i = 0; i < 3000; ++i) long_prompt += "word ";
+  EXPECT_EQ(kind_of_error(greedy(5), long_prompt), ErrorKind::kInvalidRequest);
+  EXPECT_THROW(engine_->create_session()->generate(std::span<const TokenId>(), greedy(5)), Error);
+}
+
+TEST_F(EngineTest, ReportsTheMemoryThatItUses) {
+  const GenerateResult result = run(greedy(4));
+  EXPECT_GT(result.memory.weights_bytes, 46'000'000u);
+  EXPECT_GT(result.memory.draft_weights_bytes, 23'000'000u);
+  EXPECT_LT(result.memory.draft_weights_bytes, 26'000'000u);
+  EXPECT_EQ(result.memory.kv_bytes, 0u);  // a short text lies in the ring
+  EXPECT_GT(result.memory.ring_bytes, 0u);
+}
+
+TEST(MemoryPlan, AContextThatCannotFitIsRefusedNamingTheLargestThatDoes) {
+  EngineOptions options = bundled();
+  options.ctx_size = 200'000'000;
+  try {
+    Engine::load(options);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory);
+    EXPECT_NE(std::string(error.what()).find("--ctx-size "), std::string::npos) << error.what();
+  }
+}
+
+TEST(MemoryPlan, TheLargestContextFitsAndOneMoreTokenDoesNot) {
+  const ModelReport report = report_model(bundled(), {});
+  const auto backend = make_backend({"cpu", 1});
+  const KvShape shape = kv_shape(report.config, 0);
+  const auto total = [&](int context) {
+    return plan_memory(report.config, *backend, shape, 46'943'240, DraftWeights::kAuto, context)
+        .total();
+  };
+  const std::size_t available = 1'000'000'000;
+  const int largest =
+      largest_context(report.config, *backend, shape, 46'943'240, DraftWeights::kAuto, available);
+  EXPECT_GT(largest, 32'768);
+  EXPECT_LE(total(largest), available);
+  EXPECT_GT(total(largest + 1), available);
+  EXPECT_EQ(largest_context(report.config, *backend, shape, 46'943'240, DraftWeights::kAuto, 1000),
+            0);
+}
+
+TEST(MemoryPlan, DraftWeightsTakeAQuarterOrHalfOfTheirBf16) {
+  const ModelReport report = report_model(bundled(), {});
+  const auto backend = make_backend({"cpu", 1});
+  const double bf16 = 46'900'000;
+  EXPECT_NEAR(Weights::draft_bytes_for(report.config, *backend, WeightRead::kUpper) / bf16, 0.266,
+              0.005);
+  EXPECT_NEAR(Weights::draft_bytes_for(report.config, *backend, WeightRead::kBoth) / bf16, 0.516,
+              0.005);
+  EXPECT_EQ(Weights::draft_bytes_for(report.config, *backend, WeightRead::kFull), 0u);
+}
+
+}  // namespace
+}  // namespace quantspec

@@ -1,0 +1,189 @@
+#include <algorithm>
+#include <limits>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/engine.h"
+#include "engine/stop_matcher.h"
+
+namespace quantspec {
+
+// What becomes of tokens on their way out: text, stop rules, the caller.
+class Session::Output {
+ public:
+  Output(const Engine& engine, const GenerateOptions& options, const TokenCallback& on_token,
+         GenerateResult& result)
+      : eos_(engine.config().eos_tokens),
+        ignore_eos_(options.ignore_eos),
+        on_token_(on_token),
+        decoder_(engine.tokenizer(), /*at_start=*/false),  // a prompt came before
+        stops_(options.stop),
+        result_(result) {}
+
+  // Takes one token; true when the generation ends with it, for result.stop_reason.
+  bool push(TokenId token, bool drafted) {
+    result_.tokens.push_back(token);
+    const bool eos = !ignore_eos_ && std::find(eos_.begin(), eos_.end(), token) != eos_.end();
+    const bool go_on = emit(token, eos ? std::string() : decoder_.push(token), drafted);
+    if (eos) return stop(StopReason::kEos);
+    if (stops_.stopped()) return stop(StopReason::kStop);
+    return !go_on && stop(StopReason::kCancelled);
+  }
+
+  // Shows what was held back.
+  void finish() {
+    if (stops_.stopped() || result_.tokens.empty()) return;
+    std::string text = stops_.push(decoder_.flush());
+    text += stops_.flush();
+    if (!text.empty()) show(result_.tokens.back(), text, false);
+  }
+
+ private:
+  bool stop(StopReason reason) {
+    result_.stop_reason = reason;
+    return true;
+  }
+  bool emit(TokenId token, const std::string& text, bool drafted) {
+    return show(token, stops_.push(text), drafted);
+  }
+  bool show(TokenId token, const std::string& text, bool drafted) {
+    result_.text += text;
+    return !on_token_ || on_token_({token, text, drafted});
+  }
+
+  const std::vector<TokenId>& eos_;
+  bool ignore_eos_;
+  const TokenCallback& on_token_;
+  StreamDecoder decoder_;
+  StopMatcher stops_;
+  GenerateResult& result_;
+};
+
+namespace {
+
+[[noreturn]] void fail_empty_prompt() {
+  fail(ErrorKind::kInvalidRequest, "the prompt is empty; give at least one character of text");
+}
+
+double per_second(double count, double milliseconds) {
+  return milliseconds > 0 ? 1e3 * count / milliseconds : 0.0;
+}
+
+std::vector<WeightRead> candidates(DraftWeights draft_weights) {
+  switch (draft_weights) {
+    case DraftWeights::kUpper:
+      return {WeightRead::kUpper};
+    case DraftWeights::kBoth:
+      return {WeightRead::kBoth};
+    case DraftWeights::kFull:
+      return {WeightRead::kFull};
+    case DraftWeights::kAuto:
+      break;
+  }
+  return {WeightRead::kUpper, WeightRead::kBoth};
+}
+
+}  // namespace
+
+Session::Session(Engine& engine)
+    : engine_(engine), sequence_(engine.model_, engine.pool_, engine.ctx_size_, {}) {}
+
+GenerateResult Session::generate(std::string_view prompt, const GenerateOptions& options,
+                                 const TokenCallback& on_token) {
+  const bool first = sequence_.tokens().empty();
+  if (first && prompt.empty()) fail_empty_prompt();
+  return generate(engine_.tokenizer().encode(prompt, first), options, on_token);
+}
+
+GenerateResult Session::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
+                                 const TokenCallback& on_token) {
+  if (options.predict == 0 || options.predict < -1) {
+    fail(ErrorKind::kInvalidRequest, "--predict {}: at least 1, or -1 for no limit",
+         options.predict);
+  }
+  require_room(prompt.size());
+  sequence_.set_options(decoding_options(options));
+  GenerateResult result;
+  result.prompt_tokens = static_cast<int>(prompt.size());
+  Output output(engine_, options, on_token, result);
+  try {
+    const Stopwatch prefill_clock;
+    const TokenId first = engine_.decoder_.prefill(sequence_, prompt, [&](double done) {
+      if (options.progress) options.progress("prefill", done);
+    });
+    result.timings.prefill_ms = prefill_clock.milliseconds();
+    const Stopwatch decode_clock;
+    if (!output.push(first, false)) decode(options.predict, output, result);
+    output.finish();
+    result.timings.decode_ms = decode_clock.milliseconds();
+  } catch (...) {
+    sequence_.clear();
+    throw;
+  }
+  result.timings.prefill_tokens_per_second =
+      per_second(result.prompt_tokens, result.timings.prefill_ms);
+  result.timings.decode_tokens_per_second =
+      per_second(static_cast<double>(result.tokens.size()) - 1, result.timings.decode_ms);
+  result.speculation = sequence_.stats();
+  result.draft_choice = sequence_.control().explain();
+  result.memory = memory_used();
+  return result;
+}
+
+// Rounds until a stop rule, the limit or the end of the context.
+void Session::decode(int predict, Output& output, GenerateResult& result) {
+  const int limit = predict < 0 ? std::numeric_limits<int>::max() : predict;
+  while (static_cast<int>(result.tokens.size()) < limit) {
+    if (sequence_.room() == 0) {
+      result.stop_reason = StopReason::kContext;
+      return;
+    }
+    const std::size_t before = sequence_.tokens().size();
+    const int wanted = std::min(limit - static_cast<int>(result.tokens.size()), sequence_.room());
+    const Decoder::Step step = engine_.decoder_.step(sequence_, wanted);
+    for (std::size_t i = 0; i < step.tokens.size(); ++i) {
+      if (output.push(step.tokens[i], static_cast<int>(i) < step.accepted)) {
+        sequence_.truncate(before + i + 1);
+        return;
+      }
+    }
+  }
+  result.stop_reason = StopReason::kLength;
+}
+
+DecodingOptions Session::decoding_options(const GenerateOptions& options) const {
+  if (options.draft_len &&
+      (*options.draft_len < 0 || *options.draft_len > DraftControl::kMaxDraftLen)) {
+    fail(ErrorKind::kInvalidRequest, "--draft-len {}: supported are auto and 0 to {}",
+         *options.draft_len, DraftControl::kMaxDraftLen);
+  }
+  return {options.sampling, options.spec_sampling, options.draft_len,
+          candidates(engine_.draft_weights_)};
+}
+
+void Session::require_room(std::size_t prompt_tokens) const {
+  const std::size_t pending = sequence_.tokens().empty() ? 0 : 1;
+  if (prompt_tokens + pending == 0) {
+    fail_empty_prompt();
+  }
+  const auto capacity = static_cast<std::size_t>(sequence_.room());
+  if (prompt_tokens + pending > capacity) {
+    fail(ErrorKind::kInvalidRequest,
+         "the prompt has {} tokens and the context has room for {}; a shorter prompt or a larger "
+         "--ctx-size works",
+         prompt_tokens, capacity - std::min(capacity, pending));
+  }
+}
+
+MemoryPlan Session::memory_used() const {
+  const KvCache& cache = sequence_.cache();
+  MemoryPlan plan;
+  plan.weights_bytes = engine_.model_.weights().checkpoint_bytes();
+  plan.draft_weights_bytes = engine_.model_.weights().draft_bytes();
+  plan.kv_bytes = cache.page_bytes();
+  plan.ring_bytes = cache.ring_bytes();
+  plan.kv_fp16_bytes = cache.shape().fp16_token_bytes() * cache.length();
+  return plan;
+}
+
+}  // namespace quantspec

@@ -1,0 +1,131 @@
+// quantspec generate
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "apps/cli/interrupt.h"
+#include "apps/cli/options.h"
+#include "apps/cli/output.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/report.h"
+#include "base/error.h"
+#include "base/system_memory.h"
+
+namespace quantspec::cli {
+
+namespace {
+
+void set_up_log(const GenerateArgs& args) {
+  auto logger = spdlog::stderr_logger_mt("quantspec");
+  logger->set_pattern("quantspec: %l: %v");
+  logger->set_level(args.verbose ? spdlog::level::debug
+                    : args.quiet ? spdlog::level::err
+                                 : spdlog::level::warn);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+std::unique_ptr<Engine> load(const GenerateArgs& args, Progress& progress) {
+  EngineOptions options = args.engine;
+  options.progress = progress.callback();
+  auto engine = Engine::load(options);
+  progress.clear();
+  spdlog::debug("model {}, loaded in {:.2f} s", options.model.string(), engine->load_ms() / 1e3);
+  spdlog::debug("backend {}", engine->backend_description());
+  spdlog::debug("context of {} tokens", engine->ctx_size());
+  return engine;
+}
+
+// One generation in a session of its own. `stream`: where the text goes as it comes, or null.
+Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions options,
+             Progress& progress, std::string_view stage, TextStream* stream) {
+  const int room = engine.ctx_size() - static_cast<int>(prompt.size());
+  const int wanted = options.predict < 0 ? room : std::min(room, options.predict);
+  int written = 0;
+  options.progress = progress.callback(prompt.size());
+  const auto session = engine.create_session();
+  Run run;
+  run.result = session->generate(prompt, options, [&](const TokenEvent& event) {
+    if (stream != nullptr) {
+      progress.clear();
+      stream->write(event.text, event.drafted);
+    } else {
+      progress.update(stage, static_cast<double>(++written) / wanted, wanted);
+    }
+    return !interrupted();
+  });
+  progress.clear();
+  if (stream != nullptr) stream->finish();
+  run.load_ms = engine.load_ms();
+  run.seed = options.sampling.seed;
+  run.peak_rss_bytes = peak_rss_bytes();
+  spdlog::debug("{}: {}", stage, run.result.draft_choice);
+  return run;
+}
+
+// The same without drafts, silently; nullopt when it was interrupted.
+std::optional<Run> generate_plainly(Engine& engine, const std::vector<TokenId>& prompt,
+                                    GenerateOptions options, Progress& progress) {
+  options.draft_len = 0;
+  try {
+    Run run = generate(engine, prompt, options, progress, "baseline", nullptr);
+    if (!interrupted()) return run;
+  } catch (const Interrupted&) {
+    progress.clear();
+  }
+  return std::nullopt;
+}
+
+bool tints_text(const GenerateArgs& args) { return !args.json && use_color(args.color, stdout); }
+
+void print(const GenerateArgs& args, const std::string& text) {
+  if (args.quiet) return;
+  fmt::print(stderr, "{}{}", text, tints_text(args) ? legend(use_color(args.color, stderr)) : "");
+}
+
+int finish(const GenerateArgs& args, const Run& run) {
+  if (args.json) write_output(to_json(run).dump() + "\n");
+  print(args, summary(run));
+  return interrupted() ? kExitInterrupted : 0;
+}
+
+int finish(const GenerateArgs& args, const Run& run, const Run& baseline, bool comparable) {
+  const Comparison comparison(run, baseline, comparable);
+  if (args.json) write_output(to_json(run, baseline, comparison).dump() + "\n");
+  print(args, table(run, baseline, comparison));
+  if (comparable && !comparison.identical()) {
+    fail(ErrorKind::kInternal, "plain decoding gave other tokens, from token {} on",
+         *comparison.differs_from);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run(const GenerateArgs& args) {
+  const std::string text = read_prompt(args.prompt);
+  set_up_log(args);
+  catch_interrupts();
+  Progress progress(!args.quiet && is_terminal(stderr));
+  const auto engine = load(args, progress);
+
+  GenerateOptions options = args.generation;
+  options.sampling = resolve_sampling(args.sampling, engine->config().generation);
+  spdlog::debug("seed {}", options.sampling.seed);
+  const std::vector<TokenId> prompt = engine->tokenizer().encode(text, true);
+  TextStream stream(tints_text(args));
+  const Run run =
+      generate(*engine, prompt, options, progress, "decode", args.json ? nullptr : &stream);
+  if (!args.compare || interrupted()) return finish(args, run);
+
+  const auto baseline = generate_plainly(*engine, prompt, options, progress);
+  if (!baseline) return finish(args, run);
+  const bool comparable =
+      options.sampling.greedy() || options.spec_sampling == SpecSampling::kCoupled;
+  return finish(args, run, *baseline, comparable);
+}
+
+}  // namespace quantspec::cli

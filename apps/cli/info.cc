@@ -1,0 +1,136 @@
+// quantspec info
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "apps/cli/options.h"
+#include "apps/cli/output.h"
+#include "engine/engine.h"
+
+namespace quantspec::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Doublings up to what the model was made for, and the length that was asked for.
+std::vector<int> context_lengths(int max_positions, int wanted) {
+  std::vector<int> lengths = {max_positions};
+  for (int length = 2048; length < max_positions; length *= 4) lengths.push_back(length);
+  if (wanted > 0) lengths.push_back(wanted);
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  return lengths;
+}
+
+std::string_view name_of_rope(RopeConfig::Type type) {
+  switch (type) {
+    case RopeConfig::Type::kDefault:
+      return "default";
+    case RopeConfig::Type::kLinear:
+      return "linear";
+    case RopeConfig::Type::kDynamic:
+      return "dynamic";
+    case RopeConfig::Type::kLlama3:
+      return "llama3";
+    case RopeConfig::Type::kYarn:
+      return "yarn";
+    case RopeConfig::Type::kLongrope:
+      break;
+  }
+  return "longrope";
+}
+
+std::string yes_no(bool value) { return value ? "yes" : "no"; }
+
+std::string architecture(const std::string& model, const ModelReport& report) {
+  const ModelConfig& config = report.config;
+  std::string text = fmt::format("model        {}\n", model);
+  text += fmt::format("family       {}, {} weights\n", config.family, name_of(config.dtype));
+  text += fmt::format("layers       {} of {} channels, MLP {}\n", config.num_layers,
+                      config.hidden_size, config.intermediate_size);
+  text += fmt::format("attention    {} query heads and {} KV heads of {} channels\n",
+                      config.num_heads, config.num_kv_heads, config.head_dim);
+  text += fmt::format("             biases: qkv {}, output {}; query and key norms: {}\n",
+                      yes_no(config.qkv_bias), yes_no(config.output_bias), yes_no(config.qk_norm));
+  text += fmt::format("vocabulary   {} tokens, head tied to the embedding: {}\n", config.vocab_size,
+                      yes_no(config.tied_head));
+  text += fmt::format("positions    {}, RoPE {} with theta {:g}\n", config.max_positions,
+                      name_of_rope(config.rope.type), config.rope.theta);
+  text += fmt::format("KV cache     pages of {} tokens\n", report.page_size);
+  return text;
+}
+
+std::string plan_row(int context, const MemoryPlan& plan) {
+  const auto mb = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e6; };
+  return fmt::format("{:9} {:8.1f} {:8.1f} {:8.1f} {:7.1f} {:8.1f} {:9.1f} {:9.1f}\n", context,
+                     mb(plan.weights_bytes), mb(plan.draft_weights_bytes), mb(plan.kv_bytes),
+                     mb(plan.ring_bytes), mb(plan.prefill_bytes), mb(plan.total()),
+                     mb(plan.kv_fp16_bytes));
+}
+
+std::string memory_plan(const ModelReport& report) {
+  std::string text = "\nmemory plan, in MB, by tokens of context\n";
+  text += fmt::format("{:>9} {:>8} {:>8} {:>8} {:>7} {:>8} {:>9} {:>9}\n", "context", "weights",
+                      "drafts'", "KV", "ring", "prefill", "total", "fp16 KV");
+  for (const auto& [context, plan] : report.plans) text += plan_row(context, plan);
+  text += "KV, ring: the cache, quantized and recent; fp16 KV: for comparison, not used\n";
+  text += "drafts': weights that drafts read; prefill: while a prompt that long is read\n\n";
+  const double available = report.available_bytes / 1e6;
+  if (report.largest_context == 0) {
+    return text + fmt::format("the weights do not fit the {:.0f} MB that are free\n", available);
+  }
+  return text + fmt::format("fits         {} tokens of context in the {:.0f} MB that are free\n",
+                            report.largest_context, available);
+}
+
+Json to_json(const MemoryPlan& plan) {
+  return {{"weights_bytes", plan.weights_bytes}, {"draft_weights_bytes", plan.draft_weights_bytes},
+          {"kv_bytes", plan.kv_bytes},           {"ring_bytes", plan.ring_bytes},
+          {"prefill_bytes", plan.prefill_bytes}, {"total_bytes", plan.total()},
+          {"kv_fp16_bytes", plan.kv_fp16_bytes}};
+}
+
+Json to_json(const std::string& model, const ModelReport& report) {
+  const ModelConfig& config = report.config;
+  Json json = {{"model", model},
+               {"family", config.family},
+               {"dtype", name_of(config.dtype)},
+               {"num_layers", config.num_layers},
+               {"hidden_size", config.hidden_size},
+               {"intermediate_size", config.intermediate_size},
+               {"num_heads", config.num_heads},
+               {"num_kv_heads", config.num_kv_heads},
+               {"head_dim", config.head_dim},
+               {"vocab_size", config.vocab_size},
+               {"max_positions", config.max_positions},
+               {"rope_type", name_of_rope(config.rope.type)},
+               {"rope_theta", config.rope.theta},
+               {"tied_head", config.tied_head},
+               {"page_size", report.page_size},
+               {"available_bytes", report.available_bytes},
+               {"largest_context", report.largest_context},
+               {"plans", Json::array()}};
+  for (const auto& [context, plan] : report.plans) {
+    Json entry = {{"context", context}};
+    entry.update(to_json(plan));
+    json["plans"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+}  // namespace
+
+int run(const InfoArgs& args) {
+  const int max_positions = load_config(args.engine.model).max_positions;
+  const auto contexts = context_lengths(max_positions, args.engine.ctx_size);
+  const ModelReport report = report_model(args.engine, contexts);
+  const std::string model = args.engine.model.string();
+  write_output(args.json ? to_json(model, report).dump() + "\n"
+                         : architecture(model, report) + memory_plan(report));
+  return 0;
+}
+
+}  // namespace quantspec::cli

@@ -1,0 +1,71 @@
+// quantspec: see options.cc for what it can do. Errors become exit codes here, and only here.
+#include <fmt/format.h>
+
+#include <new>
+#include <string_view>
+
+#include "apps/cli/interrupt.h"
+#include "apps/cli/options.h"
+#include "apps/cli/output.h"
+#include "base/error.h"
+
+namespace quantspec::cli {
+
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+int report_failure(std::string_view message) {
+  fmt::print(stderr, "quantspec: error: {}\n", message);
+  return kExitFailure;
+}
+
+int report_usage(std::string_view message, std::string_view command) {
+  report_failure(message);
+  const bool known = command == "generate" || command == "info" || command == "tokenize";
+  fmt::print(stderr, "try quantspec {}{}--help\n", known ? command : "", known ? " " : "");
+  return kExitUsage;
+}
+
+int report_bug(std::string_view message) {
+  report_failure(message);
+  fmt::print(stderr, "this is a bug in quantspec; please report it with the command you ran\n");
+  return kExitFailure;
+}
+
+int report_error(const Error& error, std::string_view command) {
+  // A message that begins with a flag is about what was typed.
+  const std::string_view message = error.what();
+  if (error.kind() == ErrorKind::kInvalidRequest && message.starts_with("--")) {
+    return report_usage(message, command);
+  }
+  return error.kind() == ErrorKind::kInternal ? report_bug(message) : report_failure(message);
+}
+
+int run_command_line(int argc, char** argv) {
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  try {
+    const auto parsed = parse_command_line(argc, argv);
+    return parsed ? std::visit([](const auto& args) { return run(args); }, *parsed) : 0;
+  } catch (const UsageError& error) {
+    return report_usage(error.what(), command);
+  } catch (const Interrupted&) {
+    fmt::print(stderr, "quantspec: interrupted\n");
+    return kExitInterrupted;
+  } catch (const BrokenPipe&) {
+    return kExitBrokenPipe;
+  } catch (const Error& error) {
+    return report_error(error, command);
+  } catch (const std::bad_alloc&) {
+    return report_failure("out of memory; a smaller --ctx-size needs less");
+  } catch (const std::exception& error) {
+    return report_bug(error.what());
+  }
+}
+
+}  // namespace
+
+}  // namespace quantspec::cli
+
+int main(int argc, char** argv) { return quantspec::cli::run_command_line(argc, argv); }

@@ -1,0 +1,290 @@
+#include "apps/cli/options.h"
+
+#include <cstdlib>
+#include <sstream>
+#include <utility>
+
+#include "apps/cli/option_values.h"
+#include "apps/cli/output.h"
+#include "base/error.h"
+
+namespace quantspec::cli {
+
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+void add_draft_len(CLI::App& app, std::optional<int>& target) {
+  add_value(app, "--draft-len", "auto|N",
+            "tokens to draft each round, 0 to 16; 0: no speculation\n"
+            "(default: auto, what measures fastest, again and again)",
+            [&target](const std::string& text) {
+              target = parse_number<int>(text);
+              const bool fits = target && *target >= 0 && *target <= DraftControl::kMaxDraftLen;
+              if (fits || text == "auto") return;
+              throw UsageError(fmt::format("--draft-len '{}': must be auto or from 0 to {}", text,
+                                           DraftControl::kMaxDraftLen));
+            });
+}
+
+// --- groups of options ---------------------------------------------------------------------------
+
+void add_model(CLI::App& app, std::filesystem::path& model) {
+  add_value(app, "-m,--model", "DIR",
+            "model folder, as from Hugging Face (default:\n"
+            "$QUANTSPEC_MODEL, else the bundled pg-24m)",
+            [&model](const std::string& text) { model = text; })
+      ->group("Model");
+}
+
+void add_engine(CLI::App& app, EngineOptions& engine) {
+  app.option_defaults()->group("Model");
+  add_int(app, "-c,--ctx-size", "N", "tokens of prompt and text (default: as the model says)",
+          engine.ctx_size, 1);
+  add_int(app, "--page-size", "N",
+          "tokens of a page of the cache: 32, 64, 128 or 256\n"
+          "(default: 64 for heads of 64 channels, else 128)",
+          engine.page_size, 1);
+  add_choice<DraftWeights>(app, "--draft-weights", "W",
+                           "bits of the weights that drafts read: auto, 4, 8 or\n"
+                           "full (default: auto, 4 or 8 round by round)",
+                           {{"auto", DraftWeights::kAuto},
+                            {"4", DraftWeights::kUpper},
+                            {"8", DraftWeights::kBoth},
+                            {"full", DraftWeights::kFull}},
+                           engine.draft_weights);
+  add_choice<std::string>(app, "--backend", "NAME",
+                          "auto, cpu, or reference, which is exact and very slow\n"
+                          "(default: auto, the fastest that is there)",
+                          {{"auto", "auto"}, {"cpu", "cpu"}, {"reference", "reference"}},
+                          engine.backend);
+}
+
+void add_prompt(CLI::App& app, PromptArgs& prompt, const std::string& what) {
+  app.option_defaults()->group("Prompt");
+  add_value(app, "-p,--prompt", "TEXT", what,
+            [&prompt](const std::string& value) { prompt.text = value; });
+  add_value(app, "-f,--file", "FILE",
+            "read it from a file (default: standard input); one\n"
+            "newline at its end is dropped",
+            [&prompt](const std::string& value) { prompt.file = value; });
+}
+
+void add_sampling(CLI::App& app, SamplingArgs& sampling) {
+  app.option_defaults()->group(
+      "Sampling (defaults: the model's generation_config.json, where it says)");
+  add_float(app, "--temp", "temperature; 0: always the likeliest (default: 0.8)",
+            sampling.temperature);
+  add_int(app, "--top-k", "N", "only the N likeliest tokens; 0: off (default: 40)", sampling.top_k,
+          0);
+  add_float(app, "--top-p", "only the likeliest, up to this share; 1: off (0.95)", sampling.top_p);
+  add_float(app, "--min-p", "only those within this share of the best; 0: off (0.05)",
+            sampling.min_p);
+  add_float(app, "--repeat-penalty", "weakens the last 64 tokens; 1: off (default: 1)",
+            sampling.repeat_penalty);
+  add_value(app, "-s,--seed", "N",
+            "of the random numbers (default: another each time,\n"
+            "shown by -v and in --json). With rejection sampling and\n"
+            "a chosen draft length, timing also shapes the text",
+            [&sampling](const std::string& text) {
+              sampling.seed = parse_number<std::uint64_t>(text);
+              if (!sampling.seed) {
+                throw UsageError(
+                    fmt::format("--seed '{}': must be a whole number from 0 to 2^64 - 1", text));
+              }
+            });
+}
+
+void add_generation(CLI::App& app, GenerateArgs& args) {
+  app.option_defaults()->group("Length and end");
+  add_int(app, "-n,--predict", "N", "tokens to write; -1: until the end (default: 256)",
+          args.generation.predict, -1, kNoLimit, 0);
+  app.add_option("--stop", args.generation.stop, "end before this text; may be given again")
+      ->option_text("TEXT")
+      ->allow_extra_args(false);
+  app.add_flag("--ignore-eos", args.generation.ignore_eos, "go on after the model's end of text");
+}
+
+void add_speculation(CLI::App& app, GenerateArgs& args, std::optional<SpecSampling>& mode) {
+  app.option_defaults()->group("Speculation");
+  add_draft_len(app, args.generation.draft_len);
+  add_choice<SpecSampling>(
+      app, "--spec-sampling", "HOW",
+      "rejection: the text has the model's distribution;\n"
+      "coupled: and is, for a seed, what plain decoding writes\n"
+      "(default: rejection; with --compare: coupled)",
+      {{"rejection", SpecSampling::kRejection}, {"coupled", SpecSampling::kCoupled}}, mode);
+  app.add_flag("--compare", args.compare, "then decode plainly too, and print both side by side");
+}
+
+void add_output(CLI::App& app, GenerateArgs& args) {
+  app.option_defaults()->group("Output");
+  app.add_flag("--json", args.json, "print one JSON object at the end instead of the text");
+  add_choice<Color>(
+      app, "--color", "WHEN",
+      "tint drafted text: auto, always or never (default:\nauto, on a terminal without $NO_COLOR)",
+      {{"auto", Color::kAuto}, {"always", Color::kAlways}, {"never", Color::kNever}}, args.color);
+  app.add_flag("-q,--quiet", args.quiet, "nothing on standard error but errors");
+  app.add_flag("-v,--verbose", args.verbose, "say what is chosen, and why");
+}
+
+// --- subcommands ---------------------------------------------------------------------------------
+
+CLI::App* add_command(CLI::App& app, const char* name, const char* what) {
+  CLI::App* command = app.add_subcommand(name, what);
+  command->set_help_flag();                             // it comes back at the end of the list
+  command->option_defaults()->disable_flag_override();  // --json=x is an error
+  return command;
+}
+
+void finish_command(CLI::App& command, const char* examples) {
+  command.option_defaults()->group("Output");
+  command.set_help_flag("-h,--help", "print this and exit")->group("Output");
+  command.footer(examples);
+}
+
+void add_generate(CLI::App& app, GenerateArgs& args, std::optional<SpecSampling>& mode) {
+  CLI::App* command = add_command(app, "generate", "Continue a text.");
+  args.generation.predict = 256;
+  add_prompt(*command, args.prompt, "the text to continue");
+  add_model(*command, args.engine.model);
+  add_engine(*command, args.engine);
+  add_int(*command, "-t,--threads", "N", "threads (default: the physical cores)",
+          args.engine.num_threads, 1, kMaxThreads);
+  add_generation(*command, args);
+  add_sampling(*command, args.sampling);
+  add_speculation(*command, args, mode);
+  add_output(*command, args);
+  finish_command(*command,
+                 "Examples:\n"
+                 "  quantspec generate -p 'It was a dark night' -n 100\n"
+                 "  quantspec generate -f book.txt --compare\n"
+                 "  cat book.txt | quantspec generate --temp 0 --json > out.json\n\n"
+                 "The text goes to standard output, everything else to standard error.\n"
+                 "Exit code: 0, 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C.");
+}
+
+void add_info(CLI::App& app, InfoArgs& args) {
+  CLI::App* command = add_command(app, "info", "Print what a model is, and what memory it needs.");
+  add_model(*command, args.engine.model);
+  add_engine(*command, args.engine);
+  command->option_defaults()->group("Output");
+  command->add_flag("--json", args.json, "print one JSON object");
+  finish_command(*command,
+                 "Examples:\n"
+                 "  quantspec info -m ~/models/Llama-3.2-1B\n"
+                 "  quantspec info -c 100000 --draft-weights 4");
+}
+
+void add_tokenize(CLI::App& app, TokenizeArgs& args) {
+  CLI::App* command = add_command(app, "tokenize", "Print the tokens of a text.");
+  add_prompt(*command, args.prompt, "the text");
+  add_model(*command, args.model);
+  command->option_defaults()->group("Output");
+  command->add_flag("--ids", args.only_ids, "only the ids, on one line");
+  command->add_flag("--json", args.json, "print one JSON object");
+  command->add_flag("--no-bos", args.no_bos, "without what is put around a text, such as BOS");
+  finish_command(*command,
+                 "Examples:\n"
+                 "  quantspec tokenize -p 'It was a dark night'\n"
+                 "  quantspec tokenize -f book.txt --ids > ids.txt");
+}
+
+// --- the whole -----------------------------------------------------------------------------------
+
+// The bundled model: beside the build folder of a source tree, or under an install prefix.
+std::filesystem::path default_model() {
+  const char* wanted = std::getenv("QUANTSPEC_MODEL");
+  if (wanted != nullptr && *wanted != '\0') return wanted;
+  std::error_code error;
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* place :
+       {"../models/pg-24m", "../../models/pg-24m", "../share/quantspec/models/pg-24m"}) {
+    const auto model = (folder / place).lexically_normal();
+    if (std::filesystem::is_directory(model, error)) return model;
+  }
+  fail(ErrorKind::kInvalidRequest,
+       "no model: the bundled pg-24m is not beside {}; give a folder with -m DIR or in "
+       "QUANTSPEC_MODEL",
+       folder.string());
+}
+
+constexpr std::pair<const char*, const char*> kExclusive[] = {
+    {"--prompt", "--file"}, {"--quiet", "--verbose"}, {"--ids", "--json"}};
+
+void refuse_both(const CLI::App& command, const char* one, const char* other) {
+  for (const char* option : {one, other}) {
+    const CLI::Option* known = command.get_option_no_throw(option);
+    if (known == nullptr || known->count() == 0) return;
+  }
+  throw UsageError(fmt::format("{} and {} exclude each other", one, other));
+}
+
+// The help or the version.
+std::string answer(const CLI::App& app, const CLI::Success& asked) {
+  std::ostringstream out;
+  app.exit(asked, out);
+  std::string text = out.str();
+  for (std::size_t at; (at = text.find("\n\n\n")) != std::string::npos;) text.erase(at, 1);
+  if (!text.ends_with('\n')) text += '\n';
+  return text;
+}
+
+// What CLI11 found wrong, in our words where its own are not plain.
+std::string describe(const CLI::App& app, const CLI::ParseError& error) {
+  const bool wants_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  const bool has_extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  const auto unknown = app.remaining(true);
+  if ((wants_command || has_extras) && !unknown.empty()) {
+    return fmt::format("unknown {} '{}'", unknown.front().starts_with('-') ? "option" : "argument",
+                       unknown.front());
+  }
+  return wants_command ? "a subcommand is needed: generate, info or tokenize" : error.what();
+}
+
+template <typename Args>
+Command with_model(Args& args, std::filesystem::path& model) {
+  if (model.empty()) model = default_model();
+  return std::move(args);
+}
+
+}  // namespace
+
+std::optional<Command> parse_command_line(int argc, char** argv) {
+  GenerateArgs generate;
+  InfoArgs info;
+  TokenizeArgs tokenize;
+  std::optional<SpecSampling> spec_sampling;
+
+  CLI::App app("Runs language models, long texts above all; the model drafts for itself.");
+  app.name("quantspec");
+  app.get_formatter()->column_width(24);
+  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
+  app.set_help_flag("-h,--help", "print this and exit");
+  app.set_version_flag("--version", "quantspec " QUANTSPEC_VERSION, "print the version and exit");
+  app.require_subcommand(1);
+  app.footer(
+      "Example:\n  quantspec generate -p 'It was a dark night'\n\n"
+      "quantspec COMMAND --help tells more.");
+  add_generate(app, generate, spec_sampling);
+  add_info(app, info);
+  add_tokenize(app, tokenize);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {
+    write_output(answer(app, asked));
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(describe(app, error));
+  }
+  for (const auto& [one, other] : kExclusive)
+    refuse_both(*app.get_subcommands().front(), one, other);
+  if (app.got_subcommand("info")) return with_model(info, info.engine.model);
+  if (app.got_subcommand("tokenize")) return with_model(tokenize, tokenize.model);
+  resolve_sampling(generate.sampling, {}).validate();
+  generate.generation.spec_sampling =
+      spec_sampling.value_or(generate.compare ? SpecSampling::kCoupled : SpecSampling::kRejection);
+  return with_model(generate, generate.engine.model);
+}
+
+}  // namespace quantspec::cli

@@ -1,0 +1,73 @@
+// What can be typed after `quantspec`, and what comes of it: one struct of arguments for each
+// subcommand, with all values checked as far as that is possible without the model.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <variant>
+
+#include "apps/cli/prompt.h"
+#include "apps/cli/terminal.h"
+#include "engine/engine.h"
+
+namespace quantspec::cli {
+
+// The command line makes no sense: exit code 2 and a hint to --help. One line, as Error's.
+class UsageError : public std::runtime_error {
+ public:
+  explicit UsageError(const std::string& message) : std::runtime_error(message) {}
+};
+
+// What was typed.
+struct SamplingArgs {
+  std::optional<float> temperature;
+  std::optional<int> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repeat_penalty;
+  std::optional<std::uint64_t> seed;  // random
+};
+
+// What was typed, else what the model's authors say, else llama.cpp's defaults.
+SamplingParams resolve_sampling(const SamplingArgs& args, const GenerationDefaults& model);
+
+struct GenerateArgs {
+  EngineOptions engine;
+  PromptArgs prompt;
+  GenerateOptions generation;  // without its sampling, which needs the model
+  SamplingArgs sampling;
+  bool compare = false;
+  bool json = false;
+  Color color = Color::kAuto;
+  bool quiet = false;
+  bool verbose = false;
+};
+
+struct InfoArgs {
+  EngineOptions engine;
+  bool json = false;
+};
+
+struct TokenizeArgs {
+  std::filesystem::path model;
+  PromptArgs prompt;
+  bool only_ids = false;
+  bool no_bos = false;
+  bool json = false;
+};
+
+using Command = std::variant<GenerateArgs, InfoArgs, TokenizeArgs>;
+
+// nullopt: help or the version was asked for, and printed. Throws UsageError, or Error(
+// kInvalidRequest) of a message that begins with the flag; and Error when there is no model.
+std::optional<Command> parse_command_line(int argc, char** argv);
+
+// Each returns the exit code. Errors are thrown.
+int run(const GenerateArgs& args);
+int run(const InfoArgs& args);
+int run(const TokenizeArgs& args);
+
+}  // namespace quantspec::cli

@@ -1,0 +1,33 @@
+#include "apps/cli/output.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "apps/cli/terminal.h"
+#include "base/error.h"
+
+namespace quantspec::cli {
+
+void write_output(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (written && std::fflush(stdout) == 0) return;
+  if (errno == EPIPE) throw BrokenPipe();
+  fail(ErrorKind::kInvalidRequest, "cannot write to standard output: {}", std::strerror(errno));
+}
+
+void TextStream::write(std::string_view text, bool drafted) {
+  if (text.empty()) return;
+  line_open_ = !text.ends_with('\n');
+  if (drafted && color_) {
+    write_output(fmt::format("{}{}{}", kTint, text, kReset));
+  } else {
+    write_output(text);
+  }
+}
+
+void TextStream::finish() {
+  if (line_open_ && is_terminal(stdout)) write_output("\n");
+}
+
+}  // namespace quantspec::cli

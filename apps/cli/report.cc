@@ -1,0 +1,177 @@
+#include "apps/cli/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/cli/terminal.h"
+
+namespace quantspec::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Rates by position in the draft, up to the deepest that was drafted.
+Json accepted_per_position(const RoundStats& stats) {
+  Json rates = Json::array();
+  for (std::size_t i = 0; i < stats.drafted_at.size() && stats.drafted_at[i] > 0; ++i) {
+    rates.push_back(static_cast<double>(stats.accepted_at[i]) / stats.drafted_at[i]);
+  }
+  return rates;
+}
+
+// All that the cache holds: pages and ring.
+std::size_t cache_bytes(const Run& run) {
+  return run.result.memory.kv_bytes + run.result.memory.ring_bytes;
+}
+
+std::string describe_end(const GenerateResult& result) {
+  switch (result.stop_reason) {
+    case StopReason::kEos:
+      return "the model ended the text";
+    case StopReason::kStop:
+      return "a stop text came";
+    case StopReason::kLength:
+      return "as many tokens as were asked for";
+    case StopReason::kContext:
+      return "the context is full (--ctx-size)";
+    case StopReason::kCancelled:
+      break;
+  }
+  return "interrupted";
+}
+
+std::string acceptance(const RoundStats& stats) {
+  if (stats.drafted == 0) return "-";
+  return fmt::format("{:.1f}% ({}/{})", 100 * stats.acceptance_rate(), stats.accepted,
+                     stats.drafted);
+}
+
+std::string row(std::string_view label, std::string_view plain, std::string_view speculative) {
+  return fmt::format("{:20} {:>16} {:>20}\n", label, plain, speculative);
+}
+
+std::string verdict(const Comparison& comparison) {
+  if (!comparison.comparable) {
+    return "not comparable (rejection sampling keeps the\n"
+           "  distribution, not the tokens; --spec-sampling coupled does)";
+  }
+  if (comparison.identical()) return "yes";
+  return fmt::format("no, from token {} on", *comparison.differs_from);
+}
+
+}  // namespace
+
+Comparison::Comparison(const Run& speculative, const Run& plain, bool comparable)
+    : comparable(comparable) {
+  const auto& a = speculative.result.tokens;
+  const auto& b = plain.result.tokens;
+  const auto [at, unused] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  if (a != b) differs_from = at - a.begin();
+}
+
+double speed_up(const Run& speculative, const Run& plain) {
+  const double base = plain.result.timings.decode_tokens_per_second;
+  return base > 0 ? speculative.result.timings.decode_tokens_per_second / base : 0.0;
+}
+
+std::string megabytes(std::size_t bytes) { return fmt::format("{:.1f} MB", bytes / 1e6); }
+
+Json to_json(const Run& run) {
+  const GenerateResult& result = run.result;
+  const Timings& timings = result.timings;
+  const RoundStats& stats = result.speculation;
+  const MemoryPlan& memory = result.memory;
+  return {{"text", result.text},
+          {"tokens", result.tokens},
+          {"prompt_tokens", result.prompt_tokens},
+          {"predicted_tokens", result.tokens.size()},
+          {"stop_reason", name_of(result.stop_reason)},
+          {"seed", run.seed},
+          {"timings",
+           {{"load_ms", run.load_ms},
+            {"prefill_ms", timings.prefill_ms},
+            {"decode_ms", timings.decode_ms},
+            {"prefill_tokens_per_second", timings.prefill_tokens_per_second},
+            {"decode_tokens_per_second", timings.decode_tokens_per_second}}},
+          {"speculation",
+           {{"rounds", stats.rounds},
+            {"draft_n", stats.drafted},
+            {"draft_n_accepted", stats.accepted},
+            {"acceptance_rate", stats.acceptance_rate()},
+            {"acceptance_per_token", stats.acceptance_per_token()},
+            {"tokens_per_round", stats.tokens_per_round()},
+            {"draft_len_mean", stats.draft_len_mean()},
+            {"accepted_per_position", accepted_per_position(stats)},
+            {"draft_choice", result.draft_choice}}},
+          {"memory",
+           {{"weights_bytes", memory.weights_bytes},
+            {"draft_weights_bytes", memory.draft_weights_bytes},
+            {"kv_bytes", memory.kv_bytes},
+            {"ring_bytes", memory.ring_bytes},
+            {"kv_fp16_bytes", memory.kv_fp16_bytes},
+            {"peak_rss_bytes", run.peak_rss_bytes}}}};
+}
+
+Json to_json(const Run& run, const Run& baseline, const Comparison& comparison) {
+  Json json = to_json(run);
+  json["baseline"] = to_json(baseline);
+  json["speedup"] = speed_up(run, baseline);
+  json["identical"] = comparison.comparable ? Json(comparison.identical()) : Json(nullptr);
+  return json;
+}
+
+std::string summary(const Run& run) {
+  const GenerateResult& result = run.result;
+  const Timings& timings = result.timings;
+  const RoundStats& stats = result.speculation;
+  std::string text = fmt::format(
+      "\nprefill  {} tokens in {:.2f} s, {:.1f} tokens/s\n"
+      "decode   {} tokens in {:.2f} s, {:.1f} tokens/s\n",
+      result.prompt_tokens, timings.prefill_ms / 1e3, timings.prefill_tokens_per_second,
+      result.tokens.size(), timings.decode_ms / 1e3, timings.decode_tokens_per_second);
+  if (stats.drafted > 0) {
+    text += fmt::format("drafts   {} accepted, {:.2f} tokens per round, mean draft length {:.1f}\n",
+                        acceptance(stats), stats.tokens_per_round(), stats.draft_len_mean());
+  } else {
+    text += "drafts   none\n";
+  }
+  text += fmt::format("memory   KV cache {}; in fp16 it would take {}\n",
+                      megabytes(cache_bytes(run)), megabytes(result.memory.kv_fp16_bytes));
+  text += fmt::format("end      {}\n", describe_end(result));
+  return text;
+}
+
+std::string table(const Run& run, const Run& baseline, const Comparison& comparison) {
+  const auto each = [&](std::string_view label, auto value) {
+    return row(label, value(baseline), value(run));
+  };
+  const auto number = [](double value) { return fmt::format("{:.2f}", value); };
+  const auto speed = [](double value) { return fmt::format("{:.1f}", value); };
+  std::string text =
+      fmt::format("\n{} tokens of prompt, {} written; end: {}\n\n", run.result.prompt_tokens,
+                  run.result.tokens.size(), describe_end(run.result));
+  text += row("", "plain", "self-speculative");
+  text += each("prefill tokens/s",
+               [&](const Run& r) { return speed(r.result.timings.prefill_tokens_per_second); });
+  text += each("decode tokens/s",
+               [&](const Run& r) { return speed(r.result.timings.decode_tokens_per_second); });
+  text += row("speed-up", "1.00x", fmt::format("{:.2f}x", speed_up(run, baseline)));
+  text += each("acceptance", [](const Run& r) { return acceptance(r.result.speculation); });
+  text += each("tokens per round",
+               [&](const Run& r) { return number(r.result.speculation.tokens_per_round()); });
+  text += each("mean draft length",
+               [&](const Run& r) { return number(r.result.speculation.draft_len_mean()); });
+  text += each("KV cache", [](const Run& r) { return megabytes(cache_bytes(r)); });
+  text += each("KV cache in fp16",
+               [](const Run& r) { return megabytes(r.result.memory.kv_fp16_bytes); });
+  return text + fmt::format("identical output: {}\n", verdict(comparison));
+}
+
+std::string legend(bool color) {
+  return fmt::format("colour   {}green{}: drafted and accepted; plain: the target's own\n",
+                     color ? kTint : "", color ? kReset : "");
+}
+
+}  // namespace quantspec::cli

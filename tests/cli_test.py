@@ -1,0 +1,480 @@
+#!/usr/bin/env python3
+"""End-to-end tests of the command line. Usage: cli_test.py BINARY [unittest arguments]
+
+Runs the binary on the bundled model with short texts. Standard library only.
+"""
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+BINARY = None
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / "models" / "pg-24m"
+PROMPT = "It was a dark and stormy night, and the old lighthouse"
+
+RUN_KEYS = ["text", "tokens", "prompt_tokens", "predicted_tokens", "stop_reason", "seed", "timings",
+            "speculation", "memory"]
+TIMINGS_KEYS = ["load_ms", "prefill_ms", "decode_ms", "prefill_tokens_per_second",
+                "decode_tokens_per_second"]
+SPECULATION_KEYS = ["rounds", "draft_n", "draft_n_accepted", "acceptance_rate",
+                    "acceptance_per_token", "tokens_per_round", "draft_len_mean",
+                    "accepted_per_position", "draft_choice"]
+MEMORY_KEYS = ["weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes", "kv_fp16_bytes",
+               "peak_rss_bytes"]
+
+
+def environment(**changes):
+    base = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "QUANTSPEC_MODEL")}
+    return {**base, **changes}
+
+
+def quantspec(*args, stdin="", env=None):
+    """Runs the binary; standard input is a pipe, never a terminal."""
+    return subprocess.run([BINARY, *args], input=stdin.encode(), capture_output=True, timeout=120,
+                          env=env or environment())
+
+
+def generate(*args, **kwargs):
+    # One thread: other tests run beside this one, and threads that wait for each other suffer most.
+    return quantspec("generate", "-c", "1024", "-t", "1", *args, **kwargs)
+
+
+def generate_json(*args):
+    done = generate("--json", *args)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr.decode())
+    return json.loads(done.stdout)
+
+
+class Folder:
+    """A copy of the model folder, to be broken. The weights are a link until they are touched."""
+
+    def __enter__(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.path = Path(self.temporary.name) / "model"
+        self.path.mkdir()
+        for file in MODEL.iterdir():
+            (self.path / file.name).symlink_to(file)
+        return self.path
+
+    def __exit__(self, *_):
+        self.temporary.cleanup()
+
+
+def replace(path, content):
+    path.unlink()
+    path.write_bytes(content)
+
+
+class CliTest(unittest.TestCase):
+    def check_error(self, done, code, *words):
+        """One clear line (and for usage errors a hint), nothing on standard output."""
+        lines = done.stderr.decode().splitlines()
+        self.assertEqual(done.returncode, code, lines)
+        self.assertEqual(done.stdout, b"")
+        self.assertRegex(lines[0], r"^quantspec: error: \S")
+        self.assertEqual(len(lines), 2 if code == 2 else 1, lines)
+        if code == 2:
+            self.assertRegex(lines[1], r"^try quantspec (\w+ )?--help$")
+        for word in words:
+            self.assertIn(word, lines[0])
+
+
+class Usage(CliTest):
+    def test_version(self):
+        done = quantspec("--version")
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stdout.decode(), r"^quantspec \d+\.\d+\.\d+\n$")
+
+    def test_help_fits_80_columns(self):
+        for args in [[], ["generate"], ["info"], ["tokenize"]]:
+            done = quantspec(*args, "--help")
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            self.assertIn("Example", done.stdout.decode())
+            for line in done.stdout.decode().splitlines():
+                self.assertLessEqual(len(line), 80, line)
+
+    def test_help_names_every_option(self):
+        text = quantspec("generate", "--help").stdout.decode()
+        for option in ("--model --prompt --file --predict --ctx-size --threads --temp --top-k "
+                       "--top-p --min-p --repeat-penalty --seed --stop --ignore-eos --draft-len "
+                       "--draft-weights --spec-sampling --page-size --backend --compare --json "
+                       "--color --quiet --verbose --help").split():
+            self.assertIn(option, text)
+
+    def test_what_cannot_be_is_refused_with_code_2(self):
+        wrong = [
+            (["--drft-len", "3"], "--drft-len"),
+            (["stray"], "stray"),
+            (["--json=no"], "json"),
+            (["--temp", "-1"], "--temp"),
+            (["--temp", "nan"], "--temp"),
+            (["--temp", "inf"], "--temp"),
+            (["--temp", "0.5x"], "--temp"),
+            (["--top-p", "0"], "--top-p"),
+            (["--top-p", "1.5"], "--top-p"),
+            (["--min-p", "-0.1"], "--min-p"),
+            (["--top-k", "-1"], "--top-k"),
+            (["--repeat-penalty", "0"], "--repeat-penalty"),
+            (["--seed", "-1"], "--seed"),
+            (["--seed", "18446744073709551616"], "--seed"),
+            (["--draft-len", "99"], "--draft-len"),
+            (["--draft-len", "17"], "from 0 to 16"),
+            (["--draft-len", "-1"], "--draft-len"),
+            (["--draft-weights", "5"], "auto, 4, 8, full"),
+            (["--spec-sampling", "x"], "rejection, coupled"),
+            (["--page-size", "7"], "--page-size"),
+            (["--backend", "x"], "auto, cpu, reference"),
+            (["--color", "x"], "auto, always, never"),
+            (["-n", "0"], "--predict"),
+            (["-n", "-2"], "--predict"),
+            (["-n", "1e3"], "--predict"),
+            (["-n", "99999999999"], "--predict"),
+            (["-n"], "--predict"),
+            (["-c", "0"], "--ctx-size"),
+            (["-c", "2000000000"], "--ctx-size"),
+            (["-t", "0"], "--threads"),
+            (["-t", "two"], "--threads"),
+            (["-q", "-v"], "--quiet"),
+            (["-f", "x.txt"], "--file"),
+            (["--stop"], "--stop"),
+        ]
+        for args, word in wrong:
+            with self.subTest(args=args):
+                self.check_error(quantspec("generate", "-p", PROMPT, *args), 2, word)
+
+    def test_a_subcommand_is_needed(self):
+        self.check_error(quantspec(), 2, "generate, info or tokenize")
+        self.check_error(quantspec("genrate"), 2, "genrate")
+
+    def test_a_prompt_is_needed(self):
+        self.check_error(quantspec("generate", "-p", ""), 2, "empty")
+        self.check_error(quantspec("generate", stdin=""), 2, "empty")
+        master, slave = pty.openpty()
+        done = subprocess.run([BINARY, "generate"], stdin=slave, capture_output=True, timeout=60,
+                              env=environment())
+        os.close(master)
+        os.close(slave)
+        self.check_error(done, 2, "no prompt", "-p")
+
+
+class BadInput(CliTest):
+    def test_missing_prompt_file(self):
+        self.check_error(quantspec("generate", "-f", "/nonexistent/x.txt"), 1, "/nonexistent/x.txt")
+
+    def test_missing_model_folder(self):
+        done = quantspec("generate", "-m", "/nonexistent", "-p", PROMPT)
+        self.check_error(done, 1, "/nonexistent")
+
+    def test_model_folder_without_tokenizer(self):
+        with Folder() as model:
+            (model / "tokenizer.model").unlink()
+            done = quantspec("generate", "-m", str(model), "-p", PROMPT)
+            self.check_error(done, 1, str(model), "tokenizer")
+
+    def test_truncated_weights(self):
+        with Folder() as model:
+            weights = model / "model.safetensors"
+            replace(weights, (MODEL / "model.safetensors").read_bytes()[:1_000_000])
+            done = quantspec("generate", "-m", str(model), "-p", PROMPT)
+            self.check_error(done, 1, "model.safetensors")
+
+    def test_broken_config(self):
+        with Folder() as model:
+            replace(model / "config.json", b'{"model_type": "llama", ')
+            done = quantspec("generate", "-m", str(model), "-p", PROMPT)
+            self.check_error(done, 1, "config.json", "JSON")
+
+    def test_prompt_longer_than_the_context(self):
+        done = quantspec("generate", "-p", PROMPT, "-c", "8")
+        self.check_error(done, 1, "context", "8")
+
+    def test_context_that_cannot_fit_in_memory(self):
+        done = quantspec("generate", "-p", PROMPT, "-c", "200000000", "-q")
+        self.check_error(done, 1, "200000000", "the largest that fits is --ctx-size")
+
+    def test_standard_output_that_cannot_be_written(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([BINARY, "generate", "-q", "-t", "1", "-p", PROMPT], stdout=full,
+                                  stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"No space left", done.stderr)
+
+    def test_reader_that_goes_away_ends_it_quietly(self):
+        for reset_sigpipe in (True, False):  # False: SIGPIPE stays ignored, as Python has it
+            process = subprocess.Popen([BINARY, "generate", "-q", "-t", "1", "-p", PROMPT],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       restore_signals=reset_sigpipe)
+            process.stdout.read(1)
+            process.stdout.close()
+            self.assertIn(process.wait(timeout=60), (-signal.SIGPIPE, 128 + signal.SIGPIPE))
+            self.assertEqual(process.stderr.read(), b"")
+            process.stderr.close()
+
+
+class Generate(CliTest):
+    def test_standard_output_carries_only_the_text(self):
+        args = ["-p", PROMPT, "-n", "16", "--temp", "0"]
+        done = generate(*args)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.decode(), generate_json(*args)["text"])
+        self.assertIn(b"tokens/s", done.stderr)
+        self.assertNotIn(b"\x1b", done.stdout + done.stderr)
+        self.assertNotIn(b"\r", done.stderr)
+        for line in done.stderr.decode().splitlines():
+            self.assertLessEqual(len(line), 80)
+
+    def test_json_has_the_documented_keys(self):
+        run = generate_json("-p", PROMPT, "-n", "12", "-s", "5", "--draft-len", "3")
+        self.check_run(run)
+        self.assertEqual(list(run), RUN_KEYS)
+        self.assertEqual(run["seed"], 5)
+        self.assertEqual(run["predicted_tokens"], 12)
+        self.assertEqual(run["stop_reason"], "length")
+
+    def check_run(self, run):
+        self.assertEqual(list(run["timings"]), TIMINGS_KEYS)
+        self.assertEqual(list(run["speculation"]), SPECULATION_KEYS)
+        self.assertEqual(list(run["memory"]), MEMORY_KEYS)
+        self.assertIsInstance(run["text"], str)
+        self.assertEqual(len(run["tokens"]), run["predicted_tokens"])
+        self.assertGreater(run["prompt_tokens"], 0)
+        for group in (run["timings"], run["memory"]):
+            for key, value in group.items():
+                self.assertGreaterEqual(value, 0, key)
+        speculation = run["speculation"]
+        self.assertLessEqual(speculation["draft_n_accepted"], speculation["draft_n"])
+        self.assertLessEqual(len(speculation["accepted_per_position"]), 16)
+        for rate in speculation["accepted_per_position"]:
+            self.assertTrue(0 <= rate <= 1)
+
+    def test_compare(self):
+        done = generate("--compare", "--json", "-p", PROMPT, "-n", "24", "-s", "3", "--draft-len",
+                        "4")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        run = json.loads(done.stdout)
+        self.assertEqual(list(run), RUN_KEYS + ["baseline", "speedup", "identical"])
+        self.check_run(run)
+        self.check_run(run["baseline"])
+        self.assertIs(run["identical"], True)  # --compare implies coupled sampling
+        self.assertEqual(run["tokens"], run["baseline"]["tokens"])
+        self.assertEqual(run["baseline"]["speculation"]["draft_n"], 0)
+        self.assertGreater(run["speculation"]["draft_n"], 0)
+        self.assertGreater(run["speedup"], 0)
+        table = done.stderr.decode()
+        self.assertIn("identical output: yes", table)
+        for row in ("prefill tokens/s", "decode tokens/s", "speed-up", "acceptance",
+                    "tokens per round", "mean draft length", "KV cache", "KV cache in fp16"):
+            self.assertRegex(table, rf"(?m)^{row}  ")
+
+    def test_rejection_sampling_is_not_comparable(self):
+        done = generate("--compare", "--json", "-p", PROMPT, "-n", "8", "--spec-sampling",
+                        "rejection", "--temp", "1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIsNone(json.loads(done.stdout)["identical"])
+        self.assertIn("not comparable", done.stderr.decode())
+
+    def test_greedy_text_does_not_depend_on_the_draft_length(self):
+        texts = {generate_json("-p", PROMPT, "-n", "40", "--temp", "0", "--draft-len", length)["text"]
+                 for length in ("0", "4", "auto")}
+        self.assertEqual(len(texts), 1)
+
+    def test_a_seed_repeats_coupled_sampling(self):
+        def text(seed, length):
+            return generate_json("-p", PROMPT, "-n", "32", "-s", seed, "--spec-sampling", "coupled",
+                                 "--draft-len", length)["text"]
+        self.assertEqual(text("7", "auto"), text("7", "0"))
+        self.assertNotEqual(text("7", "4"), text("8", "4"))
+
+    def test_stop_texts_end_the_text_and_are_not_part_of_it(self):
+        args = ["-p", PROMPT, "-n", "40", "--temp", "0"]
+        text = generate_json(*args)["text"]
+        words = text.split()
+        first, second = words[3], words[6]
+        cut = generate_json(*args, "--stop", "no such text", "--stop", second, "--stop", first)
+        self.assertEqual(cut["stop_reason"], "stop")
+        self.assertEqual(cut["text"], text[:min(text.index(first), text.index(second))])
+
+    def test_ignore_eos_goes_on(self):
+        # A model whose end of text is a token that it does write.
+        args = ["-p", PROMPT, "-n", "20", "--temp", "0"]
+        tokens = generate_json(*args)["tokens"]
+        with Folder() as model:
+            config = json.loads((MODEL / "config.json").read_text())
+            config["eos_token_id"] = tokens[5]
+            replace(model / "config.json", json.dumps(config).encode())
+            (model / "generation_config.json").unlink()
+            ended = generate_json("-m", str(model), *args)
+            went_on = generate_json("-m", str(model), "--ignore-eos", *args)
+        first = tokens.index(tokens[5])
+        self.assertEqual(ended["stop_reason"], "eos")
+        self.assertEqual(ended["tokens"], tokens[:first + 1])
+        self.assertEqual(went_on["tokens"], tokens)
+
+    def test_sampling_defaults_come_from_the_model(self):
+        args = ["-p", PROMPT, "-n", "16", "--draft-len", "0"]
+        greedy = generate_json(*args, "--temp", "0")["text"]
+        with Folder() as model:
+            replace(model / "generation_config.json", b'{"do_sample": false, "eos_token_id": 2}')
+            self.assertEqual(generate_json("-m", str(model), *args)["text"], greedy)
+
+    def test_context_that_gets_full(self):
+        run = generate_json("-p", PROMPT, "-c", "32", "-n", "-1", "--temp", "0", "--ignore-eos")
+        self.assertEqual(run["stop_reason"], "context")
+
+    def test_quiet_says_nothing(self):
+        done = generate("-q", "-p", PROMPT, "-n", "8")
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertNotEqual(done.stdout, b"")
+
+    def test_verbose_says_what_was_chosen(self):
+        log = generate("-v", "-p", PROMPT, "-n", "8", "-s", "41").stderr.decode()
+        self.assertIn("seed 41", log)
+        self.assertRegex(log, r"debug: backend \S")
+        self.assertRegex(log, r"debug: decode: \S")
+
+    def test_color_tints_drafted_text_and_nothing_else(self):
+        args = ["-p", PROMPT, "-n", "24", "--temp", "0", "--draft-len", "4"]
+        plain = generate(*args, "--color", "never")
+        tinted = generate(*args, "--color", "always")
+        self.assertNotIn(b"\x1b", plain.stdout + plain.stderr)
+        self.assertIn(b"\x1b[32m", tinted.stdout)
+        self.assertIn(b"\x1b[32m", tinted.stderr)  # the legend
+        self.assertEqual(re.sub(rb"\x1b\[\d+m", b"", tinted.stdout), plain.stdout)
+        undrafted = generate(*args, "--draft-len", "0", "--color", "always")
+        self.assertEqual(undrafted.stdout, plain.stdout)
+
+    def test_prompt_from_standard_input_and_from_a_file(self):
+        args = ["-n", "8", "--temp", "0"]
+        text = generate("-p", PROMPT, *args).stdout
+        self.assertEqual(generate(*args, stdin=PROMPT + "\n").stdout, text)
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(PROMPT.encode())
+            file.flush()
+            self.assertEqual(generate("-f", file.name, *args).stdout, text)
+
+    def test_model_from_the_environment(self):
+        done = generate("-p", PROMPT, env=environment(QUANTSPEC_MODEL="/nonexistent"))
+        self.check_error(done, 1, "/nonexistent")
+        done = generate("-p", PROMPT, "-n", "2", env=environment(QUANTSPEC_MODEL=str(MODEL)))
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class Interrupt(CliTest):
+    def test_ctrl_c_ends_with_the_summary_and_130(self):
+        process = subprocess.Popen([BINARY, "generate", "-p", PROMPT, "-n", "-1", "--ignore-eos",
+                                    "-t", "1"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=environment())
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertIn(b"decode ", err)
+        self.assertIn(b"interrupted", err)
+        out.decode()  # UTF-8 to the last byte
+
+    def test_ctrl_c_before_the_text(self):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write((PROMPT + ". ").encode() * 2000)
+            file.flush()
+            process = subprocess.Popen([BINARY, "generate", "-f", file.name, "-v", "-t", "1"],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       env=environment())
+            while b"seed" not in process.stderr.readline():
+                pass  # the prompt is read next, and that takes seconds
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, out), (130, b""))
+        self.assertEqual(err, b"quantspec: interrupted\n")
+
+
+class Terminal(CliTest):
+    def run_on_terminal(self, *args, env):
+        """Everything the binary writes to a terminal of 80 columns."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execve(BINARY, [BINARY, *args], env)
+        written = b""
+        while select.select([terminal], [], [], 60)[0]:
+            try:
+                chunk = os.read(terminal, 65536)
+            except OSError:  # the other side is closed
+                break
+            written += chunk
+        os.close(terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written
+
+    def test_color_is_for_terminals_that_want_it(self):
+        args = ["generate", "-p", PROMPT, "-n", "24", "--temp", "0", "--draft-len", "4", "-t", "1"]
+        for wanted, changes in [(True, {"TERM": "xterm"}), (False, {"TERM": "dumb"}),
+                                (False, {"TERM": "xterm", "NO_COLOR": "1"})]:
+            with self.subTest(changes):
+                code, written = self.run_on_terminal(*args, env=environment(**changes))
+                self.assertEqual(code, 0, written)
+                self.assertEqual(b"\x1b[32m" in written, wanted, written)
+                if not wanted:
+                    self.assertNotIn(b"\x1b", written)
+
+
+class OtherCommands(CliTest):
+    def test_info(self):
+        done = quantspec("info", "-m", str(MODEL), "-c", "5000")
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        text = done.stdout.decode()
+        for word in ("llama", "8192 tokens", "32768", " 5000 ", "MB that are free"):
+            self.assertIn(word, text)
+        for line in text.splitlines():
+            self.assertLessEqual(len(line), 80)
+
+    def test_info_json(self):
+        done = quantspec("info", "--json", "-c", "5000")
+        report = json.loads(done.stdout)
+        self.assertEqual((report["num_layers"], report["page_size"]), (6, 128))
+        plan = next(plan for plan in report["plans"] if plan["context"] == 5000)
+        parts = ("weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes", "prefill_bytes")
+        self.assertEqual(plan["total_bytes"], sum(plan[part] for part in parts))
+        self.assertEqual(plan["kv_fp16_bytes"], 5000 * 6 * 512 * 2 * 2)
+
+    def test_info_follows_its_options(self):
+        def plan(*args):
+            return json.loads(quantspec("info", "--json", *args).stdout)["plans"][0]
+        self.assertLess(plan("--draft-weights", "4")["draft_weights_bytes"],
+                        plan("--draft-weights", "8")["draft_weights_bytes"])
+        self.assertEqual(plan("--draft-weights", "full")["draft_weights_bytes"], 0)
+        self.assertLess(plan("--page-size", "64")["ring_bytes"], plan()["ring_bytes"])
+
+    def test_tokenize(self):
+        done = quantspec("tokenize", "-p", "dark night\n é")
+        self.assertEqual(done.returncode, 0)
+        lines = done.stdout.decode().splitlines()
+        self.assertEqual(lines[0].split(None, 1), ["1", "(begin of text)"])
+        self.assertEqual(done.stderr.decode(), f"{len(lines)} tokens\n")
+        report = json.loads(quantspec("tokenize", "--json", "-p", "dark night\n é").stdout)
+        self.assertEqual(list(report), ["tokens", "pieces", "count"])
+        self.assertEqual([int(line.split()[0]) for line in lines], report["tokens"])
+        self.assertEqual(report["count"], len(lines))
+        self.assertEqual("".join(report["pieces"]), "dark night\n é")
+
+    def test_tokenize_ids(self):
+        ids = quantspec("tokenize", "--ids", stdin="dark night\n").stdout.split()
+        without = quantspec("tokenize", "--ids", "--no-bos", "-p", "dark night").stdout.split()
+        self.assertEqual(ids, [b"1"] + without)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    BINARY = str(Path(sys.argv.pop(1)).resolve())
+    unittest.main()

@@ -1,0 +1,103 @@
+// What the cross-floor tests share: a loaded model with its backend and page pool, and generation
+// without a tokenizer.
+#pragma once
+
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "speculative/speculative.h"
+
+namespace quantspec::testing {
+
+// A backend by name: "reference", or "cpu" on an instruction set, as "cpu/avx2".
+inline std::unique_ptr<Backend> backend_named(const std::string& name, int num_threads) {
+  const std::size_t slash = name.find('/');
+  if (slash == std::string::npos) return make_backend({name, num_threads});
+  setenv("QUANTSPEC_ISA", name.substr(slash + 1).c_str(), 1);
+  auto backend = make_backend({name.substr(0, slash), num_threads});
+  unsetenv("QUANTSPEC_ISA");
+  return backend;
+}
+
+// The names under which every backend of this machine can be had.
+inline std::vector<std::string> cpu_backends() {
+  std::vector<std::string> names;
+  for (const std::string& isa : cpu_instruction_sets()) names.push_back("cpu/" + isa);
+  return names;
+}
+inline std::vector<std::string> all_backends() {
+  std::vector<std::string> names = cpu_backends();
+  names.insert(names.begin(), "reference");
+  return names;
+}
+// For names of parametrized tests.
+inline std::string test_name(std::string name) {
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return name;
+}
+
+struct LoadedModel {
+  LoadedModel(const std::filesystem::path& folder, const std::string& backend_name,
+              int num_threads = 1, int page_size = 0, WeightRead planes = WeightRead::kBoth)
+      : backend(backend_named(backend_name, num_threads)),
+        model(load(folder, *backend, planes)),
+        pool(*backend, kv_shape(model.config(), page_size)),
+        decoder(model) {}
+
+  static Model load(const std::filesystem::path& folder, Backend& backend, WeightRead planes) {
+    ModelConfig config = load_config(folder);
+    Weights weights(config, Checkpoint(folder), backend);
+    weights.make_draft_planes(backend, planes);
+    return Model(std::move(config), std::move(weights), backend);
+  }
+
+  // The logits that follow `prompt`, by prefill.
+  std::vector<float> last_logits(std::span<const TokenId> prompt) {
+    KvCache cache(*backend, pool, static_cast<int>(prompt.size()));
+    std::vector<float> logits(model.config().vocab_size);
+    model.prefill(prompt, cache, logits);
+    return logits;
+  }
+
+  // `count` tokens after `prompt`; what the rounds did goes to *stats.
+  std::vector<TokenId> generate(std::span<const TokenId> prompt, int count,
+                                const DecodingOptions& options, RoundStats* stats = nullptr) {
+    Sequence sequence(model, pool, static_cast<int>(prompt.size()) + count, options);
+    std::vector<TokenId> tokens = {decoder.prefill(sequence, prompt)};
+    while (static_cast<int>(tokens.size()) < count) {
+      const auto step = decoder.step(sequence, count - static_cast<int>(tokens.size()));
+      tokens.insert(tokens.end(), step.tokens.begin(), step.tokens.end());
+    }
+    if (stats != nullptr) *stats = sequence.stats();
+    return tokens;
+  }
+
+  std::unique_ptr<Backend> backend;
+  Model model;
+  PagePool pool;
+  Decoder decoder;
+};
+
+inline DecodingOptions greedy(std::optional<int> draft_len,
+                              std::vector<WeightRead> draft_weights = {WeightRead::kBoth}) {
+  DecodingOptions options;
+  options.sampling.temperature = 0;
+  options.draft_len = draft_len;
+  options.draft_weights = std::move(draft_weights);
+  return options;
+}
+
+inline std::filesystem::path testdata(const std::string& name) {
+  return std::filesystem::path(QUANTSPEC_TESTDATA) / name;
+}
+inline std::filesystem::path bundled_model() {
+  return std::filesystem::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m";
+}
+
+}  // namespace quantspec::testing

@@ -36,6 +36,11 @@ Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOpt
   options_.sampling.validate();
 }
 
+void Sequence::clear() {
+  tokens_.clear();
+  cache_.clear();
+}
+
 void Sequence::set_options(DecodingOptions options) {
   options.sampling.validate();
   options_ = std::move(options);
@@ -71,8 +76,7 @@ TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
   try {
     model_.prefill(added, sequence.cache_, logits, progress);
   } catch (...) {
-    tokens.clear();
-    sequence.cache_.clear();
+    sequence.clear();
     throw;
   }
   tokens.push_back(choose(sequence, logits));

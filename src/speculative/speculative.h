@@ -64,6 +64,7 @@ class Sequence {
   // Tokens that can still be chosen before the context is full.
   int room() const { return cache_.capacity() - cache_.length(); }
 
+  void clear();
   // Replaces how the next tokens are chosen, keeping the cache; statistics start anew.
   void set_options(DecodingOptions options);
   // Forgets the tokens from `count` on, for a stop inside an accepted run.

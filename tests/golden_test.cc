@@ -86,6 +86,19 @@ TEST_P(BundledModel, GreedyTextEqualsHuggingFace) {
   }
 }
 
+// With a cache in full precision throughout, long prompts too continue as Hugging Face says.
+TEST_P(BundledModel, GreedyTextOfTheFullPrecisionCacheEqualsHuggingFaceAt2k) {
+  if (GetParam() == "cpu/scalar") GTEST_SKIP() << "plain C++ takes long; the short text covers it";
+  LoadedModel model(bundled_model(), GetParam(), 2);
+  const Tokens ids = reference()["p2k"]["ids"].get<Tokens>();
+  const Tokens expected = reference()["p2k"]["greedy"].get<Tokens>();
+  for (const int draft_len : {0, 4}) {  // drafts then save on weights alone
+    EXPECT_EQ(model.generate(ids, static_cast<int>(expected.size()), greedy(draft_len), nullptr,
+                             KvStore::kFull),
+              expected);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, BundledModel, ::testing::ValuesIn(all_backends()),
                          [](const auto& info) { return test_name(info.param); });
 

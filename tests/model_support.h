@@ -67,8 +67,9 @@ struct LoadedModel {
 
   // `count` tokens after `prompt`; what the rounds did goes to *stats.
   std::vector<TokenId> generate(std::span<const TokenId> prompt, int count,
-                                const DecodingOptions& options, RoundStats* stats = nullptr) {
-    Sequence sequence(model, pool, static_cast<int>(prompt.size()) + count, options);
+                                const DecodingOptions& options, RoundStats* stats = nullptr,
+                                KvStore store = KvStore::kHierarchical) {
+    Sequence sequence(model, pool, static_cast<int>(prompt.size()) + count, options, store);
     std::vector<TokenId> tokens = {decoder.prefill(sequence, prompt)};
     while (static_cast<int>(tokens.size()) < count) {
       const auto step = decoder.step(sequence, count - static_cast<int>(tokens.size()));

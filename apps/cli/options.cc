@@ -53,6 +53,12 @@ void add_engine(CLI::App& app, EngineOptions& engine) {
                             {"8", DraftWeights::kBoth},
                             {"full", DraftWeights::kFull}},
                            engine.draft_weights);
+  add_choice<KvStore>(app, "--kv-cache", "KIND",
+                      "hierarchical: 8 bits for the target, 4 for drafts; or\n"
+                      "full: fp16 for both, the plain cache, as a baseline\n"
+                      "(default: hierarchical)",
+                      {{"hierarchical", KvStore::kHierarchical}, {"full", KvStore::kFull}},
+                      engine.kv_store);
   add_choice<std::string>(app, "--backend", "NAME",
                           "auto, cpu, or reference, which is exact and very slow\n"
                           "(default: auto, the fastest that is there)",

@@ -33,20 +33,18 @@ int choose_context(const EngineOptions& options, const ModelConfig& config) {
 }
 
 void require_memory(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
-                    const KvShape& shape, int context) {
-  const std::size_t checkpoint_bytes = checkpoint_bytes_of(options.model);
+                    int context) {
+  const MemoryPlanner planner(options, config, backend);
+  const std::size_t needed = planner.plan(context).total();
   const std::size_t available = available_memory_bytes();
-  const MemoryPlan plan =
-      plan_memory(config, backend, shape, checkpoint_bytes, options.draft_weights, context);
-  if (plan.total() <= available) return;
-  const int largest =
-      largest_context(config, backend, shape, checkpoint_bytes, options.draft_weights, available);
+  if (needed <= available) return;
+  const int largest = planner.largest_context(available);
   const std::string advice = largest > 0
                                  ? fmt::format("the largest that fits is --ctx-size {}", largest)
                                  : std::string("not even the weights fit");
   fail(ErrorKind::kOutOfMemory,
        "a context of {} tokens needs {:.0f} MB and {:.0f} MB are available; {}", context,
-       plan.total() / kMegabyte, available / kMegabyte, advice);
+       needed / kMegabyte, available / kMegabyte, advice);
 }
 
 void require_same_vocabulary(const EngineOptions& options, const Tokenizer& tokenizer,
@@ -85,7 +83,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   const KvShape shape = kv_shape(config, options.page_size);
   auto backend = make_backend({options.backend, options.num_threads});
   const int context = choose_context(options, config);
-  require_memory(options, config, *backend, shape, context);
+  require_memory(options, config, *backend, context);
 
   report("load", 0);
   auto tokenizer = load_tokenizer(options.model);
@@ -113,6 +111,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Backend> backend, M
       pool_(*backend_, kv_shape(model_.config(), options.page_size)),
       decoder_(model_),
       draft_weights_(options.draft_weights),
+      kv_store_(options.kv_store),
       ctx_size_(options.ctx_size) {}
 
 }  // namespace quantspec

@@ -38,6 +38,7 @@ struct EngineOptions {
   int ctx_size = 0;     // tokens of a session; 0: what the model was made for
   int page_size = 0;    // 0: by head_dim
   DraftWeights draft_weights = DraftWeights::kAuto;
+  KvStore kv_store = KvStore::kHierarchical;
   ProgressCallback progress;
 };
 
@@ -144,6 +145,7 @@ class Engine {
   PagePool pool_;
   Decoder decoder_;
   DraftWeights draft_weights_;
+  KvStore kv_store_;
   int ctx_size_;
   double load_ms_ = 0;
 };

@@ -180,19 +180,23 @@ TEST(MemoryPlan, AContextThatCannotFitIsRefusedNamingTheLargestThatDoes) {
 TEST(MemoryPlan, TheLargestContextFitsAndOneMoreTokenDoesNot) {
   const ModelReport report = report_model(bundled(), {});
   const auto backend = make_backend({"cpu", 1});
-  const KvShape shape = kv_shape(report.config, 0);
-  const auto total = [&](int context) {
-    return plan_memory(report.config, *backend, shape, 46'943'240, DraftWeights::kAuto, context)
-        .total();
-  };
+  const MemoryPlanner planner(bundled(), report.config, *backend);
+  const auto total = [&](int context) { return planner.plan(context).total(); };
   const std::size_t available = 1'000'000'000;
-  const int largest =
-      largest_context(report.config, *backend, shape, 46'943'240, DraftWeights::kAuto, available);
+  const int largest = planner.largest_context(available);
   EXPECT_GT(largest, 32'768);
   EXPECT_LE(total(largest), available);
   EXPECT_GT(total(largest + 1), available);
-  EXPECT_EQ(largest_context(report.config, *backend, shape, 46'943'240, DraftWeights::kAuto, 1000),
-            0);
+  EXPECT_EQ(planner.largest_context(1000), 0);
+}
+
+TEST(MemoryPlan, AFullPrecisionCacheTakesWhatFp16Takes) {
+  EngineOptions options = bundled();
+  options.kv_store = KvStore::kFull;
+  const ModelReport report = report_model(options, std::vector{8192});
+  const MemoryPlan& plan = report.plans[0].second;
+  EXPECT_EQ(plan.kv_bytes, 0u);
+  EXPECT_EQ(plan.ring_bytes, plan.kv_fp16_bytes);
 }
 
 TEST(MemoryPlan, DraftWeightsTakeAQuarterOrHalfOfTheirBf16) {

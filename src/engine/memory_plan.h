@@ -11,17 +11,23 @@ WeightRead planes_kept(DraftWeights draft_weights);
 // The most tokens a context may be asked to hold, whatever the memory.
 inline constexpr int kMaxContext = 1 << 28;
 
-// The plan of one session of `context` tokens with a prompt as long as the context.
-// checkpoint_bytes: of the model's files.
-MemoryPlan plan_memory(const ModelConfig& config, const Backend& backend, const KvShape& shape,
-                       std::size_t checkpoint_bytes, DraftWeights draft_weights, int context);
+class MemoryPlanner {
+ public:
+  // Reads sizes of files, nothing else. `config` and `backend` outlive the planner.
+  MemoryPlanner(const EngineOptions& options, const ModelConfig& config, const Backend& backend);
 
-// The longest context whose plan fits `available` bytes; 0 when none does.
-int largest_context(const ModelConfig& config, const Backend& backend, const KvShape& shape,
-                    std::size_t checkpoint_bytes, DraftWeights draft_weights,
-                    std::size_t available);
+  // Of one session of `context` tokens with a prompt as long as the context.
+  MemoryPlan plan(int context) const;
+  // The longest context whose plan fits `available` bytes; 0 when none does.
+  int largest_context(std::size_t available) const;
 
-// Bytes of the *.safetensors files of a folder.
-std::size_t checkpoint_bytes_of(const std::filesystem::path& model_dir);
+ private:
+  const ModelConfig& config_;
+  const Backend& backend_;
+  KvShape shape_;
+  std::size_t checkpoint_bytes_;
+  DraftWeights draft_weights_;
+  KvStore kv_store_;
+};
 
 }  // namespace quantspec

@@ -86,7 +86,8 @@ std::vector<WeightRead> candidates(DraftWeights draft_weights) {
 }  // namespace
 
 Session::Session(Engine& engine)
-    : engine_(engine), sequence_(engine.model_, engine.pool_, engine.ctx_size_, {}) {}
+    : engine_(engine),
+      sequence_(engine.model_, engine.pool_, engine.ctx_size_, {}, engine.kv_store_) {}
 
 GenerateResult Session::generate(std::string_view prompt, const GenerateOptions& options,
                                  const TokenCallback& on_token) {

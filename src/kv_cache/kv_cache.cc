@@ -10,20 +10,27 @@ namespace {
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+int ring_capacity(const KvShape& shape, int capacity, KvStore store) {
+  return store == KvStore::kFull ? round_up(capacity, 16) : 2 * shape.page_size;
+}
+
 }  // namespace
 
-KvCache::KvCache(Backend& backend, PagePool& pool, int capacity)
+KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvStore store)
     : backend_(&backend),
       pool_(&pool),
       capacity_(capacity),
-      ring_layer_bytes_(backend.full_kv_bytes(pool.shape(), 2 * pool.shape().page_size)),
+      store_(store),
+      ring_capacity_(ring_capacity(pool.shape(), capacity, store)),
+      ring_layer_bytes_(backend.full_kv_bytes(pool.shape(), ring_capacity_)),
       ring_(backend.allocate(pool.shape().num_layers * ring_layer_bytes_)) {
   check(capacity >= 1, "a KV cache holds at least one token");
 }
 
 int KvCache::max_extend() const {
-  const int page_size = shape().page_size;
-  return std::min(page_size - length_ % page_size, capacity_ - length_);
+  const int room = capacity_ - length_;
+  if (store_ == KvStore::kFull) return room;
+  return std::min(shape().page_size - length_ % shape().page_size, room);
 }
 
 void KvCache::require_room(int num_tokens) const {
@@ -37,7 +44,7 @@ void KvCache::require_room(int num_tokens) const {
 int KvCache::extend(int num_tokens) {
   require_room(num_tokens);
   check(num_tokens >= 1 && num_tokens <= max_extend(), "a forward spans a page boundary");
-  check(quantized_ == first_full_position(length_, shape().page_size), "extend before commit");
+  check(quantized_ == first_full(length_), "extend before commit");
   const int first = length_;
   length_ += num_tokens;
   return first;
@@ -49,10 +56,9 @@ void KvCache::truncate(int new_length) {
 }
 
 void KvCache::commit() {
-  const int page_size = shape().page_size;
-  const int target = first_full_position(length_, page_size);
+  const int target = first_full(length_);
   if (target == quantized_) return;
-  check(target == quantized_ + page_size, "commit missed a page");
+  check(target == quantized_ + shape().page_size, "commit missed a page");
   const int first_page = static_cast<int>(pages_.size());
   add_pages(1);
   for (int layer = 0; layer < shape().num_layers; ++layer) {
@@ -70,8 +76,12 @@ void KvCache::clear() {
 
 KvView KvCache::view(int layer, KvRead read) const { return {planes(0), ring(layer), layer, read}; }
 
+int KvCache::first_full(int length) const {
+  return store_ == KvStore::kFull ? 0 : first_full_position(length, shape().page_size);
+}
+
 FullKv KvCache::ring(int layer) const {
-  return {ring_.data() + layer * ring_layer_bytes_, 2 * shape().page_size};
+  return {ring_.data() + layer * ring_layer_bytes_, ring_capacity_};
 }
 
 void KvCache::add_pages(int count) {
@@ -92,7 +102,7 @@ KvCache::Prefill::Prefill(KvCache& cache, int num_tokens) : cache_(cache) {
   cache.commit();
   const KvShape& shape = cache.shape();
   new_length_ = cache.length_ + num_tokens;
-  new_quantized_ = first_full_position(new_length_, shape.page_size);
+  new_quantized_ = cache.first_full(new_length_);
   full_.capacity = round_up(new_length_, 16);
   scratch_ = cache.backend_->allocate(cache.backend_->full_kv_bytes(shape, full_.capacity));
   full_.data = scratch_.data();
@@ -133,13 +143,15 @@ void KvCache::Prefill::finish() {
   finished_ = true;
 }
 
-std::size_t KvCache::page_bytes_for(const KvShape& shape, int capacity) {
+std::size_t KvCache::page_bytes_for(const KvShape& shape, int capacity, KvStore store) {
+  if (store == KvStore::kFull) return 0;
   const int pages = first_full_position(capacity, shape.page_size) / shape.page_size;
   return pages * PagePool::page_bytes(shape);
 }
 
-std::size_t KvCache::ring_bytes_for(const KvShape& shape, const Backend& backend) {
-  return shape.num_layers * backend.full_kv_bytes(shape, 2 * shape.page_size);
+std::size_t KvCache::ring_bytes_for(const KvShape& shape, const Backend& backend, int capacity,
+                                    KvStore store) {
+  return shape.num_layers * backend.full_kv_bytes(shape, ring_capacity(shape, capacity, store));
 }
 
 std::size_t KvCache::scratch_bytes_for(const KvShape& shape, const Backend& backend, int capacity) {

@@ -24,10 +24,15 @@
 
 namespace quantspec {
 
+//
+// KvStore::kFull keeps every position in full precision instead, in a ring that never turns: the
+// plain cache that others have, as a baseline. Target and draft then read the same.
+enum class KvStore : std::uint8_t { kHierarchical, kFull };
+
 class KvCache {
  public:
   // capacity: the most tokens it may hold. `backend` and `pool` (of the same shape) outlive it.
-  KvCache(Backend& backend, PagePool& pool, int capacity);
+  KvCache(Backend& backend, PagePool& pool, int capacity, KvStore store = KvStore::kHierarchical);
 
   const KvShape& shape() const { return pool_->shape(); }
   int capacity() const { return capacity_; }
@@ -82,11 +87,14 @@ class KvCache {
   std::size_t page_bytes() const { return pages_.size() * pool_->page_bytes(); }
   std::size_t ring_bytes() const { return ring_.size(); }
   // The most that a cache of `capacity` tokens may take: pages and ring; and prefill's scratch.
-  static std::size_t page_bytes_for(const KvShape& shape, int capacity);
-  static std::size_t ring_bytes_for(const KvShape& shape, const Backend& backend);
+  static std::size_t page_bytes_for(const KvShape& shape, int capacity, KvStore store);
+  static std::size_t ring_bytes_for(const KvShape& shape, const Backend& backend, int capacity,
+                                    KvStore store);
   static std::size_t scratch_bytes_for(const KvShape& shape, const Backend& backend, int capacity);
 
  private:
+  // B of a cache of so many tokens.
+  int first_full(int length) const;
   FullKv ring(int layer) const;
   void add_pages(int count);
   std::span<const PagePlanes> planes(int first_page) const;
@@ -95,12 +103,14 @@ class KvCache {
   Backend* backend_;
   PagePool* pool_;
   int capacity_;
+  KvStore store_;
+  int ring_capacity_;
   int length_ = 0;
   int quantized_ = 0;
   std::vector<PageRef> pages_;
   std::vector<PagePlanes> planes_;  // the same pages, as the backend reads them
   std::size_t ring_layer_bytes_;
-  mutable Buffer ring_;  // [num_layers] FullKv of capacity 2 G
+  mutable Buffer ring_;  // [num_layers] FullKv
 };
 
 }  // namespace quantspec

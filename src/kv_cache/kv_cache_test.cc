@@ -317,6 +317,26 @@ TEST_F(CacheFixture, AnAbandonedPrefillLeavesTheCacheEmpty) {
   EXPECT_EQ(cache.page_bytes(), 0u);
 }
 
+TEST_F(CacheFixture, AFullPrecisionCacheNeverMakesAPage) {
+  KvCache full(*backend, pool, 90, KvStore::kFull);
+  const KvView view = full.view(0, KvRead::kUpper);
+  EXPECT_EQ(view.full.capacity, 96);
+  EXPECT_EQ(full.max_extend(), 90);
+  std::vector<float> key(16), value(16), read(16);
+  for (int n = 0; n < 90; ++n) {
+    full.commit();
+    full.extend(1);
+    key.assign(16, static_cast<float>(n));
+    backend->write_full_kv(full.shape(), view.full, 0, n, key.data(), key.data());
+  }
+  EXPECT_EQ(full.quantized(), 0);
+  EXPECT_EQ(full.committed(), 0);
+  for (int n = 0; n < 90; ++n) {
+    backend->read_full_kv(full.shape(), view.full, 0, n, read.data(), value.data());
+    EXPECT_EQ(read[0], n);
+  }
+}
+
 TEST_F(CacheFixture, PagesGoBackToThePool) {
   const void* first = nullptr;
   for (int i = 0; i < 3; ++i) {

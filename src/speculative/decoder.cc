@@ -29,8 +29,9 @@ double RoundStats::acceptance_per_token() const { return ratio(accepted, accepte
 double RoundStats::tokens_per_round() const { return ratio(accepted + rounds, rounds); }
 double RoundStats::draft_len_mean() const { return ratio(drafted, rounds); }
 
-Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options)
-    : cache_(model.backend(), pool, capacity),
+Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options,
+                   KvStore store)
+    : cache_(model.backend(), pool, capacity, store),
       options_(std::move(options)),
       control_(make_control(options_)) {
   options_.sampling.validate();

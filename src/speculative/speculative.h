@@ -54,7 +54,8 @@ struct RoundStats {
 class Sequence {
  public:
   // `capacity` as KvCache's. `model` and `pool` outlive it.
-  Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options);
+  Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options,
+           KvStore store = KvStore::kHierarchical);
 
   const std::vector<TokenId>& tokens() const { return tokens_; }
   const KvCache& cache() const { return cache_; }

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-namespace quantspec {
+#include "base/json_fwd.h"
 
-using Json = nlohmann::json;
+namespace quantspec {
 
 // Parses `text`; `where` (a path) goes into the message. Throws kCorruptFile.
 Json parse_json(std::string_view text, std::string_view where);

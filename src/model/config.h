@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "base/json.h"
+#include "base/json_fwd.h"
 #include "base/token.h"
 
 namespace quantspec {

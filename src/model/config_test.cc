@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/json.h"
 #include "model/expect_error.h"
 
 namespace quantspec {

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "base/json.h"
+
 namespace quantspec {
 namespace {
 

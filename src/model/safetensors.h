@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backend/params.h"
-#include "base/json.h"
+#include "base/json_fwd.h"
 #include "base/mapped_file.h"
 
 namespace quantspec {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <optional>
 
+#include "base/json.h"
 #include "model/expect_error.h"
 
 namespace quantspec {

@@ -15,58 +15,68 @@
 #include "backend/cpu/kernels_attention.h"
 #include "backend/cpu/pages-inl.h"
 
+#define QS_NOINLINE __attribute__((noinline))
+
 namespace quantspec::cpu {
 namespace {
 
-constexpr int kPageColumns = kRegisters >= 32 ? 8 : kRegisters >= 8 ? 2 : 1;  // of a register tile
 constexpr int kFullColumns = kRegisters >= 32 ? 4 : 1;
 constexpr int kMaxTerms = kMaxPageSize > kMaxHeadDim ? kMaxPageSize : kMaxHeadDim;
 
-// Cache lines fetched ahead before each phase that reads no codes: what a core can have in flight.
-constexpr int kPrologueLines = 16;
+// The register tile of a page: columns, at most, and blocks of 16 outputs for N of them. With few
+// columns, one block's sums would be too few to hide the latency of dot().
+constexpr int kPageColumns = kRegisters >= 32 ? 8 : kRegisters >= 8 ? 4 : 1;
+template <int N>
+constexpr int kPageBlocks = kRegisters >= 32 && N <= 6 ? 2 : 1;
 
 // --- small parts ---------------------------------------------------------------------------------
 
-// Walks over the next unit, a cache line a step, in the order in which it will be read; every phase
-// of a page takes steps, so that memory never rests.
-struct Prefetcher {
-  struct Range {
-    const std::uint8_t* line = nullptr;
-    const std::uint8_t* end = nullptr;
-  };
-  Range now, then, last;
+constexpr int kColumnSteps = 8;  // of prefetching, whenever a column needs float arithmetic
 
-  QS_INLINE void steps(int count) {
-    for (int i = 0; i < count; ++i) step();
-  }
-  QS_INLINE void step() {
-    if (now.line >= now.end) {
-      now = then;
-      then = last;
-      last = {};
-      if (now.line == nullptr) return;
+// Walks over the next unit in the order in which it will be read, at an even pace over the steps of
+// the present one, so that memory never rests. NOTE: bursts would stall the present unit's loads.
+class Prefetcher {
+ public:
+  // Null `next.upper`: stays where it is, in the present unit.
+  QS_INLINE Prefetcher(const PageUnit& now, const PageUnit& next, const PageShape& shape, int steps)
+      : upper_(now.upper), lower_(now.lower) {
+    if (next.upper == nullptr) return;
+    upper_ = next.upper;
+    if (next.lower != nullptr) lower_ = next.lower;
+    const UnitParts parts = unit_parts(shape);
+    pace_ = static_cast<std::uint32_t>(2 * parts.plane_bytes / 64 * kOne / steps);
+    for (std::ptrdiff_t i = 2 * parts.plane_bytes; i < parts.upper_bytes; i += 64) {
+      prefetch_to_l2(upper_ + i);  // the scales are read first
     }
-    prefetch_to_l2(now.line);  // NOTE: 10% faster than to L1, which two pages do not fit in
-    now.line += 64;
   }
+  template <bool kBoth>
+  QS_INLINE void step() {
+    const std::ptrdiff_t offset = position_ / kOne * 64;
+    prefetch_to_l2(upper_ + offset);  // NOTE: faster than to L1, which two units do not fit in
+    if constexpr (kBoth) prefetch_to_l2(lower_ + offset);
+    position_ += pace_;
+  }
+  template <bool kBoth>
+  QS_INLINE void steps(int count) {
+    for (int i = 0; i < count; ++i) step<kBoth>();
+  }
+
+ private:
+  static constexpr std::uint32_t kOne = 1024;  // fixed point: a cache line
+  const std::uint8_t* upper_;
+  const std::uint8_t* lower_;
+  std::uint32_t position_ = 0;
+  std::uint32_t pace_ = 0;
 };
 
-QS_INLINE Prefetcher prefetch_unit(const PageUnit& unit, const PageShape& shape) {
-  if (unit.upper == nullptr) return {};
-  const UnitParts parts = unit_parts(shape);
-  const std::uint8_t* scales = unit.upper + 2 * parts.plane_bytes;
-  Prefetcher::Range lower;
-  if (unit.lower != nullptr) lower = {unit.lower, unit.lower + 2 * parts.plane_bytes};
-  return {{scales, unit.upper + parts.upper_bytes}, {unit.upper, scales}, lower};
-}
-
 // A vector over the terms of a dot product, rounded to integers: x ~ step * (128 high + low), or
-// step * high where only the upper plane is read.
+// step * high where only the upper plane is read. 0 <= low < 128.
 struct IntegerTerms {
-  std::int8_t high[kMaxTerms];
-  std::int8_t low[kMaxTerms];
-  std::int32_t bias;  // centre times the sum of the integers
+  alignas(64) std::int8_t high[kMaxTerms];
+  alignas(64) std::int8_t low[kMaxTerms];
+  std::int32_t bias;  // minus the centre times the sum of the integers
   float step;         // times 16 where codes are upper nibbles
+  float base;         // the fp32 part of the sum
 };
 
 QS_INLINE std::int32_t four_terms(const std::int8_t* terms, int quad) {
@@ -81,28 +91,30 @@ struct CodesRead {
   static constexpr int kIntegerCentre = kBoth ? 128 : 8;       // subtracted from b, or from u
   static constexpr float kUnit = kBoth ? 1.0f : 16.0f;         // of an integer code
   static constexpr float kCentre = kBoth ? 128.0f : 135.5f;    // 16 * 8 + 7.5
-  static constexpr float kLevels = kBoth ? 16319.0f : 127.0f;  // 127 * 128 + 63
+  static constexpr float kLevels = kBoth ? 16383.0f : 127.0f;  // 127 * 128 + 127
 };
 
-// `most`: lanes whose greatest magnitude is that of x. A NaN or an infinity in x shows in step.
+// Rounds x, padded with zeros to a multiple of 64. `most`: its greatest magnitude. A NaN or an
+// infinity in x shows in step.
 template <bool kBoth>
-QS_INLINE void round_terms(const float* x, int count, F32 most_lanes, IntegerTerms& out) {
+QS_INLINE void round_terms(const float* x, int count, float most, IntegerTerms& out) {
   using C = CodesRead<kBoth>;
-  const float most = reduce_max_magnitude(most_lanes);
   const F32 inverse = set1(most > 1e-30f ? C::kLevels / most : 0.0f);
   I32 sum = zero_i32();
-  for (int i = 0; i < count; i += 16) {
-    const I32 value = round_i32(min(load(x + i) * inverse, set1(C::kLevels)));  // NaN: any integer
-    sum = sum + value;
+  for (int i = 0; i < count; i += 64) {
+    I32 value[4];
+    for (int j = 0; j < 4; ++j) {
+      const F32 scaled = min(load(x + i + 16 * j) * inverse, set1(C::kLevels));
+      value[j] = round_i32(scaled);  // NaN: any integer
+      sum = sum + value[j];
+    }
     if constexpr (kBoth) {
-      const I32 high = shift_right<7>(value + set1(std::int32_t{64}));
-      store_s8(out.high + i, high);
-      store_s8(out.low + i, value - shift_left<7>(high));
+      store_split(out.high + i, out.low + i, value);
     } else {
       store_s8(out.high + i, value);
     }
   }
-  out.bias = C::kIntegerCentre * static_cast<std::int32_t>(reduce_add(to_f32(sum)));
+  out.bias = -C::kIntegerCentre * static_cast<std::int32_t>(reduce_add(to_f32(sum)));
   out.step = most * (C::kUnit / C::kLevels);
 }
 
@@ -126,9 +138,10 @@ struct Dots<false, true> {
     U8x64 first, second;  // terms 0..3 and 4..7 of the tile
   };
   QS_INLINE void add(const Codes& codes, const IntegerTerms& x, int tile) {
-    first = dot(first, codes.first, four_terms(x.high, 2 * tile));
-    second = dot(second, codes.second, four_terms(x.high, 2 * tile + 1));
+    first = dot(first, codes.first, x.high + 8 * tile);
+    second = dot(second, codes.second, x.high + 8 * tile + 4);
   }
+  QS_INLINE void add_bias(const IntegerTerms& x) { first = set1(x.bias); }
   QS_INLINE I32 total() const { return first + shift_right<4>(second); }
   I32 first = zero_i32(), second = zero_i32();
 };
@@ -148,6 +161,7 @@ struct Dots<false, false> {
     sum = dot_pair(sum, codes.first, four_terms(x.high, 2 * tile), codes.second,
                    four_terms(x.high, 2 * tile + 1));
   }
+  QS_INLINE void add_bias(const IntegerTerms& x) { sum = set1(x.bias); }
   QS_INLINE I32 total() const { return sum; }
   I32 sum = zero_i32();
 };
@@ -164,11 +178,12 @@ struct Dots<true, true> {
     U8x64 first, second;
   };
   QS_INLINE void add(const Codes& codes, const IntegerTerms& x, int tile) {
-    high = dot(high, codes.first, four_terms(x.high, 2 * tile));
-    low = dot(low, codes.first, four_terms(x.low, 2 * tile));
-    high = dot(high, codes.second, four_terms(x.high, 2 * tile + 1));
-    low = dot(low, codes.second, four_terms(x.low, 2 * tile + 1));
+    high = dot(high, codes.first, x.high + 8 * tile);
+    low = dot(low, codes.first, x.low + 8 * tile);
+    high = dot(high, codes.second, x.high + 8 * tile + 4);
+    low = dot(low, codes.second, x.low + 8 * tile + 4);
   }
+  QS_INLINE void add_bias(const IntegerTerms& x) { low = set1(x.bias); }
   QS_INLINE I32 total() const { return shift_left<7>(high) + low; }
   I32 high = zero_i32(), low = zero_i32();
 };
@@ -182,73 +197,149 @@ struct Dots<true, false> {
         : upper(upper, nullptr), lower(lower, nullptr) {}
     Nibbles::Codes upper, lower;
   };
+  template <int kShift>
+  QS_INLINE void add_plane(const Nibbles::Codes& codes, std::int32_t terms0, std::int32_t terms1) {
+    sum = dot_pair<kShift>(sum, codes.first, terms0, codes.second, terms1);
+  }
   QS_INLINE void add(const Codes& codes, const IntegerTerms& x, int tile) {
-    const std::int32_t high[2] = {four_terms(x.high, 2 * tile), four_terms(x.high, 2 * tile + 1)};
-    const std::int32_t low[2] = {four_terms(x.low, 2 * tile), four_terms(x.low, 2 * tile + 1)};
-    upper_high = dot_pair(upper_high, codes.upper.first, high[0], codes.upper.second, high[1]);
-    upper_low = dot_pair(upper_low, codes.upper.first, low[0], codes.upper.second, low[1]);
-    lower_high = dot_pair(lower_high, codes.lower.first, high[0], codes.lower.second, high[1]);
-    lower_low = dot_pair(lower_low, codes.lower.first, low[0], codes.lower.second, low[1]);
+    const std::int32_t high0 = four_terms(x.high, 2 * tile);
+    const std::int32_t high1 = four_terms(x.high, 2 * tile + 1);
+    const std::int32_t low0 = four_terms(x.low, 2 * tile);
+    const std::int32_t low1 = four_terms(x.low, 2 * tile + 1);
+    add_plane<11>(codes.upper, high0, high1);
+    add_plane<4>(codes.upper, low0, low1);
+    add_plane<7>(codes.lower, high0, high1);
+    add_plane<0>(codes.lower, low0, low1);
   }
-  QS_INLINE I32 total() const {
-    return shift_left<7>(shift_left<4>(upper_high) + lower_high) +
-           (shift_left<4>(upper_low) + lower_low);
-  }
-  I32 upper_high = zero_i32(), upper_low = zero_i32();
-  I32 lower_high = zero_i32(), lower_low = zero_i32();
+  QS_INLINE void add_bias(const IntegerTerms& x) { sum = set1(x.bias); }
+  QS_INLINE I32 total() const { return sum; }
+  I32 sum = zero_i32();
 };
 
-// Dots of N columns with one block of 16 outputs.
-template <int N, bool kBoth>
-QS_INLINE void dot_block(const std::uint8_t* upper, const std::uint8_t* lower, int tiles,
-                         const IntegerTerms (&terms)[N], Prefetcher& prefetcher, I32 (&out)[N]) {
-  using BlockDots = Dots<kBoth, kByteDot>;
+// Some blocks of 16 outputs of a unit.
+struct Blocks {
+  const std::uint8_t* upper;
+  const std::uint8_t* lower;
+  std::ptrdiff_t bytes;  // of one block
+  int tiles;             // of one block
+};
+
+// Dots of N columns with B blocks: out[B, N]. NOTE: not inlined, for the sake of its registers.
+template <int N, int B, bool kBoth>
+QS_NOINLINE void dot_blocks(const Blocks& blocks, const IntegerTerms* terms, Prefetcher& prefetcher,
+                            I32* out) {
   Prefetcher ahead = prefetcher;  // a copy stays in registers
-  BlockDots dots[N];
-  for (int t = 0; t < tiles; ++t) {
-    ahead.step();
-    if constexpr (kBoth) ahead.step();
-    const typename BlockDots::Codes codes(upper + 64 * t, lower + 64 * t);
-    for (int n = 0; n < N; ++n) dots[n].add(codes, terms[n], t);
+  Dots<kBoth, kByteDot> dots[B][N];
+  for (int b = 0; b < B; ++b) {
+    for (int n = 0; n < N; ++n) dots[b][n].add_bias(terms[n]);
   }
-  for (int n = 0; n < N; ++n) out[n] = dots[n].total();
+  for (int t = 0; t < blocks.tiles; ++t) {
+    for (int b = 0; b < B; ++b) {
+      ahead.step<kBoth>();
+      const std::ptrdiff_t tile = b * blocks.bytes + 64 * t;
+      const typename Dots<kBoth, kByteDot>::Codes codes(blocks.upper + tile, blocks.lower + tile);
+      for (int n = 0; n < N; ++n) dots[b][n].add(codes, terms[n], t);
+    }
+  }
+  for (int b = 0; b < B; ++b) {
+    for (int n = 0; n < N; ++n) out[b * N + n] = dots[b][n].total();
+  }
   prefetcher = ahead;
 }
 
-// The two sums of the formula above for x = q or p over a page's channels or tokens: rounds x scale
-// to integers, returns the sum of x (offset + centre scale).
-template <bool kBoth>
-QS_INLINE float fold(const float* x, const std::uint16_t* scales, const std::uint16_t* offsets,
-                     int count, IntegerTerms& out) {
-  float scaled[kMaxTerms];
-  F32 most = zero_f32(), base = zero_f32();
-  for (int i = 0; i < count; i += 16) {
-    const F32 value = load(x + i), scale = load_f16(scales + i);
-    const F32 product = value * scale;
-    store(scaled + i, product);
-    most = max_magnitude(most, product);
-    base = fma(value, fma(scale, set1(CodesRead<kBoth>::kCentre), load_f16(offsets + i)), base);
+// Calls use(b, dots[N]) for each of `count` blocks.
+template <int N, bool kBoth, typename F>
+QS_INLINE void for_each_block(Blocks blocks, int count, const IntegerTerms* terms,
+                              Prefetcher& ahead, const F& use) {
+  constexpr int kMany = kPageBlocks<N>;
+  I32 dots[kMany * N];
+  int b = 0;
+  const auto advance = [&](int done) {
+    for (int i = 0; i < done; ++i) use(b + i, dots + i * N);
+    b += done;
+    blocks.upper += done * blocks.bytes;
+    blocks.lower += done * blocks.bytes;
+  };
+  while (b + kMany <= count) {
+    dot_blocks<N, kMany, kBoth>(blocks, terms, ahead, dots);
+    advance(kMany);
   }
-  round_terms<kBoth>(scaled, count, most, out);
-  return reduce_add(base);
+  while (b < count) {
+    dot_blocks<N, 1, kBoth>(blocks, terms, ahead, dots);
+    advance(1);
+  }
 }
 
-// Turns `count` (a multiple of 16) scores into probabilities relative to the column's new maximum;
-// returns the factor, in every lane, that what it had before must be multiplied with.
-QS_INLINE F32 update_softmax(float* scores, int count, float* column_max, float* column_sum) {
+// Scales and offsets of a page's channels or tokens, as fold() wants them.
+struct FoldScales {
+  alignas(64) float scale[kMaxTerms];
+  alignas(64) float centre[kMaxTerms];  // offset + kCentre scale
+};
+template <bool kBoth>
+QS_INLINE void widen_scales(const std::uint16_t* scales, const std::uint16_t* offsets, int count,
+                            FoldScales& out) {
+  for (int i = 0; i < count; i += 16) {
+    const F32 scale = load_f16(scales + i);
+    store(out.scale + i, scale);
+    store(out.centre + i, fma(scale, set1(CodesRead<kBoth>::kCentre), load_f16(offsets + i)));
+  }
+}
+
+// The two sums of the formula above for x = q or p over a page's channels or tokens: x scale as
+// integers, and the sum of x (offset + centre scale). NOTE: not inlined: it would be once a column,
+// and the code would outgrow the cache.
+template <bool kBoth>
+QS_NOINLINE void fold(const float* x, const FoldScales& scales, int count, IntegerTerms& out) {
+  alignas(64) float scaled[kMaxTerms];
+  F32 most = zero_f32(), base = zero_f32();
+  int i = 0;
+  for (; i < count; i += 16) {
+    const F32 value = load(x + i);
+    const F32 product = value * load(scales.scale + i);
+    store(scaled + i, product);
+    most = max_magnitude(most, product);
+    base = fma(value, load(scales.centre + i), base);
+  }
+  for (; i % 64 != 0; i += 16) store(scaled + i, zero_f32());
+  round_terms<kBoth>(scaled, count, reduce_max_magnitude(most), out);
+  out.base = reduce_add(base);
+}
+
+// exp(x) for x <= 0, in two thirds of exp()'s instructions: relative error below 4e-7, 2e-7 where x
+// > -20 (a minimax polynomial of degree 5, ln 2 in one part); 0 for x < -87, NaN for NaN.
+QS_INLINE F32 exp_nonpositive(F32 x) {
+  const I32 n = round_i32(x * set1(1.44269504088896341f));
+  const F32 r = fma(to_f32(n), set1(-0x1.62e430p-1f), x);
+  F32 p = set1(0x1.0f9f9cp-7f);
+  p = fma(p, r, set1(0x1.573a1ap-5f));
+  p = fma(p, r, set1(0x1.555a80p-3f));
+  p = fma(p, r, set1(0x1.fffdc6p-2f));
+  p = fma(p, r, set1(0x1.fffff6p-1f));
+  p = fma(p, r, set1(1.0f));
+  return select_less(x, set1(-87.0f), zero_f32(), p * pow2(n));
+}
+
+// Turns `count` (a multiple of 16) scores into probabilities relative to the column's new maximum.
+// rescale_out: the factor, in every lane, that what it had before must be multiplied with. NOTE:
+// not inlined, like fold(); an out argument because g++ 12 crashes on a returned F32.
+QS_NOINLINE void update_softmax(float* scores, int count, float* column_max, float* column_sum,
+                                F32* rescale_out) {
   F32 most = set1(-__builtin_inff());
   for (int t = 0; t < count; t += 16) most = max(most, load(scores + t));
   const float new_max = max(*column_max, reduce_max(most));
-  const F32 rescale = exp(set1(*column_max) - set1(new_max));
+  const F32 rescale = exp_nonpositive(set1(*column_max) - set1(new_max));
   F32 sum = zero_f32();
   for (int t = 0; t < count; t += 16) {
-    const F32 p = exp(load(scores + t) - set1(new_max));
+    const F32 p = exp_nonpositive(load(scores + t) - set1(new_max));
     store(scores + t, p);
     sum = sum + p;
   }
   *column_max = new_max;
-  store_n(column_sum, fma(set1(*column_sum), rescale, set1(reduce_add(sum))), 1);
-  return rescale;
+  alignas(
+      64) float new_sum[16];  // NOTE: storing one lane to column_sum would stall the next column
+  store(new_sum, fma(set1(*column_sum), rescale, set1(reduce_add(sum))));
+  *column_sum = new_sum[0];
+  *rescale_out = rescale;
 }
 
 // The scales (or offsets) of one value group, one per token.
@@ -266,53 +357,51 @@ QS_INLINE void attend_tile(const AttendPage& a, int first, Prefetcher& ahead) {
   const auto scales = unit_scale_arrays(shape, a.page.upper);
   const std::uint8_t* lower = kBoth ? a.page.lower : a.page.upper;  // unread in the latter case
   IntegerTerms terms[N];
-  float scores[N][kMaxPageSize];
-  float base[N];
+  alignas(64) float scores[N][kMaxPageSize];
+  FoldScales fold_scales;
   F32 rescale[N];
-  I32 dots[N];
 
-  ahead.steps(kPrologueLines);
+  widen_scales<kBoth>(scales.key_scale, scales.key_offset, shape.head_dim, fold_scales);
   for (int n = 0; n < N; ++n) {
-    base[n] = fold<kBoth>(a.columns.q + (first + n) * shape.head_dim, scales.key_scale,
-                          scales.key_offset, shape.head_dim, terms[n]);
+    ahead.steps<kBoth>(kColumnSteps);
+    fold<kBoth>(a.columns.q + (first + n) * shape.head_dim, fold_scales, shape.head_dim, terms[n]);
   }
-  const int key_block_bytes = 16 * shape.head_dim / 2;
-  for (int b = 0; b < shape.page_size / 16; ++b) {
-    dot_block<N, kBoth>(a.page.upper + b * key_block_bytes, lower + b * key_block_bytes,
-                        shape.head_dim / 8, terms, ahead, dots);
+  const Blocks keys{a.page.upper, lower, 16 * shape.head_dim / 2, shape.head_dim / 8};
+  for_each_block<N, kBoth>(keys, shape.page_size / 16, terms, ahead, [&](int b, const I32* dots) {
     for (int n = 0; n < N; ++n) {
-      const F32 centred = to_f32(dots[n] - set1(terms[n].bias));
-      store(scores[n] + 16 * b, fma(centred, set1(terms[n].step), set1(base[n])));
+      const F32 centred = to_f32(dots[n]);
+      store(scores[n] + 16 * b, fma(centred, set1(terms[n].step), set1(terms[n].base)));
     }
-  }
-  ahead.steps(kPrologueLines);
+  });
   for (int n = 0; n < N; ++n) {
-    rescale[n] = update_softmax(scores[n], shape.page_size, a.columns.partial.max + first + n,
-                                a.columns.partial.sum + first + n);
+    ahead.steps<kBoth>(kColumnSteps);
+    update_softmax(scores[n], shape.page_size, a.columns.partial.max + first + n,
+                   a.columns.partial.sum + first + n, &rescale[n]);
   }
-
-  const int value_block_bytes = 16 * shape.page_size / 2;
   for (int g = 0; g < shape.value_groups; ++g) {
     std::uint16_t scale_buffer[kMaxPageSize], offset_buffer[kMaxPageSize];
     const std::uint16_t* scale = value_group(scales.value_scale, shape, g, scale_buffer);
     const std::uint16_t* offset = value_group(scales.value_offset, shape, g, offset_buffer);
-    ahead.steps(kPrologueLines);
+    widen_scales<kBoth>(scale, offset, shape.page_size, fold_scales);
     for (int n = 0; n < N; ++n) {
-      base[n] = fold<kBoth>(scores[n], scale, offset, shape.page_size, terms[n]);
+      ahead.steps<kBoth>(kColumnSteps);
+      fold<kBoth>(scores[n], fold_scales, shape.page_size, terms[n]);
     }
     const int begin = kValueGroup * g;
     const int end = begin + kValueGroup < shape.head_dim ? begin + kValueGroup : shape.head_dim;
-    for (int c = begin; c < end; c += 16) {
-      const std::ptrdiff_t block = parts.plane_bytes + c / 16 * value_block_bytes;
-      dot_block<N, kBoth>(a.page.upper + block, lower + block, shape.page_size / 8, terms, ahead,
-                          dots);
+    const int block_bytes = 16 * shape.page_size / 2;
+    const std::ptrdiff_t first_block = parts.plane_bytes + begin / 16 * block_bytes;
+    const Blocks values{a.page.upper + first_block, lower + first_block, block_bytes,
+                        shape.page_size / 8};
+    float* out = a.columns.partial.out + first * shape.head_dim + begin;
+    for_each_block<N, kBoth>(values, (end - begin) / 16, terms, ahead, [&](int b, const I32* dots) {
       for (int n = 0; n < N; ++n) {
-        float* out = a.columns.partial.out + (first + n) * shape.head_dim + c;
-        const F32 centred = to_f32(dots[n] - set1(terms[n].bias));
-        const F32 sum = fma(centred, set1(terms[n].step), set1(base[n]));
-        store(out, fma(load(out), rescale[n], sum));
+        float* at = out + n * shape.head_dim + 16 * b;
+        const F32 centred = to_f32(dots[n]);
+        const F32 sum = fma(centred, set1(terms[n].step), set1(terms[n].base));
+        store(at, fma(load(at), rescale[n], sum));
       }
-    }
+    });
   }
 }
 
@@ -324,11 +413,18 @@ void attend_tile_of(int count, const AttendPage& a, int first, Prefetcher& ahead
   attend_tile<N, kBoth>(a, first, ahead);
 }
 
+// Columns in tiles of about the same size.
 template <bool kBoth>
 void attend_page_columns(const AttendPage& a) {
-  Prefetcher ahead = prefetch_unit(a.next, a.shape);
-  for (int first = 0; first < a.columns.num_columns; first += kPageColumns) {
-    attend_tile_of<kPageColumns, kBoth>(a.columns.num_columns - first, a, first, ahead);
+  const int columns = a.columns.num_columns;
+  int tiles = (columns + kPageColumns - 1) / kPageColumns;
+  const int plane_tiles = a.shape.page_size * a.shape.head_dim / 128;  // of K; as many of V
+  const int column_steps = (2 + a.shape.value_groups) * kColumnSteps;
+  Prefetcher ahead(a.page, a.next, a.shape, 2 * plane_tiles * tiles + columns * column_steps);
+  for (int first = 0; first < columns; --tiles) {
+    const int count = (columns - first + tiles - 1) / tiles;
+    attend_tile_of<kPageColumns, kBoth>(count, a, first, ahead);
+    first += count;
   }
 }
 
@@ -411,9 +507,8 @@ QS_INLINE void attend_full_tile(const AttendFull& a, int first) {
     }
   }
   for (int n = 0; n < N; ++n) {
-    rescale[n] =
-        update_softmax(scores[n], (tokens[n] + 15) / 16 * 16, a.columns.partial.max + first + n,
-                       a.columns.partial.sum + first + n);
+    update_softmax(scores[n], (tokens[n] + 15) / 16 * 16, a.columns.partial.max + first + n,
+                   a.columns.partial.sum + first + n, &rescale[n]);
   }
   constexpr int kBlocks = kRegisters >= 32 && N <= 2 ? 8 : 4;
   int channel = 0;

@@ -15,7 +15,7 @@ namespace quantspec::cpu {
 
 class Scratch {
  public:
-  enum Name { kNormed, kKeys, kValues, kUp, kCodes, kScales, kNumNames };
+  enum Name { kNormed, kKeys, kValues, kUp, kCodes, kScales, kArranged, kNumNames = kArranged + 3 };
 
   explicit Scratch(int num_threads) : threads_(num_threads) {}
 

@@ -17,21 +17,30 @@ QS_INLINE void for_lanes(int count, const F& f) {
 QS_INLINE F32 load_run(const float* p, int n) { return n == kLanes ? load(p) : load_n(p, n); }
 QS_INLINE void store_run(float* p, F32 x, int n) { n == kLanes ? store(p, x) : store_n(p, x, n); }
 
-// How the elements of a checkpoint are read.
+// How the elements of a checkpoint are read: 16 in a row, and, by a gemv, kParts * 16 of them part
+// by part in the order that is cheapest to widen.
 struct F32Elements {
   using Type = float;
+  static constexpr int kParts = 1;
   static QS_INLINE F32 at(const float* p) { return load(p); }
   static QS_INLINE F32 at_n(const float* p, int n) { return load_n(p, n); }
+  static QS_INLINE F32 part(const float* p, int) { return load(p); }
 };
 struct F16Elements {
   using Type = std::uint16_t;
+  static constexpr int kParts = 1;
   static QS_INLINE F32 at(const std::uint16_t* p) { return load_f16(p); }
   static QS_INLINE F32 at_n(const std::uint16_t* p, int n) { return load_f16_n(p, n); }
+  static QS_INLINE F32 part(const std::uint16_t* p, int) { return load_f16(p); }
 };
 struct Bf16Elements {
   using Type = std::uint16_t;
+  static constexpr int kParts = 2;
   static QS_INLINE F32 at(const std::uint16_t* p) { return load_bf16(p); }
   static QS_INLINE F32 at_n(const std::uint16_t* p, int n) { return load_bf16_n(p, n); }
+  static QS_INLINE F32 part(const std::uint16_t* p, int part) {
+    return part == 0 ? even_bf16(p) : odd_bf16(p);
+  }
 };
 
 template <typename Elements>

@@ -1,9 +1,9 @@
 // W x at full precision for few rows: bound by reading W. Included by kernels_*.cc after one
 // simd_*.h and elementwise-inl.h.
 //
-// Exactness: y of one (output, row) is one 16-lane accumulator that walks the inputs in order, one
-// fixed reduction, then the bias. Tiles of several outputs and rows only share loads, so they never
-// change a bit.
+// Exactness: y of one (output, row) is one 16-lane accumulator that walks the inputs in one order
+// (bf16: the even and then the odd ones of each 32), one fixed reduction, then the bias. Tiles of
+// several outputs and rows only share loads, so they never change a bit.
 #pragma once
 
 #include "backend/cpu/elementwise-inl.h"
@@ -25,73 +25,119 @@ constexpr int tile_outputs(int rows) {
   return 1;
 }
 
-// How far ahead each of a tile's streams of weights is prefetched. NOTE: hardware prefetchers stop
-// at the row ends of a tile of several streams.
+constexpr std::ptrdiff_t padded_inputs(int inputs) {
+  return static_cast<std::ptrdiff_t>(inputs + kInputBlock - 1) / kInputBlock * kInputBlock;
+}
+
+// Calls f(first row, number of rows) for the tiles of rows: as few and as equal as can be.
+template <typename F>
+QS_INLINE void for_row_tiles(int rows, const F& f) {
+  const int tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
+  for (int tile = 0, row = 0; tile < tiles; ++tile) {
+    const int count = (rows - row + tiles - tile - 1) / (tiles - tile);
+    f(row, count);
+    row += count;
+  }
+}
+
+// Inputs in the order in which the tiles read them: [tiles of rows][blocks][rows of the tile]
+// [kInputBlock], a block in the order of the parts of the weights.
+template <typename Elements>
+void arrange(const float* x, int rows, int inputs, float* out) {
+  static_assert(kInputBlock == 2 * kLanes);
+  for_row_tiles(rows, [&](int first, int count) {
+    for (int k = 0; k < inputs; k += kInputBlock) {
+      const int n = inputs - k < kInputBlock ? inputs - k : kInputBlock;
+      for (int row = first; row < first + count; ++row, out += kInputBlock) {
+        const float* in = x + static_cast<std::ptrdiff_t>(row) * inputs + k;
+        const F32 a = load_run(in, n < kLanes ? n : kLanes);
+        const F32 b = n > kLanes ? load_run(in + kLanes, n - kLanes) : zero_f32();
+        store(out, Elements::kParts == 2 ? even_lanes(a, b) : a);
+        store(out + kLanes, Elements::kParts == 2 ? odd_lanes(a, b) : b);
+      }
+    }
+  });
+}
+
+// While a tile is computed, the one below is prefetched from its first byte to its last: in this
+// order the hardware's prefetcher runs further ahead. NOTE: where a tile is too large for that,
+// each of its streams is prefetched at this distance.
 constexpr int kPrefetchBytes = 2048;
+constexpr int kMaxPrefetchTile = 32 * 1024;
 
 template <typename Elements, int kOutputs, int kRows>
 struct FullTile {
   using T = typename Elements::Type;
+  static constexpr int kStep = kLanes * Elements::kParts;
   static constexpr int kLine = 64 / sizeof(T);
-  static constexpr int kAhead = kPrefetchBytes / sizeof(T);
 
-  const T* w;
-  const float* x;
-  int inputs;
-  F32 sum[kRows][kOutputs];
+  static constexpr int kSums = kRows * kOutputs;
+  F32 sum[kSums];  // [kRows][kOutputs]
 
-  QS_INLINE void step(int k, int n) {
-    F32 weights[kOutputs];
+  // kInputBlock terms of every sum. w: rows of W, `stride` apart; x: [kRows, kInputBlock].
+  QS_INLINE void add_block(const T* w, std::ptrdiff_t stride, const float* x) {
+#pragma GCC unroll 2
+    for (int k = 0; k < kInputBlock; k += kStep, w += kStep) {
+#pragma GCC unroll 2
+      for (int part = 0; part < Elements::kParts; ++part) {
+        F32 weights[kOutputs];
 #pragma GCC unroll 16
-    for (int o = 0; o < kOutputs; ++o) {
-      const T* p = w + static_cast<std::ptrdiff_t>(o) * inputs + k;
-      weights[o] = n == kLanes ? Elements::at(p) : Elements::at_n(p, n);
-    }
+        for (int o = 0; o < kOutputs; ++o) weights[o] = Elements::part(w + o * stride, part);
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const F32 in = load_run(x + static_cast<std::ptrdiff_t>(r) * inputs + k, n);
+        for (int r = 0; r < kRows; ++r) {
+          const F32 in = in_register(load(x + r * kInputBlock + k + part * kLanes));
 #pragma GCC unroll 16
-      for (int o = 0; o < kOutputs; ++o) sum[r][o] = fma(weights[o], in, sum[r][o]);
+          for (int o = 0; o < kOutputs; ++o) {
+            F32& s = sum[r * kOutputs + o];
+            s = fma(weights[o], in, s);
+          }
+        }
+      }
     }
   }
 
-  QS_INLINE void prefetch_line(int k) const {
-    // Past the end of its row a stream goes on in the tile below.
-    const std::ptrdiff_t next = k + kAhead < inputs ? 0 : (kOutputs - 1) * std::ptrdiff_t{inputs};
+  QS_INLINE void run(const T* w, int inputs, const float* x) {
+#pragma GCC unroll 32
+    for (int i = 0; i < kSums; ++i) sum[i] = zero_f32();
+    const std::ptrdiff_t stride = inputs;
+    const bool whole = kOutputs * stride * std::ptrdiff_t{sizeof(T)} <= kMaxPrefetchTile;
+    const T* next = whole ? w + kOutputs * stride : w + kPrefetchBytes / sizeof(T);
+    const std::ptrdiff_t next_step = whole ? kInputBlock * kOutputs : kInputBlock;
+    const std::ptrdiff_t next_stride = whole ? kInputBlock : stride;
+    for (; inputs >= kInputBlock; inputs -= kInputBlock) {
 #pragma GCC unroll 16
-    for (int o = 0; o < kOutputs; ++o) {
-      prefetch(w + static_cast<std::ptrdiff_t>(o) * inputs + k + kAhead + next);
+      for (int o = 0; o < kOutputs; ++o) {
+#pragma GCC unroll 2
+        for (int k = 0; k < kInputBlock; k += kLine) prefetch(next + o * next_stride + k);
+      }
+      next += next_step;
+      add_block(w, stride, x);
+      w += kInputBlock;
+      x += kRows * kInputBlock;
     }
-  }
-
-  QS_INLINE void run() {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-      for (int o = 0; o < kOutputs; ++o) sum[r][o] = zero_f32();
+    if (inputs > 0) {
+      T rest[kOutputs * kInputBlock] = {};
+      for (int o = 0; o < kOutputs; ++o) {
+        __builtin_memcpy(rest + o * kInputBlock, w + o * stride, inputs * sizeof(T));
+      }
+      add_block(rest, kInputBlock, x);
     }
-    int k = 0;
-    for (; k + kLine <= inputs; k += kLine) {
-      prefetch_line(k);
-#pragma GCC unroll 4
-      for (int i = 0; i < kLine; i += kLanes) step(k + i, kLanes);
-    }
-    for (; k + kLanes <= inputs; k += kLanes) step(k, kLanes);
-    if (k < inputs) step(k, inputs - k);
   }
 
   QS_INLINE void write(const LinearOutput& out, int output, int row) const {
-#pragma GCC unroll 16
+    float values[kSums];
+    constexpr int kSixteens = kSums / 16 * 16, kFours = kSums / 4 * 4;
+#pragma GCC unroll 2
+    for (int i = 0; i < kSixteens; i += 16) reduce_add16(sum + i, values + i);
+#pragma GCC unroll 3
+    for (int i = kSixteens; i < kFours; i += 4) reduce_add4(sum + i, values + i);
+#pragma GCC unroll 3
+    for (int i = kFours; i < kSums; ++i) values[i] = reduce_add(sum[i]);
     for (int r = 0; r < kRows; ++r) {
-      float values[kOutputs];
-      if constexpr (kOutputs % 4 == 0) {
-        for (int o = 0; o < kOutputs; o += 4) reduce_add4(&sum[r][o], values + o);
-      } else {
-        for (int o = 0; o < kOutputs; ++o) values[o] = reduce_add(sum[r][o]);
-      }
       float* y = out.y + (row + r) * out.stride + output;
       for (int o = 0; o < kOutputs; ++o) {
-        const float value = out.bias != nullptr ? values[o] + out.bias[output + o] : values[o];
+        float value = values[r * kOutputs + o];
+        if (out.bias != nullptr) value = value + out.bias[output + o];
         y[o] = out.accumulate ? y[o] + value : value;
       }
     }
@@ -101,11 +147,9 @@ struct FullTile {
 template <typename Elements, int kOutputs, int kRows>
 __attribute__((noinline)) void full_tile(const FullGemv& g, int output, int row) {
   FullTile<Elements, kOutputs, kRows> tile;
-  tile.w = static_cast<const typename Elements::Type*>(g.weights) +
-           static_cast<std::ptrdiff_t>(output) * g.inputs;
-  tile.x = g.x + static_cast<std::ptrdiff_t>(row) * g.inputs;
-  tile.inputs = g.inputs;
-  tile.run();
+  const auto* w = static_cast<const typename Elements::Type*>(g.weights) +
+                  static_cast<std::ptrdiff_t>(output) * g.inputs;
+  tile.run(w, g.inputs, g.x + row * padded_inputs(g.inputs));
   tile.write(g.out, output, row);
 }
 
@@ -122,17 +166,20 @@ void full_rows(const FullGemv& g, int output, int last, int row, int count) {
   for (; output < last; ++output) full_tile<Elements, 1, kRows>(g, output, row);
 }
 
+// Tiles of rows take turns over a few outputs, whose weights stay in the nearest cache; where the
+// inputs of all rows would not fit beside them, over all outputs.
+constexpr std::size_t kNearBytes = 40 * 1024;
+
 template <typename Elements>
 void full_gemv(const FullGemv& g) {
-  const int tiles = (g.rows + kMaxTileRows - 1) / kMaxTileRows;
-  const int step = tiles == 1 ? g.outputs : kMaxTileOutputs;
+  const std::size_t near =
+      g.inputs * (sizeof(float) * g.rows + sizeof(typename Elements::Type) * kMaxTileOutputs);
+  const int step = g.rows <= kMaxTileRows || near > kNearBytes ? g.outputs : kMaxTileOutputs;
   for (int output = 0; output < g.outputs; output += step) {
     const int last = output + step < g.outputs ? output + step : g.outputs;
-    for (int tile = 0, row = 0; tile < tiles; ++tile) {
-      const int count = (g.rows - row + tiles - tile - 1) / (tiles - tile);
+    for_row_tiles(g.rows, [&](int row, int count) {
       full_rows<Elements, kMaxTileRows>(g, output, last, row, count);
-      row += count;
-    }
+    });
   }
 }
 

@@ -17,12 +17,15 @@ struct LinearOutput {
   bool accumulate;
 };
 
+// Inputs that a full-precision kernel takes at once; the last block is padded with zeros.
+inline constexpr int kInputBlock = 32;
+
 // Some consecutive outputs of W x, W at full precision.
 struct FullGemv {
   const void* weights;  // [outputs, inputs], any alignment
   int outputs;
   int inputs;
-  const float* x;  // [rows, inputs]
+  const float* x;  // from `arrange` of the same DType
   int rows;
   LinearOutput out;
 };
@@ -63,6 +66,8 @@ struct PanelGemm {
 struct LinearKernels {
   // --- by DType: fp32, fp16, bf16 ---
   void (*full_gemv[3])(const FullGemv&);
+  // Inputs [rows, inputs] in full_gemv's own order. out: [rows, inputs rounded up to kInputBlock].
+  void (*arrange[3])(const float* x, int rows, int inputs, float* out);
   void (*to_f32[3])(const void* in, int count, float* out);
 
   // --- elementwise ---

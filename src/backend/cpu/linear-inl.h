@@ -11,6 +11,7 @@ namespace {
 constexpr LinearKernels linear_kernels() {
   return {
       .full_gemv = {full_gemv<F32Elements>, full_gemv<F16Elements>, full_gemv<Bf16Elements>},
+      .arrange = {arrange<F32Elements>, arrange<F16Elements>, arrange<Bf16Elements>},
       .to_f32 = {to_f32<F32Elements>, to_f32<F16Elements>, to_f32<Bf16Elements>},
       .to_f16 = to_f16,
       .rms_norm = rms_norm,

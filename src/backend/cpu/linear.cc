@@ -45,7 +45,23 @@ LinearOutput output_of(const ProjectParams& params, const Projection& p, int fir
   return {p.y + first, p.linear->outputs(), bias, params.accumulate};
 }
 
+// The inputs in the order that weights of this type are read in.
+const float* arrange_rows(const Context& context, const ProjectParams& params, DType dtype) {
+  const int inputs = params.projections[0].linear->inputs();
+  const std::size_t padded = (inputs + kInputBlock - 1) / kInputBlock * kInputBlock;
+  const auto name = static_cast<Scratch::Name>(Scratch::kArranged + static_cast<int>(dtype));
+  float* x = context.scratch.get<float>(name, params.rows * padded);
+  context.kernels.linear.arrange[static_cast<int>(dtype)](params.x, params.rows, inputs, x);
+  return x;
+}
+
 void project_full(const Context& context, const ProjectParams& params) {
+  const float* x[3] = {};  // by DType
+  for (const Projection& p : params.projections) {
+    const DType dtype = p.linear->full.dtype;
+    const float*& arranged = x[static_cast<int>(dtype)];
+    if (arranged == nullptr) arranged = arrange_rows(context, params, dtype);
+  }
   for_units(context, params, [&](const Projection& p, int first, int outputs) {
     const TensorView& w = p.linear->full;
     const std::size_t offset = static_cast<std::size_t>(first) * w.cols * size_of(w.dtype);
@@ -53,7 +69,7 @@ void project_full(const Context& context, const ProjectParams& params) {
         .weights = static_cast<const std::byte*>(w.data) + offset,
         .outputs = outputs,
         .inputs = w.cols,
-        .x = params.x,
+        .x = x[static_cast<int>(w.dtype)],
         .rows = params.rows,
         .out = output_of(params, p, first),
     });

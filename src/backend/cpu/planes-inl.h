@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kGroup = 128;  // kWeightGroup
 constexpr int kPlaneRows = kRegisters >= 32 ? 4 : 1;
+constexpr int kTileSize = 64;  // kTileBytes
 constexpr int kPlanePrefetch = 2048;
 
 // Quantizes row `row` of activations, one step per group; the codes of a group are its inputs times
@@ -54,7 +55,37 @@ void quantize_row(const float* x, int inputs, bool split, const QuantizedRows& o
   }
 }
 
-// The integer dot products of 16 outputs and one row over the tiles of one group.
+// Codes of 16 outputs x 8 inputs, first and last four, in the bytes that dot() takes. With byte
+// dots and no lower plane, `last` is 16 times too large; without byte dots the planes stay apart.
+template <bool kLower>
+struct PlaneTile {
+  U8x64 first, last, lower_first, lower_last;
+
+  QS_INLINE PlaneTile(const std::byte* upper, const std::byte* lower) {
+    const U8x64 u = load_u8(upper);
+    first = low_nibbles(u);
+    last = kByteDot ? high_nibbles_in_place(u) : high_nibbles(u);
+    if constexpr (kLower) {
+      const U8x64 l = load_u8(lower);
+      if constexpr (kByteDot) {
+        first = merge_low(u, l);
+        last = merge_high(u, l);
+      } else {
+        lower_first = low_nibbles(l);
+        lower_last = high_nibbles(l);
+      }
+    }
+  }
+};
+
+QS_INLINE std::int32_t four_codes(const std::int8_t* codes) {
+  std::int32_t four;
+  __builtin_memcpy(&four, codes, 4);
+  return four;
+}
+
+// The integer dot products of 16 outputs and one row over the tiles of one group. Four sums, so
+// that none waits for another: integer sums are exact in any order.
 template <bool kLower>
 struct PlaneDots {
   I32 a, b, c, d;
@@ -62,28 +93,35 @@ struct PlaneDots {
   QS_INLINE void clear() { a = b = c = d = zero_i32(); }
 
   // `x`: the eight codes of this tile's inputs; `padded` further, their low parts.
-  QS_INLINE void add(U8x64 u_low, U8x64 u_high, U8x64 l_low, U8x64 l_high, const std::int8_t* x,
-                     int padded) {
-    std::int32_t high[2], low[2];
-    __builtin_memcpy(high, x, 8);
+  QS_INLINE void add(const PlaneTile<kLower>& tile, const std::int8_t* x, int padded) {
+    const std::int32_t high[] = {four_codes(x), four_codes(x + 4)};
     if constexpr (!kLower) {
-      a = dot(a, u_low, high[0]);
-      b = dot(b, u_high, high[1]);
-      return;
-    }
-    __builtin_memcpy(low, x + padded, 8);
-    a = dot(dot(a, u_low, high[0]), u_high, high[1]);
-    b = dot(dot(b, u_low, low[0]), u_high, low[1]);
-    if constexpr (!kByteDot) {
-      c = dot(dot(c, l_low, high[0]), l_high, high[1]);
-      d = dot(dot(d, l_low, low[0]), l_high, low[1]);
+      a = dot(a, tile.first, high[0]);
+      b = dot(b, tile.last, high[1]);
+    } else {
+      const std::int32_t low[] = {four_codes(x + padded), four_codes(x + padded + 4)};
+      if constexpr (kByteDot) {
+        a = dot(a, tile.first, high[0]);
+        b = dot(b, tile.last, high[1]);
+        c = dot(c, tile.first, low[0]);
+        d = dot(d, tile.last, low[1]);
+      } else {
+        a = dot(dot(a, tile.first, high[0]), tile.last, high[1]);
+        b = dot(dot(b, tile.first, low[0]), tile.last, low[1]);
+        c = dot(dot(c, tile.lower_first, high[0]), tile.lower_last, high[1]);
+        d = dot(dot(d, tile.lower_first, low[0]), tile.lower_last, low[1]);
+      }
     }
   }
 
   QS_INLINE F32 total() const {
-    if constexpr (!kLower) return to_f32(shift_left<4>(a + b));
-    if constexpr (kByteDot) return to_f32(shift_left<7>(a) + b);
-    return to_f32(shift_left<7>(shift_left<4>(a) + c) + (shift_left<4>(b) + d));
+    if constexpr (!kLower) {
+      return to_f32(kByteDot ? shift_left<4>(a) + b : shift_left<4>(a + b));
+    } else if constexpr (kByteDot) {
+      return to_f32(shift_left<7>(a + b) + (c + d));
+    } else {
+      return to_f32(shift_left<7>(shift_left<4>(a) + c) + (shift_left<4>(b) + d));
+    }
   }
 };
 
@@ -114,24 +152,17 @@ __attribute__((noinline)) void plane_block(const PlaneGemv& g, const std::byte* 
     for (auto& d : dots) d.clear();
     const int first = group * (kGroup / 8);
     const int last = first + kGroup / 8 < tiles ? first + kGroup / 8 : tiles;
+#pragma GCC unroll 4
     for (int t = first; t < last; ++t) {
       prefetch(upper + kPlanePrefetch);
-      const U8x64 u = load_u8(upper);
-      upper += 64;
-      U8x64 u_low = low_nibbles(u), u_high = high_nibbles(u), l_low = u_low, l_high = u_high;
-      if constexpr (kLower) {
-        prefetch(lower + kPlanePrefetch);
-        const U8x64 l = load_u8(lower);
-        lower += 64;
-        l_low = kByteDot ? l_low : low_nibbles(l);
-        l_high = kByteDot ? l_high : high_nibbles(l);
-        u_low = kByteDot ? merge_low(u, l) : u_low;
-        u_high = kByteDot ? merge_high(u, l) : u_high;
-      }
+      if constexpr (kLower) prefetch(lower + kPlanePrefetch);
+      const PlaneTile<kLower> tile(upper, lower);
+      upper += kTileSize;
+      if constexpr (kLower) lower += kTileSize;
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const std::int8_t* x = g.x.codes + std::ptrdiff_t{2} * (row + r) * g.x.padded + 8 * t;
-        dots[r].add(u_low, u_high, l_low, l_high, x, g.x.padded);
+        dots[r].add(tile, x, g.x.padded);
       }
     }
 #pragma GCC unroll 4

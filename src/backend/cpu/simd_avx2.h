@@ -78,6 +78,30 @@ QS_INLINE F32 load_bf16_n(const std::uint16_t* p, int n) {
   __builtin_memcpy(padded, p, 2 * static_cast<std::size_t>(n));
   return load_bf16(padded);
 }
+QS_INLINE F32 in_register(F32 a) {
+  asm("" : "+x"(a.lo), "+x"(a.hi));
+  return a;
+}
+QS_INLINE F32 even_bf16(const std::uint16_t* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(load_256(p), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(load_256(p + 16), 16))};
+}
+QS_INLINE F32 odd_bf16(const std::uint16_t* p) {
+  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  return {_mm256_castsi256_ps(_mm256_and_si256(load_256(p), upper)),
+          _mm256_castsi256_ps(_mm256_and_si256(load_256(p + 16), upper))};
+}
+QS_INLINE __m256 in_order(__m256 pairs) {  // 64-bit parts 0, 2, 1, 3
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(pairs), 0xd8));
+}
+QS_INLINE F32 even_lanes(F32 a, F32 b) {
+  return {in_order(_mm256_shuffle_ps(a.lo, a.hi, 0x88)),
+          in_order(_mm256_shuffle_ps(b.lo, b.hi, 0x88))};
+}
+QS_INLINE F32 odd_lanes(F32 a, F32 b) {
+  return {in_order(_mm256_shuffle_ps(a.lo, a.hi, 0xdd)),
+          in_order(_mm256_shuffle_ps(b.lo, b.hi, 0xdd))};
+}
 QS_INLINE F32 operator+(F32 a, F32 b) {
   return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
 }
@@ -137,6 +161,9 @@ QS_INLINE float reduce_add(F32 a);
 QS_INLINE void reduce_add4(const F32* a, float* out) {
   for (int i = 0; i < 4; ++i) out[i] = reduce_add(a[i]);
 }
+QS_INLINE void reduce_add16(const F32* a, float* out) {
+  for (int i = 0; i < 16; ++i) out[i] = reduce_add(a[i]);
+}
 
 // --- I32 ---
 QS_INLINE I32 set1(std::int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
@@ -177,6 +204,15 @@ QS_INLINE F32 pow2(I32 n) {
 }
 
 // --- bytes ---
+QS_INLINE void store_s8(std::int8_t* p, const I32 (&a)[4]) {
+  for (int i = 0; i < 4; ++i) store_s8(p + 16 * i, a[i]);
+}
+QS_INLINE void store_split(std::int8_t* high, std::int8_t* low, const I32 (&a)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    store_s8(high + 16 * i, shift_right<7>(a[i]));
+    store_s8(low + 16 * i, a[i] & set1(std::int32_t{127}));
+  }
+}
 QS_INLINE U8x64 load_u8(const void* p) {
   return {load_256(p), load_256(static_cast<const char*>(p) + 32)};
 }
@@ -208,12 +244,18 @@ QS_INLINE I32 dot(I32 acc, U8x64 u, std::int32_t s4) {
   return acc + I32{_mm256_madd_epi16(_mm256_maddubs_epi16(u.lo, s), ones),
                    _mm256_madd_epi16(_mm256_maddubs_epi16(u.hi, s), ones)};
 }
+QS_INLINE I32 dot(I32 acc, U8x64 u, const std::int8_t* s4) {
+  std::int32_t bytes;
+  __builtin_memcpy(&bytes, s4, 4);
+  return dot(acc, u, bytes);
+}
+template <int kShift = 0>
 QS_INLINE I32 dot_pair(I32 acc, U8x64 u, std::int32_t s4, U8x64 v, std::int32_t r4) {
   const __m256i s = _mm256_set1_epi32(s4), r = _mm256_set1_epi32(r4);
-  const __m256i ones = _mm256_set1_epi16(1);
+  const __m256i weight = _mm256_set1_epi16(1 << kShift);
   const __m256i lo = _mm256_add_epi16(_mm256_maddubs_epi16(u.lo, s), _mm256_maddubs_epi16(v.lo, r));
   const __m256i hi = _mm256_add_epi16(_mm256_maddubs_epi16(u.hi, s), _mm256_maddubs_epi16(v.hi, r));
-  return acc + I32{_mm256_madd_epi16(lo, ones), _mm256_madd_epi16(hi, ones)};
+  return acc + I32{_mm256_madd_epi16(lo, weight), _mm256_madd_epi16(hi, weight)};
 }
 
 QS_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

@@ -63,6 +63,24 @@ QS_INLINE F32 load_bf16(const std::uint16_t* p) { return widen_bf16(load_u16(p))
 QS_INLINE F32 load_bf16_n(const std::uint16_t* p, int n) {
   return widen_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
+QS_INLINE F32 in_register(F32 a) {
+  asm("" : "+v"(a.v));
+  return a;
+}
+QS_INLINE F32 even_bf16(const std::uint16_t* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
+}
+QS_INLINE F32 odd_bf16(const std::uint16_t* p) {
+  return {_mm512_castsi512_ps(_mm512_maskz_mov_epi16(0xaaaaaaaau, _mm512_loadu_si512(p)))};
+}
+QS_INLINE F32 even_lanes(F32 a, F32 b) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return {_mm512_permutex2var_ps(a.v, even, b.v)};
+}
+QS_INLINE F32 odd_lanes(F32 a, F32 b) {
+  const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  return {_mm512_permutex2var_ps(a.v, odd, b.v)};
+}
 QS_INLINE F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
 QS_INLINE F32 operator-(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 QS_INLINE F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -107,6 +125,29 @@ QS_INLINE void reduce_add4(const F32* a, float* out) {
   r = _mm512_add_ps(r, _mm512_shuffle_ps(r, r, 0xb1));
   _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, r)));
 }
+// reduce_add of sixteen at once: the same tree, each level a blend, a shuffle and an add for two.
+QS_INLINE void reduce_add16(const F32* a, float* out) {
+  const __m512i odd_quarters =
+      _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
+  __m512 b[8], c[4], d[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    b[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a[i].v, a[i + 8].v),
+                         _mm512_shuffle_f32x4(a[i].v, a[i + 8].v, 0x4e));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    c[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, b[i], b[i + 4]),
+                         _mm512_permutex2var_ps(b[i], odd_quarters, b[i + 4]));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512 halves = _mm512_shuffle_ps(c[i], c[i + 2], 0x4e);
+    d[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, c[i], c[i + 2]), halves);
+  }
+  const __m512 swapped = _mm512_permute_ps(_mm512_mask_blend_ps(0x5555, d[0], d[1]), 0xb1);
+  _mm512_storeu_ps(out, _mm512_add_ps(_mm512_mask_blend_ps(0xaaaa, d[0], d[1]), swapped));
+}
 
 // --- I32 ---
 QS_INLINE I32 set1(std::int32_t x) { return {_mm512_set1_epi32(x)}; }
@@ -115,6 +156,20 @@ QS_INLINE I32 load(const std::int32_t* p) { return {_mm512_loadu_si512(p)}; }
 QS_INLINE void store(std::int32_t* p, I32 a) { _mm512_storeu_si512(p, a.v); }
 QS_INLINE void store_s8(std::int8_t* p, I32 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+// 64 integers in order, out of four registers of bytes in the order that packing leaves.
+QS_INLINE void store_packed(std::int8_t* p, __m512i words01, __m512i words23) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(words01, words23)));
+}
+QS_INLINE void store_s8(std::int8_t* p, const I32 (&a)[4]) {
+  store_packed(p, _mm512_packs_epi32(a[0].v, a[1].v), _mm512_packs_epi32(a[2].v, a[3].v));
+}
+QS_INLINE void store_split(std::int8_t* high, std::int8_t* low, const I32 (&a)[4]) {
+  const __m512i a01 = _mm512_packs_epi32(a[0].v, a[1].v), a23 = _mm512_packs_epi32(a[2].v, a[3].v);
+  const __m512i mask = _mm512_set1_epi16(127);
+  store_packed(high, _mm512_srai_epi16(a01, 7), _mm512_srai_epi16(a23, 7));
+  store_packed(low, _mm512_and_si512(a01, mask), _mm512_and_si512(a23, mask));
 }
 QS_INLINE I32 operator+(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 QS_INLINE I32 operator-(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
@@ -160,13 +215,27 @@ QS_INLINE I32 dot(I32 acc, U8x64 u, std::int32_t s4) {
   return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
 #endif
 }
+// NOTE: in assembly where it can be one instruction: given intrinsics, g++ 12 loads all broadcasts
+// of a loop into registers and spills the sums (8 columns of attention: 40% slower).
+QS_INLINE I32 dot(I32 acc, U8x64 u, const std::int8_t* s4) {
+  const auto* word = reinterpret_cast<const char(*)[4]>(s4);
+#ifdef __AVX512VNNI__
+  __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc.v) : "v"(u.v), "m"(*word));
+  return acc;
+#else
+  std::int32_t bytes;
+  __builtin_memcpy(&bytes, word, 4);
+  return dot(acc, u, bytes);
+#endif
+}
+template <int kShift = 0>
 QS_INLINE I32 dot_pair(I32 acc, U8x64 u, std::int32_t s4, U8x64 v, std::int32_t r4) {
 #ifdef __AVX512VNNI__
-  return dot(dot(acc, u, s4), v, r4);
+  return acc + shift_left<kShift>(dot(dot(zero_i32(), u, s4), v, r4));
 #else
   const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16(u.v, _mm512_set1_epi32(s4)),
                                          _mm512_maddubs_epi16(v.v, _mm512_set1_epi32(r4)));
-  return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+  return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1 << kShift)))};
 #endif
 }
 

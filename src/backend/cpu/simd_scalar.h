@@ -108,6 +108,21 @@ QS_INLINE F32 load_bf16_n(const std::uint16_t* p, int n) {
     return i < n ? bits_to_float(static_cast<std::uint32_t>(element(p, i)) << 16) : 0.0f;
   });
 }
+// a, loaded once and kept: a compiler would rather load it again for every use.
+QS_INLINE F32 in_register(F32 a) { return a; }
+// Elements 0, 2, .. 30 of 32, and 1, 3, .. 31: cheaper to widen than 32 in a row.
+QS_INLINE F32 even_bf16(const std::uint16_t* p) {
+  return make<F32>(
+      [&](int i) { return bits_to_float(static_cast<std::uint32_t>(element(p, 2 * i)) << 16); });
+}
+QS_INLINE F32 odd_bf16(const std::uint16_t* p) { return even_bf16(p + 1); }
+// The same of the 32 lanes of two.
+QS_INLINE F32 even_lanes(F32 a, F32 b) {
+  return make<F32>([&](int i) { return i < 8 ? a.v[2 * i] : b.v[2 * i - 16]; });
+}
+QS_INLINE F32 odd_lanes(F32 a, F32 b) {
+  return make<F32>([&](int i) { return i < 8 ? a.v[2 * i + 1] : b.v[2 * i - 15]; });
+}
 QS_INLINE F32 operator+(F32 a, F32 b) {
   return make<F32>([&](int i) { return a.v[i] + b.v[i]; });
 }
@@ -162,6 +177,9 @@ QS_INLINE float reduce_add(F32 a);
 QS_INLINE void reduce_add4(const F32* a, float* out) {
   for (int i = 0; i < 4; ++i) out[i] = reduce_add(a[i]);
 }
+QS_INLINE void reduce_add16(const F32* a, float* out) {
+  for (int i = 0; i < 16; ++i) out[i] = reduce_add(a[i]);
+}
 
 // --- I32 ---
 QS_INLINE I32 set1(std::int32_t x) {
@@ -215,6 +233,17 @@ QS_INLINE F32 pow2(I32 n) {  // REQUIRES: -127 < n; infinity for n = 128
 }
 
 // --- bytes ---
+// 64 integers in order. REQUIRES: they fit
+QS_INLINE void store_s8(std::int8_t* p, const I32 (&a)[4]) {
+  for (int i = 0; i < 4; ++i) store_s8(p + 16 * i, a[i]);
+}
+// 64 integers of 15 bits: a = 128 high + low, 0 <= low < 128.
+QS_INLINE void store_split(std::int8_t* high, std::int8_t* low, const I32 (&a)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    store_s8(high + 16 * i, shift_right<7>(a[i]));
+    store_s8(low + 16 * i, a[i] & set1(std::int32_t{127}));
+  }
+}
 QS_INLINE U8x64 load_u8(const void* p) {
   U8x64 r;
   __builtin_memcpy(r.v, p, 64);
@@ -251,9 +280,16 @@ QS_INLINE I32 dot(I32 acc, U8x64 u, std::int32_t s4) {
   }
   return acc;
 }
-// Both products added to acc. REQUIRES: nibbles.
+// The same with the four bytes where they lie in memory.
+QS_INLINE I32 dot(I32 acc, U8x64 u, const std::int8_t* s4) {
+  std::int32_t bytes;
+  __builtin_memcpy(&bytes, s4, 4);
+  return dot(acc, u, bytes);
+}
+// Both products, times 2^kShift, added to acc. REQUIRES: nibbles; kShift <= 11.
+template <int kShift = 0>
 QS_INLINE I32 dot_pair(I32 acc, U8x64 u, std::int32_t s4, U8x64 v, std::int32_t r4) {
-  return dot(dot(acc, u, s4), v, r4);
+  return acc + shift_left<kShift>(dot(dot(zero_i32(), u, s4), v, r4));
 }
 
 QS_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }

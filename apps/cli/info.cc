@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -15,10 +16,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Doublings up to what the model was made for, and the length that was asked for.
+// Steps of four up to what the model was made for, and the length that was asked for.
 std::vector<int> context_lengths(int max_positions, int wanted) {
   std::vector<int> lengths = {max_positions};
-  for (int length = 2048; length < max_positions; length *= 4) lengths.push_back(length);
+  for (std::int64_t length = 2048; length < max_positions; length *= 4) {
+    lengths.push_back(static_cast<int>(length));
+  }
   if (wanted > 0) lengths.push_back(wanted);
   std::sort(lengths.begin(), lengths.end());
   lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());

@@ -20,8 +20,9 @@ namespace {
 }
 
 struct FileDescriptor {
+  // NOTE: O_NONBLOCK, because opening a named pipe would else wait for someone to write to it.
   explicit FileDescriptor(const std::filesystem::path& path)
-      : fd(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+      : fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd < 0) fail_open(path);
   }
   ~FileDescriptor() { close(fd); }

@@ -1,8 +1,10 @@
 #include "base/mapped_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -48,7 +50,10 @@ TEST(MappedFile, MovesItsMapping) {
 }
 
 TEST(MappedFile, WhatCannotBeReadIsNamed) {
-  for (const std::string& path : {std::string("/nowhere/at/all"), testing::TempDir()}) {
+  const std::string pipe = testing::TempDir() + "mapped_file_test.pipe";
+  std::filesystem::remove(pipe);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {std::string("/nowhere/at/all"), testing::TempDir(), pipe}) {
     try {
       const MappedFile file(path);
       FAIL() << path;

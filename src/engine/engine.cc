@@ -14,11 +14,8 @@ namespace {
 constexpr double kMegabyte = 1e6;
 
 int choose_context(const EngineOptions& options, const ModelConfig& config) {
-  const int context = options.ctx_size > 0 ? options.ctx_size : config.max_positions;
-  if (options.ctx_size < 0 || context > kMaxContext) {
-    fail(ErrorKind::kInvalidRequest, "--ctx-size {}: supported are 1 to {} tokens (0: the model's)",
-         options.ctx_size, kMaxContext);
-  }
+  const int context = options.ctx_size != 0 ? options.ctx_size : config.max_positions;
+  require_supported_context(context);
   if (config.sliding_window && context > *config.sliding_window) {
     fail(ErrorKind::kUnsupportedModel,
          "{}: this model needs sliding-window attention ({} tokens) for a context of {}, which is "
@@ -88,6 +85,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   report("load", 0);
   auto tokenizer = load_tokenizer(options.model);
   require_same_vocabulary(options, *tokenizer, config);
+  if (config.eos_tokens.empty() && tokenizer->eos()) config.eos_tokens = {*tokenizer->eos()};
   Weights weights(config, Checkpoint(options.model), *backend);
   report("load", 1);
   weights.make_draft_planes(*backend, planes_kept(options.draft_weights), [&](int done, int total) {

@@ -3,7 +3,10 @@
 //     auto engine = quantspec::Engine::load({.model = "models/pg-24m"});
 //     auto session = engine->create_session();
 //     session->generate("Once upon a time", {.predict = 64},
-//                       [](const quantspec::TokenEvent& event) { std::cout << event.text; });
+//                       [](const quantspec::TokenEvent& event) {
+//                         std::cout << event.text;
+//                         return true;  // false would cancel
+//                       });
 //
 // An Engine owns weights, tokenizer and backend; a Session owns a KV cache and the text so far.
 // Sessions of one engine share its backend: one call at a time over all of them.
@@ -105,7 +108,8 @@ class Session {
   explicit Session(Engine& engine);
 
   // Continues the session's text with `prompt` and then with generated tokens. The first prompt
-  // gets what the tokenizer puts before a text (BOS). If it throws, the session is empty.
+  // gets what the tokenizer puts before a text (BOS). A request that is refused leaves the session
+  // as it was; whatever else is thrown, also by a callback, leaves it empty.
   GenerateResult generate(std::string_view prompt, const GenerateOptions& options,
                           const TokenCallback& on_token = {});
   GenerateResult generate(std::span<const TokenId> prompt, const GenerateOptions& options,
@@ -115,6 +119,7 @@ class Session {
   class Output;
   void decode(int predict, Output& output, GenerateResult& result);
   DecodingOptions decoding_options(const GenerateOptions& options) const;
+  void require_tokens(std::span<const TokenId> prompt) const;
   void require_room(std::size_t prompt_tokens) const;
   MemoryPlan memory_used() const;
 

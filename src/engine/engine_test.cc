@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
+#include <stdexcept>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "engine/memory_plan.h"
 
 namespace quantspec {
@@ -18,6 +21,16 @@ EngineOptions bundled(DraftWeights draft_weights = DraftWeights::kAuto) {
   options.ctx_size = 2048;
   options.draft_weights = draft_weights;
   return options;
+}
+
+// An empty folder but for links to these files of the bundled model.
+std::filesystem::path folder_of(const char* name, const std::vector<const char*>& files) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / name;
+  fs::remove_all(folder);
+  fs::create_directory(folder);
+  for (const char* file : files) fs::create_symlink(bundled().model / file, folder / file);
+  return folder;
 }
 
 GenerateOptions greedy(int predict, std::optional<int> draft_len = std::nullopt) {
@@ -107,15 +120,10 @@ TEST_F(EngineTest, ASessionContinuesAfterAStopAsIfNothingMoreHadBeenDecoded) {
 
 TEST(Engine, EosInsideAnAcceptedRunEndsTheTextUnlessIgnored) {
   // The bundled model, told by generation_config.json that a text ends with its first comma.
-  namespace fs = std::filesystem;
-  const fs::path folder = fs::path(testing::TempDir()) / "quantspec-eos";
-  fs::remove_all(folder);
-  fs::create_directory(folder);
-  EngineOptions options = bundled();
-  for (const char* name : {"config.json", "model.safetensors", "tokenizer.model"}) {
-    fs::create_symlink(options.model / name, folder / name);
-  }
+  const auto folder =
+      folder_of("quantspec-eos", {"config.json", "model.safetensors", "tokenizer.model"});
   std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": [2, 8124]})";
+  EngineOptions options = bundled();
   options.model = folder;
   const auto engine = Engine::load(options);
   const std::string ignored = engine->create_session()->generate(kPrompt, greedy(60, 8)).text;
@@ -126,7 +134,7 @@ TEST(Engine, EosInsideAnAcceptedRunEndsTheTextUnlessIgnored) {
   EXPECT_EQ(result.tokens.back(), 8124);
   EXPECT_EQ(result.text, ignored.substr(0, ignored.find(',')));
   EXPECT_LT(result.text.size(), ignored.size());
-  fs::remove_all(folder);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(EngineTest, TheCallerCanCancel) {
@@ -156,6 +164,47 @@ TEST_F(EngineTest, RefusesWhatCannotBeDone) {
   EXPECT_THROW(engine_->create_session()->generate(std::span<const TokenId>(), greedy(5)), Error);
 }
 
+TEST_F(EngineTest, ARefusedRequestLeavesTheSessionAsItWas) {
+  std::vector<std::string> texts;
+  for (const bool refuse : {false, true}) {
+    const auto session = engine_->create_session();
+    std::string text = session->generate(kPrompt, greedy(20, 4)).text;
+    if (refuse) {
+      for (const TokenId token : {-1, engine_->config().vocab_size}) {
+        try {
+          session->generate(std::vector{TokenId{5}, token}, greedy(5));
+          ADD_FAILURE() << "no error for token " << token;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
+        }
+      }
+      EXPECT_THROW(session->generate(" and", greedy(5, 17)), Error);
+    }
+    texts.push_back(text + session->generate(" and then", greedy(20, 4)).text);
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+TEST_F(EngineTest, ACallbackThatThrowsLeavesTheSessionEmpty) {
+  const auto session = engine_->create_session();
+  const auto give_up = [](const TokenEvent&) -> bool { throw std::runtime_error("enough"); };
+  EXPECT_THROW(session->generate(kPrompt, greedy(20, 4), give_up), std::runtime_error);
+  EXPECT_EQ(session->generate(kPrompt, greedy(20, 4)).text, run(greedy(20, 4)).text);
+}
+
+TEST(Engine, WithoutAnEosInItsConfigAModelHasItsTokenizers) {
+  const auto folder = folder_of("quantspec-no-eos", {"model.safetensors", "tokenizer.model"});
+  EngineOptions options = bundled();
+  Json config = parse_json_file(options.model / "config.json");
+  config.erase("eos_token_id");
+  std::ofstream(folder / "config.json") << config;
+  options.model = folder;
+  const auto engine = Engine::load(options);
+  ASSERT_TRUE(engine->tokenizer().eos());
+  EXPECT_EQ(engine->config().eos_tokens, std::vector{*engine->tokenizer().eos()});
+  std::filesystem::remove_all(folder);
+}
+
 TEST_F(EngineTest, ReportsTheMemoryThatItUses) {
   const GenerateResult result = run(greedy(4));
   EXPECT_GT(result.memory.weights_bytes, 46'000'000u);
@@ -174,6 +223,17 @@ TEST(MemoryPlan, AContextThatCannotFitIsRefusedNamingTheLargestThatDoes) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory);
     EXPECT_NE(std::string(error.what()).find("--ctx-size "), std::string::npos) << error.what();
+  }
+}
+
+TEST(MemoryPlan, AContextBeyondTheCapIsRefused) {
+  for (const int context : {kMaxContext + 1, std::numeric_limits<int>::max(), -1}) {
+    try {
+      report_model(bundled(), std::vector{context});
+      ADD_FAILURE() << "no error for " << context;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
+    }
   }
 }
 

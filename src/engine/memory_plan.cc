@@ -1,5 +1,6 @@
 #include "engine/memory_plan.h"
 
+#include "base/error.h"
 #include "base/system_memory.h"
 
 namespace quantspec {
@@ -29,6 +30,12 @@ WeightRead planes_kept(DraftWeights draft_weights) {
       break;
   }
   return WeightRead::kBoth;
+}
+
+void require_supported_context(int context) {
+  if (context >= 1 && context <= kMaxContext) return;
+  fail(ErrorKind::kInvalidRequest, "--ctx-size {}: supported are 1 to {} tokens (0: the model's)",
+       context, kMaxContext);
 }
 
 MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& config,
@@ -74,7 +81,10 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   report.page_size = kv_shape(report.config, options.page_size).page_size;
   report.available_bytes = available_memory_bytes();
   report.largest_context = planner.largest_context(report.available_bytes);
-  for (const int context : contexts) report.plans.emplace_back(context, planner.plan(context));
+  for (const int context : contexts) {
+    require_supported_context(context);
+    report.plans.emplace_back(context, planner.plan(context));
+  }
   return report;
 }
 

@@ -11,6 +11,9 @@ WeightRead planes_kept(DraftWeights draft_weights);
 // The most tokens a context may be asked to hold, whatever the memory.
 inline constexpr int kMaxContext = 1 << 28;
 
+// Throws kInvalidRequest for fewer than one token or more than that.
+void require_supported_context(int context);
+
 class MemoryPlanner {
  public:
   // Reads sizes of files, nothing else. `config` and `backend` outlive the planner.

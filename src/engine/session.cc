@@ -102,6 +102,7 @@ GenerateResult Session::generate(std::span<const TokenId> prompt, const Generate
     fail(ErrorKind::kInvalidRequest, "--predict {}: at least 1, or -1 for no limit",
          options.predict);
   }
+  require_tokens(prompt);
   require_room(prompt.size());
   sequence_.set_options(decoding_options(options));
   GenerateResult result;
@@ -160,6 +161,15 @@ DecodingOptions Session::decoding_options(const GenerateOptions& options) const 
   }
   return {options.sampling, options.spec_sampling, options.draft_len,
           candidates(engine_.draft_weights_)};
+}
+
+void Session::require_tokens(std::span<const TokenId> prompt) const {
+  const int vocab_size = engine_.config().vocab_size;
+  for (const TokenId token : prompt) {
+    if (token >= 0 && token < vocab_size) continue;
+    fail(ErrorKind::kInvalidRequest, "the prompt has the token {}; the model's are 0 to {}", token,
+         vocab_size - 1);
+  }
 }
 
 void Session::require_room(std::size_t prompt_tokens) const {

@@ -24,7 +24,6 @@
 
 namespace quantspec {
 
-//
 // KvStore::kFull keeps every position in full precision instead, in a ring that never turns: the
 // plain cache that others have, as a baseline. Target and draft then read the same.
 enum class KvStore : std::uint8_t { kHierarchical, kFull };

@@ -17,12 +17,14 @@ void PagePool::add_slab(std::size_t pages) {
   const std::size_t upper_bytes = shape_.units() * shape_.upper_unit_bytes();
   const std::size_t lower_bytes = shape_.units() * shape_.lower_unit_bytes();
   Buffer slab = backend_.allocate(pages * (upper_bytes + lower_bytes));
-  std::byte* lower = slab.data() + pages * upper_bytes;
-  for (std::size_t i = pages; i-- > 0;) {  // handed out from the back: in order of address
-    free_.push_back({slab.data() + i * upper_bytes, lower + i * lower_bytes});
-  }
+  std::byte* upper = slab.data();
+  std::byte* lower = upper + pages * upper_bytes;
+  free_.reserve(total_ + pages);  // a page that comes back later needs no allocation
   slabs_.push_back(std::move(slab));
   total_ += pages;
+  for (std::size_t i = pages; i-- > 0;) {  // handed out from the back: in order of address
+    free_.push_back({upper + i * upper_bytes, lower + i * lower_bytes});
+  }
 }
 
 void PagePool::reserve(std::size_t count) {
@@ -38,9 +40,9 @@ PageRef PagePool::allocate() {
     free_.push_back(*page);
     delete page;
   };
-  PageRef page(new PagePlanes(free_.back()), give_back);
+  auto page = std::make_unique<PagePlanes>(free_.back());
   free_.pop_back();
-  return page;
+  return {page.release(), give_back};  // gives it back itself if it fails
 }
 
 }  // namespace quantspec

@@ -15,12 +15,13 @@ namespace quantspec {
 
 namespace {
 
-// Caps that no model comes near: beyond them a number is a broken file, and products still fit.
-constexpr int kMaxLayers = 10000;
+// Caps that no model comes near: beyond them a number is a broken file, and the bytes of a cache of
+// kMaxPositions tokens still fit 64 bits (2^12 layers, 2^12 heads of 2^8 channels, K and V, fp32).
+constexpr int kMaxLayers = 1 << 12;
 constexpr int kMaxWidth = 1 << 22;  // hidden, intermediate
-constexpr int kMaxHeads = 1 << 14;
+constexpr int kMaxHeads = 1 << 12;
 constexpr int kMaxVocab = 1 << 24;
-constexpr int kMaxPositions = 1 << 30;
+constexpr int kMaxPositions = 1 << 28;
 
 // What sets one family apart, by the name of its architecture.
 struct Family {

@@ -64,7 +64,9 @@ struct ModelConfig {
   // is less than max_positions. A longer context needs what is not there.
   std::optional<int> sliding_window;
   std::optional<TokenId> bos_token;
-  std::vector<TokenId> eos_tokens;  // generation_config.json's before config.json's
+  // generation_config.json's before config.json's; where neither has one, Engine takes the
+  // tokenizer's.
+  std::vector<TokenId> eos_tokens;
   DType dtype;  // as config.json says, else kF32; the checkpoint's tensors carry their own
   GenerationDefaults generation;
 };

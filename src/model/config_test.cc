@@ -216,6 +216,7 @@ TEST(Config, RefusesValuesThatAreNotWhatTheyMustBe) {
   corrupt("hidden_size", {{"hidden_size", 130}, {"num_attention_heads", 4}});
   corrupt("vocab_size", {{"vocab_size", 18446744073709551615u}});
   corrupt("vocab_size", {{"vocab_size", 1 << 25}});
+  corrupt("max_position_embeddings", {{"max_position_embeddings", (1 << 28) + 1}});
   corrupt("rms_norm_eps", {{"rms_norm_eps", "small"}});
   corrupt("tie_word_embeddings", {{"tie_word_embeddings", 1}});
   corrupt("torch_dtype", {{"torch_dtype", 16}});

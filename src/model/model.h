@@ -29,7 +29,6 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
-  Weights& weights() { return weights_; }
   Backend& backend() const { return backend_; }
 
   // Runs every sequence's tokens through all layers, appending K and V to its cache (extend). Rows

@@ -76,6 +76,7 @@ Model::Workspace& Model::workspace(int rows) const {
 
 void Model::forward(std::span<const SequenceInput> batch, Pass pass,
                     std::span<float> logits) const {
+  check(!batch.empty(), "a forward has a sequence");
   int num_rows = 0;
   for (const SequenceInput& input : batch) num_rows += static_cast<int>(input.tokens.size());
   check(logits.size() == static_cast<std::size_t>(num_rows) * config_.vocab_size,
@@ -148,8 +149,8 @@ void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<f
   }
   head(x.as<float>() + static_cast<std::size_t>(count - 1) * config_.hidden_size, 1,
        WeightRead::kFull, logits);
-  prefill.finish();
   if (progress) progress(1.0);
+  prefill.finish();
 }
 
 void Model::prefill_layer(const Rows& all, int layer, FullKv kv, int first_position, int first_row,

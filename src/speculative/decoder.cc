@@ -76,11 +76,11 @@ TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
   const std::span<float> logits = row(target_rows_, 0);
   try {
     model_.prefill(added, sequence.cache_, logits, progress);
+    tokens.push_back(choose(sequence, logits));
   } catch (...) {
     sequence.clear();
     throw;
   }
-  tokens.push_back(choose(sequence, logits));
   return tokens.back();
 }
 
@@ -137,7 +137,7 @@ void Decoder::draft(Sequence& sequence, DraftChoice choice) {
     const TokenId last = sequence.tokens_.back();
     const SequenceInput input{{&last, 1}, &sequence.cache_};
     // Rejection needs every distribution that was drawn from; the other rules only the tokens.
-    const bool keep = options.spec_sampling == SpecSampling::kRejection;
+    const bool keep = options.spec_sampling == SpecSampling::kRejection && !by_argmax(options);
     const std::span<float> probs = row(draft_rows_, keep ? i : 0);
     model_.forward({&input, 1}, Pass::draft(choice.weights), probs);
     const auto position = static_cast<std::int64_t>(sequence.tokens_.size());

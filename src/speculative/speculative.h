@@ -92,7 +92,7 @@ class Decoder {
   TokenId prefill(Sequence& sequence, std::span<const TokenId> prompt,
                   const Model::Progress& progress = {});
 
-  // One round.
+  // One round. If it throws, the sequence is good for clear() only.
   struct Step {
     std::span<const TokenId> tokens;  // 1 .. draft_len + 1 new ones; valid until the next step
     int accepted;                     // the first so many were drafted, the last is the target's

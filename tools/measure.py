@@ -3,7 +3,8 @@
 
     tools/measure.py [--quantspec build/quantspec] [--repeat 3] [--books DIR]
 
-Speed: the bundled prompt, plain and self-speculative in one process (--compare), everything on auto.
+Speed: the bundled prompt, plain and self-speculative in one process (--compare), everything on auto,
+and in turn plain decoding over an fp16 cache (--kv-cache full --draft-len 0).
 Acceptance: drafts of one token at temperature 1 with rejection sampling, so that the share of
 accepted tokens estimates sum(min(draft, target)); on the bundled prompt and, with --books, on about
 8,000 tokens of every .txt file of a folder. Needs python3 alone.
@@ -49,9 +50,9 @@ def spread(values, digits=2):
 
 
 def speed(binary, repeat):
-    print("\n| sampling | plain, tokens/s | self-speculative, tokens/s | speed-up | accepted / drafted |"
+    print("\n| sampling | plain, fp16 KV, tokens/s | plain, tokens/s | self-speculative, tokens/s | over fp16 | speed-up | accepted / drafted |"
           " tokens per round | draft length | prefill, s | peak RSS, MB | identical |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     modes = {
         "greedy": ["--temp", "0"],
         "coupled, defaults (temp 0.8)": ["--spec-sampling", "coupled"],
@@ -61,13 +62,18 @@ def speed(binary, repeat):
                               "1", "--min-p", "0"],
     }
     for name, flags in modes.items():
-        runs = [generate(binary, "-f", str(PROMPT), "-n", "256", "--compare", "-s", str(seed), *flags)
-                for seed in range(1, repeat + 1)]
+        runs, full = [], []
+        for seed in range(1, repeat + 1):  # interleaved, so that drift hits all alike
+            common = ["-f", str(PROMPT), "-n", "256", "-c", "9000", "-s", str(seed), *flags]
+            runs.append(generate(binary, "--compare", *common))
+            full.append(generate(binary, "--kv-cache", "full", "--draft-len", "0", *common))
+        fp16 = [run["timings"]["decode_tokens_per_second"] for run in full]
         decode = [run["timings"]["decode_tokens_per_second"] for run in runs]
         plain = [run["baseline"]["timings"]["decode_tokens_per_second"] for run in runs]
         spec = [run["speculation"] for run in runs]
         identical = {run["identical"] for run in runs}
-        row(name, spread(plain, 0), spread(decode, 0), spread([run["speedup"] for run in runs]),
+        row(name, spread(fp16, 0), spread(plain, 0), spread(decode, 0),
+            spread([new / old for new, old in zip(decode, fp16)]), spread([run["speedup"] for run in runs]),
             spread([s["acceptance_rate"] for s in spec]), spread([s["tokens_per_round"] for s in spec]),
             spread([s["draft_len_mean"] for s in spec]),
             spread([run["timings"]["prefill_ms"] / 1e3 for run in runs]),

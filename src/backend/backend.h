@@ -27,6 +27,10 @@ class Backend {
   // Bytes of one layer's FullKv. Element size of full-precision K and V.
   virtual std::size_t full_kv_bytes(const KvShape& shape, int capacity) const = 0;
 
+  // Bytes that the backend takes for itself in prefill, beyond what it is given to write to: for
+  // matrices of up to this many inputs, and rows of that many floats between norm and output.
+  virtual std::size_t scratch_bytes(int inputs, int row_floats) const = 0;
+
   // --- draft weights ---
   // Bytes of the upper (with scales) and of the lower plane of a [rows, cols] matrix.
   struct PlaneBytes {

@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include "base/clock.h"
@@ -13,6 +14,13 @@ namespace {
 
 constexpr double kMegabyte = 1e6;
 
+// The application's logger of this name; else one to standard error, since standard output is the
+// application's.
+spdlog::logger& log() {
+  if (const auto logger = spdlog::get("quantspec")) return *logger;
+  return *spdlog::stderr_logger_mt("quantspec");
+}
+
 int choose_context(const EngineOptions& options, const ModelConfig& config) {
   const int context = options.ctx_size != 0 ? options.ctx_size : config.max_positions;
   require_supported_context(context);
@@ -23,8 +31,8 @@ int choose_context(const EngineOptions& options, const ModelConfig& config) {
          options.model.string(), *config.sliding_window, context, *config.sliding_window);
   }
   if (context > config.max_positions) {
-    spdlog::warn("the context of {} tokens is longer than the {} that the model was made for",
-                 context, config.max_positions);
+    log().warn("the context of {} tokens is longer than the {} that the model was made for",
+               context, config.max_positions);
   }
   return context;
 }

@@ -73,7 +73,8 @@ enum class StopReason : std::uint8_t { kEos, kStop, kLength, kContext, kCancelle
 std::string_view name_of(StopReason reason);
 
 // One generated token. `text` is what can be shown now: it may be empty (half a character, or what
-// could be the beginning of a stop string) and belong to earlier tokens.
+// could be the beginning of a stop string) and belong to earlier tokens. Text that was held back at
+// the end comes with one more event of the last token.
 struct TokenEvent {
   TokenId id;
   std::string_view text;
@@ -110,6 +111,8 @@ class Session {
   // Continues the session's text with `prompt` and then with generated tokens. The first prompt
   // gets what the tokenizer puts before a text (BOS). A request that is refused leaves the session
   // as it was; whatever else is thrown, also by a callback, leaves it empty.
+  // NOTE: a prompt is read layer by layer in full precision, also when it is short and continues a
+  // text: generate() twice is not bit for bit one longer generate().
   GenerateResult generate(std::string_view prompt, const GenerateOptions& options,
                           const TokenCallback& on_token = {});
   GenerateResult generate(std::span<const TokenId> prompt, const GenerateOptions& options,

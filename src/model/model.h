@@ -44,8 +44,10 @@ class Model {
   void prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<float> logits,
                const Progress& progress = {}) const;
 
-  // Bytes of activations in prefill of this many tokens (the rest of a pass is small).
-  static std::size_t activation_bytes(const ModelConfig& config, int num_tokens);
+  // Bytes of activations in prefill of this many tokens, the backend's scratch and the logits of a
+  // round included (the rest of a pass is small).
+  static std::size_t activation_bytes(const ModelConfig& config, const Backend& backend,
+                                      int num_tokens);
 
  private:
   struct Workspace;  // activations of a bounded number of rows

@@ -237,13 +237,20 @@ void Model::head(const float* x, int rows, WeightRead weights, std::span<float> 
   backend_.head({weights, x, rows, weights_.final_norm(), &weights_.head(), logits.data()});
 }
 
-std::size_t Model::activation_bytes(const ModelConfig& config, int num_tokens) {
-  const auto row = [](std::size_t floats) { return sizeof(float) * floats; };
-  const std::size_t per_token = row(config.hidden_size) + row(config.head_dim);
-  const std::size_t per_chunk_row = row(config.hidden_size + config.intermediate_size) +
-                                    2 * row(config.num_heads * config.head_dim) +
-                                    row(config.head_dim);
-  return per_token * num_tokens + per_chunk_row * std::min(num_tokens, kPrefillRows);
+std::size_t Model::activation_bytes(const ModelConfig& config, const Backend& backend,
+                                    int num_tokens) {
+  constexpr std::size_t kRoundRows = 33;  // logits of 17 target rows and 16 draft rows
+  const std::size_t heads = static_cast<std::size_t>(config.num_heads) * config.head_dim;
+  const std::size_t hidden = config.hidden_size, inner = config.intermediate_size;
+  const std::size_t per_token = hidden + config.head_dim;
+  const std::size_t per_chunk_row = hidden + inner + 2 * heads + config.head_dim;
+  const int inputs = static_cast<int>(std::max({hidden, inner, heads}));
+  const int row_floats =
+      config.hidden_size + config.intermediate_size + 2 * config.num_kv_heads * config.head_dim;
+  return sizeof(float) *
+             (per_token * num_tokens + per_chunk_row * std::min(num_tokens, kPrefillRows) +
+              kRoundRows * config.vocab_size) +
+         backend.scratch_bytes(inputs, kPrefillRows * row_floats);
 }
 
 KvShape kv_shape(const ModelConfig& config, int page_size) {

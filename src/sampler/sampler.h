@@ -42,7 +42,8 @@ struct SamplingParams {
 // and normalizes. Equal probabilities rank by id, lower first. Tokens that a step removes have
 // probability exactly 0. Greedy gives 1 to argmax() of the penalized logits.
 // A logit of -infinity is a token that cannot be chosen; a NaN, or an infinity, or nothing but
-// -infinity throws Error(kInternal). REQUIRES: params are valid; ids of history < vocab_size.
+// -infinity throws Error(kCorruptFile): a broken checkpoint is what makes them. REQUIRES: params
+// are valid; ids of history < vocab_size.
 void to_probabilities(const SamplingParams& params, std::span<const TokenId> history,
                       std::span<float> logits_then_probs);
 

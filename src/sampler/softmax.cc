@@ -53,13 +53,13 @@ float largest_logit(std::span<const float> logits) {
   }
   for (std::size_t i = whole; i < logits.size(); ++i) visit(i - whole, logits[i]);
   if (std::ranges::any_of(invalid, [](std::uint32_t flag) { return flag != 0; })) {
-    fail(ErrorKind::kInternal,
+    fail(ErrorKind::kCorruptFile,
          "the model produced a logit that is NaN or infinite; nothing can be sampled from it "
          "(check the checkpoint for NaN weights, or try another --backend)");
   }
   const float result = std::ranges::max(max);
   if (result == -kInfinity) {
-    fail(ErrorKind::kInternal, "all {} logits are -infinity; no token can be chosen",
+    fail(ErrorKind::kCorruptFile, "all {} logits are -infinity; no token can be chosen",
          logits.size());
   }
   return result;

@@ -44,8 +44,10 @@ void Sequence::clear() {
 
 void Sequence::set_options(DecodingOptions options) {
   options.sampling.validate();
+  const bool same_drafts =
+      options.draft_len == options_.draft_len && options.draft_weights == options_.draft_weights;
   options_ = std::move(options);
-  control_ = make_control(options_);
+  if (!same_drafts) control_ = make_control(options_);  // else what it has measured still holds
   stats_ = {};
 }
 

@@ -6,6 +6,7 @@
 #include "backend/cpu/linear.h"
 #include "backend/cpu/packing.h"
 #include "backend/cpu/pages.h"
+#include "backend/cpu/prefill.h"
 #include "backend/cpu/prefill_attention.h"
 #include "backend/cpu/weight_planes.h"
 #include "base/error.h"
@@ -29,6 +30,10 @@ std::size_t CpuBackend::full_kv_bytes(const KvShape& shape, int capacity) const 
 }
 
 // --- weights -------------------------------------------------------------------------------------
+
+std::size_t CpuBackend::scratch_bytes(int inputs, int row_floats) const {
+  return sizeof(float) * row_floats + pool_.num_threads() * prefill_tile_bytes(inputs);
+}
 
 Backend::PlaneBytes CpuBackend::plane_bytes(int rows, int cols) const {
   return weight_plane_bytes(rows, cols);

@@ -19,6 +19,7 @@ class CpuBackend final : public Backend {
   Buffer allocate(std::size_t bytes) override { return Buffer(bytes); }
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override;
 
+  std::size_t scratch_bytes(int inputs, int row_floats) const override;
   PlaneBytes plane_bytes(int rows, int cols) const override;
   void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override;
 

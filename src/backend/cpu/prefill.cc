@@ -39,8 +39,8 @@ void compute_tile(const Context& context, const ProjectParams& params, const Pro
   const int columns = std::min(kTileColumns, w.rows - column);
   const std::size_t first = static_cast<std::size_t>(column) * w.cols;
   const auto* data = static_cast<const std::byte*>(w.data) + first * size_of(w.dtype);
-  float* weights = context.scratch.get_for_thread<float>(
-      thread, static_cast<std::size_t>(kTileColumns) * w.cols);
+  float* weights =
+      context.scratch.get_for_thread<float>(thread, prefill_tile_bytes(w.cols) / sizeof(float));
   context.kernels.linear.to_f32[static_cast<int>(w.dtype)](data, columns * w.cols, weights);
 
   const std::ptrdiff_t stride = w.rows;
@@ -57,6 +57,10 @@ void compute_tile(const Context& context, const ProjectParams& params, const Pro
 }
 
 }  // namespace
+
+std::size_t prefill_tile_bytes(int inputs) {
+  return sizeof(float) * kTileColumns * static_cast<std::size_t>(inputs);
+}
 
 void project_prefill(const Context& context, const ProjectParams& params) {
   const int row_tiles = tiles(params.rows, kTileRows);

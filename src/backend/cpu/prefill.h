@@ -10,4 +10,7 @@ namespace quantspec::cpu {
 // REQUIRES: params.weights == WeightRead::kFull.
 void project_prefill(const Context& context, const ProjectParams& params);
 
+// What each thread takes for weights of so many inputs.
+std::size_t prefill_tile_bytes(int inputs);
+
 }  // namespace quantspec::cpu

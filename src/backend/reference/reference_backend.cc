@@ -45,6 +45,9 @@ class ReferenceBackend final : public Backend {
 
   // --- draft weights ---
 
+  std::size_t scratch_bytes(int, int row_floats) const override {
+    return sizeof(float) * row_floats;
+  }
   PlaneBytes plane_bytes(int rows, int cols) const override {
     return {upper_plane_bytes(rows, cols), lower_plane_bytes(rows, cols)};
   }

@@ -3,7 +3,7 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 CMAKE_FLAGS ?=
-DEMO_FLAGS ?= -n 256
+DEMO_FLAGS ?= -n 256 -s 1
 DEPS ?= build
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 

@@ -6,6 +6,7 @@ if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang" OR CMAKE_CXX_COMPILER_VERSION VERSI
                       "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}: "
                       "use `cmake --preset fuzz` in a fresh folder")
 endif()
-# For the pragmas that silence warnings which only g++ has.
-add_compile_options(-Wno-unknown-warning-option)
+# For the pragmas that silence warnings which only g++ has; and because clang sees what libstdc++ 12
+# deprecates inside libstdc++ itself (std::stable_sort).
+add_compile_options(-Wno-unknown-warning-option -Wno-deprecated-declarations)
 set(QUANTSPEC_SANITIZE "address,undefined,fuzzer-no-link")

@@ -2,6 +2,7 @@
 """Measures what docs/results.md reports, with the quantspec binary, and prints it as Markdown.
 
     tools/measure.py [--quantspec build/quantspec] [--repeat 3] [--books DIR]
+    tools/measure.py --prompt FILE --ctx N        speed alone, on another text
 
 Speed: the bundled prompt, plain and self-speculative in one process (--compare), everything on auto,
 and in turn plain decoding over an fp16 cache (--kv-cache full --draft-len 0).
@@ -49,7 +50,7 @@ def spread(values, digits=2):
     return f"{text} ({min(values):.{digits}f}-{max(values):.{digits}f})"
 
 
-def speed(binary, repeat):
+def speed(binary, repeat, prompt, ctx):
     print("\n| sampling | plain, fp16 KV, tokens/s | plain, tokens/s | self-speculative, tokens/s | over fp16 | speed-up | accepted / drafted |"
           " tokens per round | draft length | prefill, s | peak RSS, MB | identical |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
@@ -64,7 +65,7 @@ def speed(binary, repeat):
     for name, flags in modes.items():
         runs, full = [], []
         for seed in range(1, repeat + 1):  # interleaved, so that drift hits all alike
-            common = ["-f", str(PROMPT), "-n", "256", "-c", "9000", "-s", str(seed), *flags]
+            common = ["-f", str(prompt), "-n", "256", "-c", str(ctx), "-s", str(seed), *flags]
             runs.append(generate(binary, "--compare", *common))
             full.append(generate(binary, "--kv-cache", "full", "--draft-len", "0", *common))
         fp16 = [run["timings"]["decode_tokens_per_second"] for run in full]
@@ -100,12 +101,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quantspec", default=str(ROOT / "build/quantspec"))
     parser.add_argument("--repeat", type=int, default=3, help="runs of every row; medians are shown")
+    parser.add_argument("--prompt", type=pathlib.Path, help="text to measure speed on")
+    parser.add_argument("--ctx", type=int, default=9000, help="context that holds it and 256 tokens")
     parser.add_argument("--books", type=pathlib.Path, help="folder of .txt files that the model never saw")
     args = parser.parse_args()
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True,
                             text=True).stdout.strip()
     print(f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores; commit {commit}")
-    speed(args.quantspec, args.repeat)
+    speed(args.quantspec, args.repeat, args.prompt or PROMPT, args.ctx)
+    if args.prompt:
+        return
     with tempfile.TemporaryDirectory() as folder:
         prompts = [PROMPT]
         for book in sorted(args.books.glob("*.txt")) if args.books else []:

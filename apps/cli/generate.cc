@@ -122,7 +122,10 @@ int run(const GenerateArgs& args) {
   if (!args.compare || interrupted()) return finish(args, run);
 
   const auto baseline = generate_plainly(*engine, prompt, options, progress);
-  if (!baseline) return finish(args, run);
+  if (!baseline) {
+    print(args, "\nthe comparison was interrupted; this is the self-speculative run\n");
+    return finish(args, run);
+  }
   const bool comparable =
       options.sampling.greedy() || options.spec_sampling == SpecSampling::kCoupled;
   return finish(args, run, *baseline, comparable);

@@ -77,13 +77,17 @@ std::string plan_row(int context, const MemoryPlan& plan) {
 std::string memory_plan(const ModelReport& report) {
   std::string text = "\nmemory plan, in MB, by tokens of context\n";
   text += fmt::format("{:>9} {:>8} {:>8} {:>8} {:>7} {:>8} {:>9} {:>9}\n", "context", "weights",
-                      "drafts'", "KV", "ring", "prefill", "total", "fp16 KV");
+                      "draft w.", "KV", "ring", "prefill", "total", "fp16 KV");
   for (const auto& [context, plan] : report.plans) text += plan_row(context, plan);
   text += "KV, ring: the cache, quantized and recent; fp16 KV: for comparison, not used\n";
-  text += "drafts': weights that drafts read; prefill: while a prompt that long is read\n\n";
+  text += "draft w.: weights that drafts read; prefill: while a prompt that long is read\n\n";
   const double available = report.available_bytes / 1e6;
   if (report.largest_context == 0) {
     return text + fmt::format("the weights do not fit the {:.0f} MB that are free\n", available);
+  }
+  if (report.largest_context >= report.config.max_positions) {
+    return text + fmt::format("fits         all {} tokens of the model; {:.0f} MB are free\n",
+                              report.config.max_positions, available);
   }
   return text + fmt::format("fits         {} tokens of context in the {:.0f} MB that are free\n",
                             report.largest_context, available);

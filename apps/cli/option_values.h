@@ -55,8 +55,7 @@ void add_int(CLI::App& app, const std::string& names, const char* meta, const st
       target = *value;
       return;
     }
-    std::string range = high == kNoLimit ? fmt::format("of at least {}", low)
-                                         : fmt::format("from {} to {}", low, high);
+    std::string range = fmt::format("from {} to {}", low, high);
     if (except) range += fmt::format(" other than {}", *except);
     throw UsageError(
         fmt::format("{} '{}': must be a whole number {}", long_name(names), text, range));

@@ -83,15 +83,17 @@ void add_sampling(CLI::App& app, SamplingArgs& sampling) {
             sampling.temperature);
   add_int(app, "--top-k", "N", "only the N likeliest tokens; 0: off (default: 40)", sampling.top_k,
           0);
-  add_float(app, "--top-p", "only the likeliest, up to this share; 1: off (0.95)", sampling.top_p);
-  add_float(app, "--min-p", "only those within this share of the best; 0: off (0.05)",
+  add_float(app, "--top-p", "only the likeliest, up to this share; 1: off\n(default: 0.95)",
+            sampling.top_p);
+  add_float(app, "--min-p", "only those within this share of the best; 0: off\n(default: 0.05)",
             sampling.min_p);
   add_float(app, "--repeat-penalty", "weakens the last 64 tokens; 1: off (default: 1)",
             sampling.repeat_penalty);
   add_value(app, "-s,--seed", "N",
             "of the random numbers (default: another each time,\n"
-            "shown by -v and in --json). With rejection sampling and\n"
-            "a chosen draft length, timing also shapes the text",
+            "shown by -v and in --json). With rejection sampling the\n"
+            "text also depends on timing unless --draft-len and\n"
+            "--draft-weights are fixed; coupled always repeats",
             [&sampling](const std::string& text) {
               sampling.seed = parse_number<std::uint64_t>(text);
               if (!sampling.seed) {
@@ -117,7 +119,8 @@ void add_speculation(CLI::App& app, GenerateArgs& args, std::optional<SpecSampli
   add_choice<SpecSampling>(
       app, "--spec-sampling", "HOW",
       "rejection: the text has the model's distribution;\n"
-      "coupled: and is, for a seed, what plain decoding writes\n"
+      "coupled: and is, for a seed, the text that\n"
+      "--draft-len 0 --spec-sampling coupled writes\n"
       "(default: rejection; with --compare: coupled)",
       {{"rejection", SpecSampling::kRejection}, {"coupled", SpecSampling::kCoupled}}, mode);
   app.add_flag("--compare", args.compare, "then decode plainly too, and print both side by side");
@@ -248,6 +251,19 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
   return wants_command ? "a subcommand is needed: generate, info or tokenize" : error.what();
 }
 
+// Options that are good one by one and make no sense together.
+void require_sense(const GenerateArgs& args) {
+  if (args.compare && args.generation.draft_len == 0) {
+    throw UsageError("--compare needs drafts to compare; --draft-len 0 is plain decoding");
+  }
+  if (args.compare && args.quiet && !args.json) {
+    throw UsageError("--compare has nowhere to print with --quiet; --json works with both");
+  }
+  for (const std::string& stop : args.generation.stop) {
+    if (stop.empty()) throw UsageError("--stop '': must be some text");
+  }
+}
+
 template <typename Args>
 Command with_model(Args& args, std::filesystem::path& model) {
   if (model.empty()) model = default_model();
@@ -287,6 +303,7 @@ std::optional<Command> parse_command_line(int argc, char** argv) {
     refuse_both(*app.get_subcommands().front(), one, other);
   if (app.got_subcommand("info")) return with_model(info, info.engine.model);
   if (app.got_subcommand("tokenize")) return with_model(tokenize, tokenize.model);
+  require_sense(generate);
   resolve_sampling(generate.sampling, {}).validate();
   generate.generation.spec_sampling =
       spec_sampling.value_or(generate.compare ? SpecSampling::kCoupled : SpecSampling::kRejection);

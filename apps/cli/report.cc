@@ -128,17 +128,20 @@ std::string summary(const Run& run) {
   const RoundStats& stats = result.speculation;
   std::string text = fmt::format(
       "\nprefill  {} tokens in {:.2f} s, {:.1f} tokens/s\n"
-      "decode   {} tokens in {:.2f} s, {:.1f} tokens/s\n",
+      "decode   {} tokens after the first in {:.2f} s, {:.1f} tokens/s\n",
       result.prompt_tokens, timings.prefill_ms / 1e3, timings.prefill_tokens_per_second,
-      result.tokens.size(), timings.decode_ms / 1e3, timings.decode_tokens_per_second);
+      result.tokens.size() - 1, timings.decode_ms / 1e3, timings.decode_tokens_per_second);
   if (stats.drafted > 0) {
-    text += fmt::format("drafts   {} accepted, {:.2f} tokens per round, mean draft length {:.1f}\n",
+    text += fmt::format("drafts   {} accepted, {:.2f} tokens per round, mean length {:.1f}\n",
                         acceptance(stats), stats.tokens_per_round(), stats.draft_len_mean());
   } else {
     text += "drafts   none\n";
   }
-  text += fmt::format("memory   KV cache {}; in fp16 it would take {}\n",
-                      megabytes(cache_bytes(run)), megabytes(result.memory.kv_fp16_bytes));
+  text += result.memory.kv_bytes == 0
+              ? fmt::format("memory   KV cache {}, nothing of it quantized\n",
+                            megabytes(cache_bytes(run)))
+              : fmt::format("memory   KV cache {}; in fp16 it would take {}\n",
+                            megabytes(cache_bytes(run)), megabytes(result.memory.kv_fp16_bytes));
   text += fmt::format("end      {}\n", describe_end(result));
   return text;
 }

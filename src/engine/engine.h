@@ -13,13 +13,16 @@
 // Errors are thrown as quantspec::Error; times are in milliseconds, sizes in bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "speculative/speculative.h"
@@ -42,7 +45,7 @@ struct EngineOptions {
   int page_size = 0;    // 0: by head_dim
   DraftWeights draft_weights = DraftWeights::kAuto;
   KvStore kv_store = KvStore::kHierarchical;
-  ProgressCallback progress;
+  ProgressCallback progress = {};
 };
 
 // What memory goes where for a context of so many tokens.
@@ -61,12 +64,13 @@ struct MemoryPlan {
 
 struct GenerateOptions {
   int predict = -1;  // tokens to generate; -1: until the model stops or the context is full
-  std::vector<std::string> stop;  // text that ends the generation; it is not part of the output
+  std::vector<std::string> stop =
+      {};  // text that ends the generation; it is not part of the output
   bool ignore_eos = false;
-  SamplingParams sampling;
+  SamplingParams sampling = {};
   SpecSampling spec_sampling = SpecSampling::kRejection;
-  std::optional<int> draft_len;  // nullopt: chosen; 0: plain decoding
-  ProgressCallback progress;     // of the prefill
+  std::optional<int> draft_len;    // nullopt: chosen; 0: plain decoding
+  ProgressCallback progress = {};  // of the prefill
 };
 
 enum class StopReason : std::uint8_t { kEos, kStop, kLength, kContext, kCancelled };
@@ -158,7 +162,7 @@ class Engine {
   double load_ms_ = 0;
 };
 
-// What `quantspec info` prints, without loading the weights.
+// What `quantspec info` prints; of the checkpoint only the header is read.
 struct ModelReport {
   ModelConfig config;
   int page_size = 0;

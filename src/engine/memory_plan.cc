@@ -77,6 +77,7 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   const auto backend = make_backend({options.backend, options.num_threads});
   ModelReport report;
   report.config = load_config(options.model);
+  const Checkpoint readable(options.model);  // refuses what Engine::load would
   const MemoryPlanner planner(options, report.config, *backend);
   report.page_size = kv_shape(report.config, options.page_size).page_size;
   report.available_bytes = available_memory_bytes();

@@ -192,8 +192,14 @@ ModelConfig parse_config(const Json& config_json, const Json& generation, std::s
 }
 
 ModelConfig load_config(const std::filesystem::path& model_dir) {
-  const auto generation = model_dir / "generation_config.json";
   std::error_code ignored;
+  if (!std::filesystem::is_directory(model_dir, ignored)) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} is not a folder; a model is a Hugging Face folder with config.json and safetensors "
+         "(GGUF files are not read)",
+         model_dir.string());
+  }
+  const auto generation = model_dir / "generation_config.json";
   return parse_config(
       parse_json_file(model_dir / "config.json"),
       std::filesystem::exists(generation, ignored) ? parse_json_file(generation) : Json(nullptr),

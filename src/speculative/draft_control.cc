@@ -161,7 +161,7 @@ std::optional<DraftChoice> DraftControl::due_probe(DraftChoice best, int cap) {
 }
 
 std::string DraftControl::explain() const {
-  if (arms_.empty() || fixed_len_ == 0) return "plain decoding: nothing to draft with";
+  if (arms_.empty() || fixed_len_ == 0) return "plain decoding: no drafts are wanted";
   std::string arms;
   for (const Arm& arm : arms_) {
     arms += arm.rounds == 0
@@ -175,7 +175,7 @@ std::string DraftControl::explain() const {
       choice.draft_len == 0
           ? std::string("drafting does not pay")
           : fmt::format(
-                "drafts {} tokens with {} weights: {:.2f} tokens a round, {:.2f} ms a token",
+                "now drafts {} with {} weights, expects {:.2f} tokens a round, {:.2f} ms each",
                 choice.draft_len, name(choice.weights), tokens(choice),
                 1e3 * seconds_per_token(choice));
   head += fmt::format("; verify {:.2f} ms", 1e3 * verify_.seconds(choice.draft_len + 1));

@@ -240,7 +240,7 @@ TEST(DraftControl, DraftsNothingWithoutACandidate) {
       control->observe({{WeightRead::kFull, 0}, 0, 0, 1e-2});
     }
     EXPECT_FALSE(control->off());
-    EXPECT_NE(control->explain().find("nothing to draft with"), std::string::npos);
+    EXPECT_NE(control->explain().find("no drafts are wanted"), std::string::npos);
   }
 }
 

@@ -137,6 +137,8 @@ std::string summary(const Run& run) {
   } else {
     text += "drafts   none\n";
   }
+  if (result.drafts_off)
+    text += "         switched off for now: drafting did not pay (-v says why)\n";
   text += result.memory.kv_bytes == 0
               ? fmt::format("memory   KV cache {}, nothing of it quantized\n",
                             megabytes(cache_bytes(run)))

@@ -101,6 +101,7 @@ struct GenerateResult {
   StopReason stop_reason = StopReason::kLength;
   Timings timings;
   RoundStats speculation;
+  bool drafts_off = false;   // the cost model switched drafting off: it did not pay
   std::string draft_choice;  // one line: what the cost model chose, and why
   MemoryPlan memory;         // as used, for the tokens that the session holds
 };

@@ -127,6 +127,7 @@ GenerateResult Session::generate(std::span<const TokenId> prompt, const Generate
   result.timings.decode_tokens_per_second =
       per_second(static_cast<double>(result.tokens.size()) - 1, result.timings.decode_ms);
   result.speculation = sequence_.stats();
+  result.drafts_off = !options.draft_len && sequence_.control().off();
   result.draft_choice = sequence_.control().explain();
   result.memory = memory_used();
   return result;

@@ -17,11 +17,12 @@ FLOORS = [
     {"quant", "tokenizer"},
     {"backend/reference", "backend/cpu", "backend/cuda"},  # the backend's rooms
     {"backend"},
-    {"kv_cache", "sampler"},
+    {"kv_cache", "sampler", "datasets"},
     {"model"},
-    {"speculative"},
+    {"speculative", "roofline", "prepare"},
     {"engine"},
-    {"apps/cli", "apps/server", "apps/bench", "apps/eval", "examples"},
+    {"bench", "eval"},
+    {"apps/cli", "apps/server", "examples"},
     {"tests"},
 ]
 FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
@@ -35,9 +36,11 @@ DOORS = {
 }
 # A room implements the backend, so it may look up at that floor's doors.
 ROOM_SEES = {"backend", "quant", "base"}
-# The public door is enough for these.
-USES_ENGINE_ONLY = {"apps/cli", "examples"}
-ENGINE_USER_SEES = {"engine", "tokenizer", "base"}
+# The public door is enough for these; the command line also shows the measuring instruments.
+SEES_ONLY = {
+    "examples": {"engine", "tokenizer", "base"},
+    "apps/cli": {"engine", "tokenizer", "base", "datasets", "roofline", "prepare", "bench", "eval"},
+}
 NAMES_ROOMS = "src/backend/registry.cc"
 
 MAX_LINES = 600
@@ -80,8 +83,8 @@ def refusal(path, header, target):
         return None if target in ROOM_SEES else f"{own}/ sees only {names(ROOM_SEES)}"
     if FLOOR[target] >= FLOOR[own]:
         return f"{target}/ is not below {own}/"
-    if own in USES_ENGINE_ONLY and target not in ENGINE_USER_SEES:
-        return f"{own}/ sees only {names(ENGINE_USER_SEES)}"
+    if own in SEES_ONLY and target not in SEES_ONLY[own]:
+        return f"{own}/ sees only {names(SEES_ONLY[own])}"
     return None
 
 

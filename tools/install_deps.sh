@@ -1,19 +1,22 @@
 #!/bin/bash
 # Installs the Debian packages that are missing; silent when none is.
 #   tools/install_deps.sh [build|test|ci]     each set contains the one before it
+#   tools/install_deps.sh plots               build, and what tools/make_results.py needs
 set -euo pipefail
 
 # ocl-icd-opencl-dev: Debian's oneDNN is built with OpenCL, and its CMake package asks for it.
 packages=(g++ cmake ninja-build pkg-config libdnnl-dev ocl-icd-opencl-dev libsentencepiece-dev
-          nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev)
+          nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev
+          zlib1g-dev libxxhash-dev)
 test_packages=(libgtest-dev librapidcheck-dev python3 clang-format)
 ci_packages=(clang-19 libclang-rt-19-dev)  # 14, the default, lacks std::source_location
 
 case "${1:-build}" in
   build) ;;
   test) packages+=("${test_packages[@]}") ;;
+  plots) packages+=(python3 python3-matplotlib) ;;
   ci) packages+=("${test_packages[@]}" "${ci_packages[@]}") ;;
-  *) echo "install_deps: unknown set '$1'; use build, test or ci" >&2; exit 2 ;;
+  *) echo "install_deps: unknown set '$1'; use build, test, ci or plots" >&2; exit 2 ;;
 esac
 
 is_installed() {

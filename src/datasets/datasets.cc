@@ -1,0 +1,48 @@
+#include "datasets/datasets.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "base/error.h"
+#include "datasets/documents.h"
+#include "datasets/kinds.h"
+#include "datasets/prompts.h"
+
+namespace quantspec {
+
+Dataset Dataset::load(std::string_view spec) {
+  const std::size_t colon = spec.find(':');
+  const auto kinds = dataset_kinds();
+  const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const DatasetKind& candidate) {
+    return colon != spec.npos && candidate.name == spec.substr(0, colon);
+  });
+  if (kind == kinds.end()) {
+    fail(ErrorKind::kInvalidRequest, "--dataset '{}': not KIND:PATH of a known kind; known: {}",
+         spec, fmt::join(Dataset::kinds(), ", "));
+  }
+  const std::filesystem::path path = spec.substr(colon + 1);
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    fail(ErrorKind::kInvalidRequest, "--dataset '{}': there is no file or folder '{}'", spec,
+         path.string());
+  }
+  Dataset dataset(spec, *kind);
+  dataset.documents_ = read_documents(*kind, path);
+  return dataset;
+}
+
+std::vector<std::string_view> Dataset::kinds() {
+  std::vector<std::string_view> names;
+  for (const DatasetKind& kind : dataset_kinds()) names.push_back(kind.name);
+  return names;
+}
+
+std::vector<Prompt> Dataset::prompts(const Tokenizer& tokenizer,
+                                     const PromptOptions& options) const {
+  return PromptCutter(*kind_, spec_, documents_, tokenizer, options).cut();
+}
+
+}  // namespace quantspec

@@ -1,0 +1,78 @@
+#include "datasets/gzip.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+
+namespace quantspec {
+
+namespace {
+
+constexpr int kGzipOnly = 16 + MAX_WBITS;                // zlib's code for: a gzip header, no other
+constexpr std::size_t kMaxInput = std::size_t{1} << 30;  // zlib counts in 32 bits
+constexpr std::size_t kOutputBytes = std::size_t{1} << 18;
+
+// Decompresses the members of a gzip file (RFC 1952), one after another.
+class Inflater {
+ public:
+  explicit Inflater(const std::filesystem::path& path) : path_(path), output_(kOutputBytes) {
+    check(inflateInit2(&stream_, kGzipOnly) == Z_OK, "zlib starts");
+  }
+  ~Inflater() { inflateEnd(&stream_); }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+
+  std::string text(std::span<const std::byte> file);
+
+ private:
+  // One call of zlib; true at the end of a member.
+  bool step(std::span<const std::byte>& rest, std::string& text);
+
+  const std::filesystem::path& path_;
+  std::vector<char> output_;
+  z_stream stream_{};
+};
+
+std::string Inflater::text(std::span<const std::byte> file) {
+  std::string text;
+  std::span<const std::byte> rest = file;
+  do {
+    while (!step(rest, text)) {
+    }
+    inflateReset(&stream_);
+  } while (!rest.empty());
+  return text;
+}
+
+bool Inflater::step(std::span<const std::byte>& rest, std::string& text) {
+  const std::size_t given = std::min(rest.size(), kMaxInput);
+  stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(rest.data()));
+  stream_.avail_in = static_cast<uInt>(given);
+  stream_.next_out = reinterpret_cast<Bytef*>(output_.data());
+  stream_.avail_out = static_cast<uInt>(output_.size());
+  const int status = inflate(&stream_, Z_NO_FLUSH);
+  text.append(output_.data(), output_.size() - stream_.avail_out);
+  rest = rest.subspan(given - stream_.avail_in);
+  if (status == Z_STREAM_END) return true;
+  if (status == Z_OK && (!rest.empty() || stream_.avail_out == 0)) return false;
+  if (status == Z_OK || status == Z_BUF_ERROR) {
+    fail(ErrorKind::kCorruptFile, "{}: the gzip data is cut short", path_.string());
+  }
+  fail(ErrorKind::kCorruptFile, "{}: broken gzip data: {}", path_.string(),
+       stream_.msg != nullptr ? stream_.msg : "unknown reason");
+}
+
+}  // namespace
+
+std::string read_text(const std::filesystem::path& path) {
+  if (path.extension() != ".gz") return read_file(path);
+  const MappedFile file(path);
+  return Inflater(path).text(file.bytes());
+}
+
+}  // namespace quantspec

@@ -1,0 +1,13 @@
+// Whole files as text, decompressed on the way when their name ends in .gz.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace quantspec {
+
+// Throws kInvalidRequest when the file cannot be read and kCorruptFile when it ends in .gz and is
+// not gzip, is cut short or fails its checksum.
+std::string read_text(const std::filesystem::path& path);
+
+}  // namespace quantspec

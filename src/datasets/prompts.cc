@@ -1,0 +1,208 @@
+#include "datasets/prompts.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "datasets/partial_encoding.h"
+
+namespace quantspec {
+
+namespace {
+
+// Documents are first joined to so many bytes for every token needed, which is enough for English.
+constexpr std::size_t kBytesPerToken = 8;
+
+// What the tokenizer puts before every text: not after it (EOS), where a prompt must go on.
+std::vector<TokenId> prefix_of(const Tokenizer& tokenizer) {
+  const std::vector<TokenId> plain = tokenizer.encode("a", false);
+  std::vector<TokenId> framed = tokenizer.encode("a", true);
+  framed.erase(std::search(framed.begin(), framed.end(), plain.begin(), plain.end()), framed.end());
+  return framed;
+}
+
+}  // namespace
+
+PromptCutter::PromptCutter(const DatasetKind& kind, std::string_view spec,
+                           const std::vector<Document>& documents, const Tokenizer& tokenizer,
+                           const PromptOptions& options)
+    : kind_(kind),
+      spec_(spec),
+      documents_(documents),
+      tokenizer_(tokenizer),
+      options_(options),
+      prefix_(prefix_of(tokenizer)) {
+  check(options.count > 0 && options.continuation >= 0, "prompts are asked for");
+  const int prefix = static_cast<int>(prefix_.size());
+  if (options.length <= prefix) {
+    fail(ErrorKind::kInvalidRequest,
+         "--dataset '{}': a prompt of {} tokens holds no text; use {} or more", spec,
+         options.length, prefix + 1);
+  }
+  body_ = options.length - prefix;
+  const bool goes_on = kind.form == PromptForm::kChunk || kind.form == PromptForm::kJoined;
+  needed_ = body_ + (goes_on ? options.continuation : 0);
+  check_recall();
+}
+
+void PromptCutter::check_recall() {
+  if (kind_.form != PromptForm::kRecall) {
+    if (options_.recall_distance == 0) return;
+    fail(ErrorKind::kInvalidRequest,
+         "--recall-distance: '{}' is of another kind than recall:", spec_);
+  }
+  if (options_.recall_distance == 0) options_.recall_distance = options_.length / 2;
+  const int least = kRecallTokens + std::max(1, options_.continuation);
+  const int most = static_cast<int>(body_) - kRecallTokens;
+  if (most < least) {
+    fail(ErrorKind::kInvalidRequest,
+         "--recall-distance {}: a prompt of {} tokens cannot hold a passage, {} tokens that follow "
+         "it and its repetition; {} tokens can",
+         options_.recall_distance, options_.length, std::max(1, options_.continuation),
+         options_.length + least - most);
+  }
+  if (options_.recall_distance < least || options_.recall_distance > most) {
+    fail(ErrorKind::kInvalidRequest,
+         "--recall-distance {}: with prompts of {} tokens, of which {} follow the passage, use {} "
+         "to {}",
+         options_.recall_distance, options_.length, std::max(1, options_.continuation), least,
+         most);
+  }
+}
+
+std::vector<Prompt> PromptCutter::cut() {
+  switch (kind_.form) {
+    case PromptForm::kSummary:
+      cut_summaries();
+      break;
+    case PromptForm::kJoined:
+      cut_joined();
+      break;
+    case PromptForm::kChunk:
+    case PromptForm::kRecall:
+      cut_chunks(documents_);
+      break;
+  }
+  if (!is_done()) fail_too_few();
+  return std::move(prompts_);
+}
+
+// The first chunk of every document, then the second of every document that has one, and so on.
+void PromptCutter::cut_chunks(const std::vector<Document>& documents) {
+  std::vector<PartialEncoding> encodings;
+  std::vector<std::size_t> starts;
+  for (const Document& document : documents) {
+    encodings.emplace_back(document.text, tokenizer_);
+    starts.push_back(front_of(document.text));
+  }
+  // What later rounds will want is encoded in the first one, for encoding starts at the beginning.
+  const std::size_t later = (options_.count - 1) / documents.size() * body_;
+  bool found = true;
+  for (int round = 0; found; ++round) {
+    found = false;
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      const auto& tokens = encodings[i].at_least(starts[i] + needed_ + (round == 0 ? later : 0));
+      note_length(documents[i].name, tokens.size());
+      if (tokens.size() < needed_) continue;
+      // From a short document less is dropped, so that it has one chunk.
+      if (round == 0) starts[i] = std::min(starts[i], tokens.size() - needed_);
+      if (starts[i] + needed_ > tokens.size()) continue;
+      cut_chunk(documents[i].name, tokens, starts[i]);
+      if (is_done()) return;
+      starts[i] += body_;
+      found = true;
+    }
+  }
+}
+
+void PromptCutter::cut_chunk(const std::string& name, const std::vector<TokenId>& tokens,
+                             std::size_t start) {
+  Prompt prompt{fmt::format("{}, token {}", name, start), prefix_, {}};
+  const auto begin = tokens.begin() + start;
+  prompt.tokens.insert(prompt.tokens.end(), begin, begin + body_);
+  if (kind_.form == PromptForm::kRecall) {
+    turn_into_recall(prompt);
+  } else {
+    prompt.continuation.assign(begin + body_, begin + needed_);
+  }
+  prompts_.push_back(std::move(prompt));
+}
+
+void PromptCutter::turn_into_recall(Prompt& prompt) const {
+  const auto repetition = prompt.tokens.end() - kRecallTokens;
+  const auto passage = repetition - options_.recall_distance;
+  const auto followers = passage + kRecallTokens;
+  prompt.continuation.assign(followers, followers + options_.continuation);
+  std::copy_n(passage, kRecallTokens, repetition);
+}
+
+void PromptCutter::cut_summaries() {
+  const std::vector<TokenId> question = encode(kind_.question);
+  const std::size_t fixed = encode(kind_.instruction).size() + question.size();
+  if (body_ <= fixed) {
+    fail(ErrorKind::kInvalidRequest,
+         "--dataset '{}': a prompt of {} tokens holds the instruction alone; use more than {}",
+         spec_, options_.length, prefix_.size() + fixed);
+  }
+  for (const Document& document : documents_) {
+    const std::string text = std::string(kind_.instruction) + document.text;
+    PartialEncoding encoding(text, tokenizer_);
+    const auto& tokens = encoding.at_least(body_ - question.size());
+    note_length(document.name, tokens.size() + question.size());
+    if (tokens.size() + question.size() < body_) continue;
+    Prompt prompt{document.name, prefix_, {}};
+    const auto end = tokens.begin() + (body_ - question.size());
+    prompt.tokens.insert(prompt.tokens.end(), tokens.begin(), end);
+    prompt.tokens.insert(prompt.tokens.end(), question.begin(), question.end());
+    prompts_.push_back(std::move(prompt));
+    if (is_done()) return;
+  }
+}
+
+// Of a large set only the start is needed, so the documents are joined in steps.
+void PromptCutter::cut_joined() {
+  const std::size_t wanted = options_.count * body_ + options_.continuation;
+  for (std::size_t bytes = kBytesPerToken * wanted;; bytes *= 2) {
+    Document joined{documents_.front().name, documents_.front().text};
+    std::size_t used = 1;
+    for (; used < documents_.size() && joined.text.size() < bytes; ++used) {
+      joined.text += "\n\n";
+      joined.text += documents_[used].text;
+    }
+    if (used > 1) joined.name += " and on";
+    prompts_.clear();
+    cut_chunks({std::move(joined)});
+    if (is_done() || used == documents_.size()) return;
+  }
+}
+
+// The tokens at the start of a document that no prompt is cut from.
+std::size_t PromptCutter::front_of(std::string_view text) const {
+  return std::min<std::size_t>(kind_.front_tokens, text.size() / kind_.front_bytes_per_token);
+}
+
+std::vector<TokenId> PromptCutter::encode(std::string_view text) const {
+  return tokenizer_.encode(text, false);
+}
+
+void PromptCutter::note_length(const std::string& name, std::size_t tokens) {
+  if (!longest_name_.empty() && tokens + prefix_.size() <= longest_) return;
+  longest_name_ = name;
+  longest_ = tokens + prefix_.size();
+}
+
+void PromptCutter::fail_too_few() const {
+  const int after = static_cast<int>(needed_ - body_);
+  const std::string wanted =
+      after == 0 ? fmt::format("{} tokens", options_.length)
+                 : fmt::format("{} tokens and {} after them", options_.length, after);
+  if (prompts_.empty()) {
+    fail(ErrorKind::kInvalidRequest,
+         "--dataset '{}': no document holds {}; the longest, {}, has {} tokens", spec_, wanted,
+         longest_name_, longest_);
+  }
+  fail(ErrorKind::kInvalidRequest,
+       "--dataset '{}': {} prompts of {} were asked for and there are {}", spec_, options_.count,
+       wanted, prompts_.size());
+}
+
+}  // namespace quantspec

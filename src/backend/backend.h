@@ -37,14 +37,18 @@ class Backend {
     std::size_t upper;
     std::size_t lower;
   };
-  virtual PlaneBytes plane_bytes(int rows, int cols) const = 0;
-  // Quantizes `full` (section 4 of docs/design.md) into the backend's order; `lower` may be null.
+  virtual PlaneBytes plane_bytes(int rows, int cols, int group = kWeightGroup) const = 0;
+  // Quantizes `full` (section 4 of docs/design.md) into the backend's order, in groups of
+  // kWeightGroup; `lower` may be null.
   virtual void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) = 0;
+  // The same from codes that were made elsewhere, in groups of 64 or 128 inputs.
+  virtual void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) = 0;
 
   // --- one pass ---
   virtual void embed(const EmbedParams& params) = 0;
   virtual void qkv(const QkvParams& params) = 0;
   virtual void attention(const AttentionParams& params) = 0;
+  virtual void page_bounds(const PageBoundsParams& params) = 0;
   virtual void prefill_attention(const PrefillAttentionParams& params) = 0;
   virtual void add_linear(const AddLinearParams& params) = 0;
   virtual void gate_up(const GateUpParams& params) = 0;
@@ -62,6 +66,11 @@ class Backend {
   // Copies positions [first, first + count).
   virtual void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                             int count) = 0;
+
+  // Copies, for every kv head, its `positions` ([num_kv_heads, n]) of `source` to the slots
+  // [first_slot, first_slot + n) of `target`.
+  virtual void gather_full_kv(const KvShape& shape, FullKv source, FullKv target,
+                              std::span<const int> positions, int first_slot) = 0;
 
   // --- borders: canonical order (quant.h), for files, other backends and tests ---
   // Reads / writes K and V of one position and kv head as fp32: [head_dim] each. Writing rounds to

@@ -74,7 +74,10 @@ class TestCache {
       ring_.write(i % kv_heads, first + i / kv_heads, data.keys[i].data(), data.values[i].data());
     }
   }
-  KvView view(KvRead read) const { return {pages_.get(), ring_.get(), kLayer, read}; }
+  KvView view(KvRead read) const {
+    const int first_full = static_cast<int>(pages_.get().size()) * shape_.page_size;
+    return {pages_.get(), ring_.get(), first_full, kLayer, read};
+  }
   bool intact() const { return pages_.intact() && ring_.intact(); }
 
  private:

@@ -249,6 +249,39 @@ TEST_P(KvOps, CopyMovesPositionsAndNoOthers) {
   }
 }
 
+// Every kv head its own positions, from a source that has gone around; into the middle of a target.
+TEST_P(KvOps, GatherMovesEachHeadsPositionsAndNoOthers) {
+  for (const KvShape& shape : kShapes) {
+    const int capacity = 4 * shape.page_size, first = 3 * shape.page_size;
+    TestFullKv source(*backend_, shape, capacity);
+    fill(source, shape, first, capacity);
+    for (const int count : {0, 1, 15, 16, 17, 40}) {
+      for (const int first_slot : {0, 5}) {
+        TestFullKv target(*backend_, shape, 48);
+        std::vector<int> positions;
+        for (int i = 0; i < shape.num_kv_heads * count; ++i) {
+          positions.push_back(first + 37 * (i + 1) % capacity);  // in no order
+        }
+        backend_->gather_full_kv(shape, source.get(), target.get(), positions, first_slot);
+        EXPECT_TRUE(source.intact() && target.intact());
+        for (int slot = 0; slot < 48; ++slot) {
+          const int i = slot - first_slot;
+          if (i < 0 || i >= count) {
+            EXPECT_TRUE(is_untouched(target, shape, slot)) << slot;
+            continue;
+          }
+          for (int h = 0; h < shape.num_kv_heads; ++h) {
+            const int position = positions[h * count + i];
+            EXPECT_EQ(target.read(h, slot),
+                      joined({key_of(shape, position, h), value_of(shape, position, h)}))
+                << "head_dim " << shape.head_dim << ", slot " << slot << ", kv head " << h;
+          }
+        }
+      }
+    }
+  }
+}
+
 // --- pages ---------------------------------------------------------------------------------------
 
 CanonicalUnit exported(const Backend& backend, const KvShape& shape, int layer, int kv_head,

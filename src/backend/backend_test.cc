@@ -208,7 +208,72 @@ TEST_P(LinearOps, UpperPlaneAloneIsEnoughForFourBits) {
   EXPECT_TRUE(same_bits(x.data(), expected.data(), x.size()));
 }
 
+TEST_P(LinearOps, ImportedCodesGiveThePlanesThatAreMade) {
+  for (const Size size : {Size{48, 80}, Size{200, 33}, Size{512, 17}, Size{1408, 512}}) {
+    const Matrix matrix(size.outputs, size.inputs, DType::kF16, 6);
+    const TestLinear made(*backend_, matrix);
+    const auto bytes = backend_->plane_bytes(size.outputs, size.inputs);
+    Guarded<std::byte> upper(*backend_, bytes.upper), lower(*backend_, bytes.lower);
+    backend_->import_planes(TestCodes(matrix, kWeightGroup).get(), upper.data(), lower.data());
+    EXPECT_TRUE(upper.intact() && lower.intact());
+    EXPECT_EQ(std::memcmp(upper.data(), made.get()->upper, bytes.upper), 0) << size.inputs;
+    EXPECT_EQ(std::memcmp(lower.data(), made.get()->lower, bytes.lower), 0) << size.inputs;
+
+    Guarded<std::byte> alone(*backend_, bytes.upper);
+    backend_->import_planes(TestCodes(matrix, kWeightGroup).get(), alone.data(), nullptr);
+    EXPECT_TRUE(alone.intact());
+    EXPECT_EQ(std::memcmp(alone.data(), made.get()->upper, bytes.upper), 0) << size.inputs;
+  }
+}
+
+TEST_P(LinearOps, GroupsOf64AreNearTheReference) {
+  for (const Size size : kSizes) {
+    const Matrix matrix(size.outputs, size.inputs, DType::kBF16, 2);
+    const TestLinear linear(*backend_, matrix, {}, 64);
+    const TestLinear expected(*reference_, matrix, {}, 64);
+    for (const int rows : kRows) {
+      const Floats in = normal_floats(std::size_t(rows) * size.inputs, 4);
+      for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth}) {
+        const Floats all = run_add_linear(*backend_, linear, Phase::kDecode, read, in, rows);
+        EXPECT_TRUE(linear_near(
+            all, run_add_linear(*reference_, expected, Phase::kDecode, read, in, rows), read))
+            << size.inputs << " to " << size.outputs << ", " << rows << " rows, read " << int(read);
+        const Floats last(in.end() - size.inputs, in.end());
+        const Floats alone = run_add_linear(*backend_, linear, Phase::kDecode, read, last, 1);
+        EXPECT_TRUE(same_bits(alone.data(), &all[all.size() - alone.size()], alone.size()));
+      }
+    }
+  }
+}
+
+// Every code and scale shows in the product with a one-hot row, as for groups of 128.
+TEST_P(LinearOps, PlanesOfGroupsOf64HoldTheirCodes) {
+  for (const Size size : {Size{48, 80}, Size{200, 33}, Size{512, 17}}) {
+    const Matrix matrix(size.outputs, size.inputs, DType::kBF16, 6);
+    const TestCodes codes(matrix, 64);
+    const TestLinear linear(*backend_, matrix, {}, 64);
+    for (int hot = 0; hot < size.inputs; hot += 7) {
+      Floats in(size.inputs, 0.0f);
+      in[hot] = 1.0f;
+      for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth}) {
+        const Floats out = run_add_linear(*backend_, linear, Phase::kDecode, read, in, 1);
+        for (int o = 0; o < size.outputs; ++o) {
+          const std::uint8_t code = codes.get().codes[o * size.inputs + hot];
+          const GroupScale group =
+              codes.get().scales[o * weight_groups(size.inputs, 64) + hot / 64];
+          const float scale = f16_to_f32(group.scale), offset = f16_to_f32(group.offset);
+          const float expected = read == WeightRead::kUpper ? draft_value(code, scale, offset)
+                                                            : target_value(code, scale, offset);
+          ASSERT_NEAR(out[o], expected, 1e-5 + 1e-4 * std::abs(expected))
+              << "input " << hot << ", output " << o << ", read " << int(read);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(LinearOps, PlanesAreSmall) {
+  EXPECT_EQ(backend_->plane_bytes(1408, 512, 64).upper, 1408u * (512 / 2 + 4 * 512 / 64));
   const auto bytes = backend_->plane_bytes(1408, 512);
   EXPECT_EQ(bytes.upper, 1408u * (512 / 2 + 4 * 512 / kWeightGroup));
   EXPECT_EQ(bytes.lower, 1408u * 512 / 2);

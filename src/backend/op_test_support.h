@@ -126,19 +126,48 @@ class Matrix {
   std::vector<unsigned char> bytes_;
 };
 
-// A Linear with its planes, as one backend keeps them.
+// The codes of a matrix in groups of `group` inputs, by the codec.
+class TestCodes {
+ public:
+  TestCodes(const Matrix& matrix, int group)
+      : rows_(matrix.view().rows), cols_(matrix.view().cols), group_(group) {
+    const int groups = weight_groups(cols_, group);
+    codes_.resize(static_cast<std::size_t>(rows_) * cols_);
+    scales_.resize(static_cast<std::size_t>(rows_) * groups);
+    Floats row(cols_);
+    for (int r = 0; r < rows_; ++r) {
+      for (int c = 0; c < cols_; ++c) row[c] = matrix.at(r, c);
+      encode_weight_row(row.data(), cols_, &codes_[static_cast<std::size_t>(r) * cols_],
+                        &scales_[static_cast<std::size_t>(r) * groups], group);
+    }
+  }
+  CodedMatrix get() const { return {rows_, cols_, group_, codes_.data(), scales_.data()}; }
+
+ private:
+  int rows_, cols_, group_;
+  std::vector<std::uint8_t> codes_;
+  std::vector<GroupScale> scales_;
+};
+
+// A Linear with its planes, as one backend keeps them: made by it, or, in groups of another size,
+// imported.
 class TestLinear {
  public:
-  TestLinear(Backend& backend, const Matrix& matrix, const Floats& bias = {})
+  TestLinear(Backend& backend, const Matrix& matrix, const Floats& bias = {},
+             int group = kWeightGroup)
       : matrix_(matrix),
-        bytes_(backend.plane_bytes(matrix.view().rows, matrix.view().cols)),
+        bytes_(backend.plane_bytes(matrix.view().rows, matrix.view().cols, group)),
         upper_(backend, bytes_.upper),
         lower_(backend, bytes_.lower),
         bias_(bias) {
-    backend.make_planes(matrix_.view(), upper_.data(), lower_.data());
+    if (group == kWeightGroup) {
+      backend.make_planes(matrix_.view(), upper_.data(), lower_.data());
+    } else {
+      backend.import_planes(TestCodes(matrix, group).get(), upper_.data(), lower_.data());
+    }
     EXPECT_TRUE(upper_.intact() && lower_.intact());
-    linear_ = {matrix_.view(), bias_.empty() ? nullptr : bias_.data(), upper_.data(),
-               lower_.data()};
+    linear_ = {matrix_.view(), bias_.empty() ? nullptr : bias_.data(), upper_.data(), lower_.data(),
+               group};
   }
   const Linear* get() const { return &linear_; }
 
@@ -210,7 +239,7 @@ inline testing::AssertionResult near_nmse(const Floats& actual, const Floats& ex
 }
 
 inline bool same_bits(const float* a, const float* b, std::size_t count) {
-  return std::memcmp(a, b, count * sizeof(float)) == 0;
+  return count == 0 || std::memcmp(a, b, count * sizeof(float)) == 0;
 }
 
 // --- KV ------------------------------------------------------------------------------------------

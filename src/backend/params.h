@@ -26,6 +26,7 @@ struct Linear {
   const float* bias = nullptr;       // [outputs] or null
   const std::byte* upper = nullptr;  // planes in the backend's order; null: not made
   const std::byte* lower = nullptr;
+  int group = kWeightGroup;  // inputs of one (scale, offset) of the planes: 64 or 128
 
   int outputs() const { return full.rows; }
   int inputs() const { return full.cols; }
@@ -50,12 +51,24 @@ struct PagePlanes {
   std::byte* lower;
 };
 
-// What one sequence's queries read in one layer.
+// What one sequence's queries read in one layer: pages, then positions that were gathered one by
+// one, then everything from `first_full` on. A target pass reads all pages and gathers nothing;
+// sparse drafts do otherwise (section 4 of docs/design.md).
 struct KvView {
   std::span<const PagePlanes> pages;  // positions [0, pages.size() * page_size), all layers
-  FullKv full;                        // this layer's positions from there on
+  FullKv full;                        // this layer's positions [first_full, ...)
+  int first_full = 0;                 // a multiple of 16, at least pages.size() * page_size
   int layer = 0;
-  KvRead read = KvRead::kBoth;
+  KvRead read = KvRead::kBoth;  // of pages; never kFull
+  // [num_kv_heads, n]: the pages that each kv head reads, ascending; empty: every page.
+  std::span<const int> page_lists = {};
+  // Slots [0, num_gathered) of each kv head: K (after RoPE) and V of positions below first_full, in
+  // any order, which every row sees.
+  FullKv gathered = {};
+  int num_gathered = 0;
+  // Out: the softmax probability that each page got, summed over the sequence's rows and the query
+  // heads of a group: [num_kv_heads, pages.size()]. Null: not wanted. REQUIRES: no page_lists.
+  float* page_mass = nullptr;
 };
 
 // Consecutive rows of one sequence: row first_row + i is the token at first_position + i.
@@ -111,7 +124,20 @@ struct AttentionParams {
   std::span<const SequenceRows> sequences;
 };
 
-// The same for many rows of one sequence whose K and V all lie in `kv`, positions
+// out[kv head][page] = the greatest, over the group's query heads and the keys k that the page could
+// hold, of q . k: sum_c max(q[c] min[c], q[c] max[c]), where min and max are the channel's extremes,
+// offset + scale * m and offset + scale * (255 - m) (arXiv:2406.10774, from metadata that the page
+// has anyway). One row of one sequence.
+struct PageBoundsParams {
+  const float* q;  // [num_heads * head_dim]
+  int num_heads;
+  KvShape shape;
+  std::span<const PagePlanes> pages;
+  int layer;
+  float* out;  // [num_kv_heads, pages.size()]
+};
+
+// Attention for many rows of one sequence whose K and V all lie in `kv`, positions
 // [0, first_position + num_rows), in full precision.
 struct PrefillAttentionParams {
   const float* q;

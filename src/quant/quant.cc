@@ -129,11 +129,11 @@ void decode_unit(const KvShape& shape, const std::byte* upper, const std::byte* 
   }
 }
 
-void encode_weight_row(const float* row, int cols, std::uint8_t* codes, GroupScale* scales) {
-  for (int g = 0; g < weight_groups(cols); ++g) {
-    const int first = g * kWeightGroup;
-    scales[g] =
-        quantize_group(row + first, 1, std::min(kWeightGroup, cols - first), codes + first, 1);
+void encode_weight_row(const float* row, int cols, std::uint8_t* codes, GroupScale* scales,
+                       int group) {
+  for (int g = 0; g < weight_groups(cols, group); ++g) {
+    const int first = g * group;
+    scales[g] = quantize_group(row + first, 1, std::min(group, cols - first), codes + first, 1);
   }
 }
 

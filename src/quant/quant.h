@@ -25,21 +25,12 @@ namespace quantspec {
 
 inline constexpr int kCodeMargin = 5;
 inline constexpr int kValueGroup = 128;   // channels of one (scale, offset) of a value row
-inline constexpr int kWeightGroup = 128;  // inputs of one (scale, offset) of a weight row
+inline constexpr int kWeightGroup = 128;  // inputs of one (scale, offset) of a weight row, usually
 
-// What a pass over the model reads: a plan is data, not code (section 4). kUpper: 4 bits.
-// kBoth: 8 bits. kFull: the checkpoint's own.
+// At what precision weights and pages are read. kUpper: 4 bits. kBoth: 8 bits. kFull: the
+// checkpoint's own; of KV, what the cache keeps in full precision.
 enum class WeightRead : std::uint8_t { kUpper, kBoth, kFull };
-enum class KvRead : std::uint8_t { kUpper, kBoth };
-
-struct Pass {
-  WeightRead weights;
-  KvRead kv;
-
-  static constexpr Pass target() { return {WeightRead::kFull, KvRead::kBoth}; }
-  static constexpr Pass draft(WeightRead weights) { return {weights, KvRead::kUpper}; }
-  bool operator==(const Pass&) const = default;
-};
+enum class KvRead : std::uint8_t { kUpper, kBoth, kFull };
 
 // --- one group -----------------------------------------------------------------------------------
 
@@ -138,9 +129,22 @@ void decode_unit(const KvShape& shape, const std::byte* upper, const std::byte* 
 // --- weights -------------------------------------------------------------------------------------
 
 // Groups of one weight row of `cols` inputs; the last group may be shorter.
-constexpr int weight_groups(int cols) { return (cols + kWeightGroup - 1) / kWeightGroup; }
+constexpr int weight_groups(int cols, int group = kWeightGroup) {
+  return (cols + group - 1) / group;
+}
 
-// Quantizes one weight row: codes [cols], scales [weight_groups(cols)].
-void encode_weight_row(const float* row, int cols, std::uint8_t* codes, GroupScale* scales);
+// A weight matrix as codes: weight ~ offset + scale * code, or what the upper nibble of the code
+// gives (draft_value).
+struct CodedMatrix {
+  int rows;
+  int cols;
+  int group;                  // inputs of one (scale, offset): 64 or 128
+  const std::uint8_t* codes;  // [rows, cols]
+  const GroupScale* scales;   // [rows, ceil(cols / group)]
+};
+
+// Quantizes one weight row: codes [cols], scales [weight_groups(cols, group)].
+void encode_weight_row(const float* row, int cols, std::uint8_t* codes, GroupScale* scales,
+                       int group = kWeightGroup);
 
 }  // namespace quantspec

@@ -1,5 +1,5 @@
-// Decode attention over one page, or over a chunk of full-precision tokens, for any number of
-// columns; and the merge of partial softmaxes. Included by each kernels_*.cc after its simd_*.h.
+// Decode attention over one page, for any number of columns; and the table of all kernels of
+// attention. Included by each kernels_*.cc after its simd_*.h.
 //
 // Folding (section 2 of docs/design.md). For a column q and one page, with code b = c + z, z a
 // fixed centre, the scales never enter the inner loop:
@@ -12,15 +12,14 @@
 // 8 bits when the upper plane is read. Centring the codes halves what that rounding costs.
 #pragma once
 
+#include "backend/cpu/attention_full-inl.h"
 #include "backend/cpu/kernels_attention.h"
 #include "backend/cpu/pages-inl.h"
-
-#define QS_NOINLINE __attribute__((noinline))
+#include "backend/cpu/softmax-inl.h"
 
 namespace quantspec::cpu {
 namespace {
 
-constexpr int kFullColumns = kRegisters >= 32 ? 4 : 1;
 constexpr int kMaxTerms = kMaxPageSize > kMaxHeadDim ? kMaxPageSize : kMaxHeadDim;
 
 // The register tile of a page: columns, at most, and blocks of 16 outputs for N of them. With few
@@ -305,43 +304,6 @@ QS_NOINLINE void fold(const float* x, const FoldScales& scales, int count, Integ
   out.base = reduce_add(base);
 }
 
-// exp(x) for x <= 0, in two thirds of exp()'s instructions: relative error below 4e-7, 2e-7 where x
-// > -20 (a minimax polynomial of degree 5, ln 2 in one part); 0 for x < -87, NaN for NaN.
-QS_INLINE F32 exp_nonpositive(F32 x) {
-  const I32 n = round_i32(x * set1(1.44269504088896341f));
-  const F32 r = fma(to_f32(n), set1(-0x1.62e430p-1f), x);
-  F32 p = set1(0x1.0f9f9cp-7f);
-  p = fma(p, r, set1(0x1.573a1ap-5f));
-  p = fma(p, r, set1(0x1.555a80p-3f));
-  p = fma(p, r, set1(0x1.fffdc6p-2f));
-  p = fma(p, r, set1(0x1.fffff6p-1f));
-  p = fma(p, r, set1(1.0f));
-  return select_less(x, set1(-87.0f), zero_f32(), p * pow2(n));
-}
-
-// Turns `count` (a multiple of 16) scores into probabilities relative to the column's new maximum.
-// rescale_out: the factor, in every lane, that what it had before must be multiplied with. NOTE:
-// not inlined, like fold(); an out argument because g++ 12 crashes on a returned F32.
-QS_NOINLINE void update_softmax(float* scores, int count, float* column_max, float* column_sum,
-                                F32* rescale_out) {
-  F32 most = set1(-__builtin_inff());
-  for (int t = 0; t < count; t += 16) most = max(most, load(scores + t));
-  const float new_max = max(*column_max, reduce_max(most));
-  const F32 rescale = exp_nonpositive(set1(*column_max) - set1(new_max));
-  F32 sum = zero_f32();
-  for (int t = 0; t < count; t += 16) {
-    const F32 p = exp_nonpositive(load(scores + t) - set1(new_max));
-    store(scores + t, p);
-    sum = sum + p;
-  }
-  *column_max = new_max;
-  alignas(
-      64) float new_sum[16];  // NOTE: storing one lane to column_sum would stall the next column
-  store(new_sum, fma(set1(*column_sum), rescale, set1(reduce_add(sum))));
-  *column_sum = new_sum[0];
-  *rescale_out = rescale;
-}
-
 // The scales (or offsets) of one value group, one per token.
 QS_INLINE const std::uint16_t* value_group(const std::uint16_t* all, const PageShape& shape, int g,
                                            std::uint16_t (&buffer)[kMaxPageSize]) {
@@ -375,8 +337,12 @@ QS_INLINE void attend_tile(const AttendPage& a, int first, Prefetcher& ahead) {
   });
   for (int n = 0; n < N; ++n) {
     ahead.steps<kBoth>(kColumnSteps);
-    update_softmax(scores[n], shape.page_size, a.columns.partial.max + first + n,
-                   a.columns.partial.sum + first + n, &rescale[n]);
+    const float sum = update_softmax(scores[n], shape.page_size, a.columns.partial.max + first + n,
+                                     a.columns.partial.sum + first + n, &rescale[n]);
+    if (a.sums.sum != nullptr) {
+      a.sums.sum[(first + n) * a.sums.stride] = sum;
+      a.sums.max[(first + n) * a.sums.stride] = a.columns.partial.max[first + n];
+    }
   }
   for (int g = 0; g < shape.value_groups; ++g) {
     std::uint16_t scale_buffer[kMaxPageSize], offset_buffer[kMaxPageSize];
@@ -432,130 +398,8 @@ void attend_page(const AttendPage& a) {
   return a.page.lower == nullptr ? attend_page_columns<false>(a) : attend_page_columns<true>(a);
 }
 
-// --- full precision ------------------------------------------------------------------------------
-
-// Scores of N columns with 16 tokens; four accumulators each, whatever N.
-template <int N>
-QS_INLINE void score_block(const float* q, int head_dim, const std::uint16_t* keys, F32 (&out)[N]) {
-  F32 acc[N][4];
-  for (auto& column : acc) {
-    for (F32& a : column) a = zero_f32();
-  }
-  for (int c = 0; c < head_dim; c += 4) {
-    for (int j = 0; j < 4; ++j) {
-      const std::uint16_t* tokens = keys + 16 * (c + j);
-      if (j % 2 == 0) prefetch(tokens + 16 * head_dim);  // the next block, usually
-      const F32 key = load_f16(tokens);
-      for (int n = 0; n < N; ++n) {
-        acc[n][j] = fma(set1(q[n * head_dim + c + j]), key, acc[n][j]);
-      }
-    }
-  }
-  for (int n = 0; n < N; ++n) out[n] = (acc[n][0] + acc[n][1]) + (acc[n][2] + acc[n][3]);
-}
-
-// out = out * rescale + p V for N columns and C blocks of 16 channels, tokens in order. A column
-// reads the values of its own tokens only: what lies beyond may be stale.
-template <int N, int C>
-QS_INLINE void add_values(const AttendFull& a, int first, int channel, const F32 (&rescale)[N],
-                          const float (&p)[N][kFullChunk]) {
-  F32 acc[N][C];
-  float* out = a.columns.partial.out + first * a.columns.head_dim + channel;
-  for (int n = 0; n < N; ++n) {
-    for (int c = 0; c < C; ++c) {
-      acc[n][c] = load(out + n * a.columns.head_dim + 16 * c) * rescale[n];
-    }
-  }
-  const auto row = [&](int t) {
-    return a.value_blocks[t / 16] + (t % 16) * a.columns.head_dim + channel;
-  };
-  const int common = a.tokens[first];
-  for (int t = 0; t < common; ++t) {
-    const std::uint16_t* values = row(t);
-    for (int c = 0; c < C; ++c) {
-      if (c % 2 == 0) prefetch(values + 16 * c + 16 * a.columns.head_dim);
-      const F32 value = load_f16(values + 16 * c);
-      for (int n = 0; n < N; ++n) acc[n][c] = fma(set1(p[n][t]), value, acc[n][c]);
-    }
-  }
-  for (int n = 1; n < N; ++n) {
-    for (int t = common; t < a.tokens[first + n]; ++t) {
-      const std::uint16_t* values = row(t);
-      for (int c = 0; c < C; ++c) {
-        acc[n][c] = fma(set1(p[n][t]), load_f16(values + 16 * c), acc[n][c]);
-      }
-    }
-  }
-  for (int n = 0; n < N; ++n) {
-    for (int c = 0; c < C; ++c) store(out + n * a.columns.head_dim + 16 * c, acc[n][c]);
-  }
-}
-
-template <int N>
-QS_INLINE void attend_full_tile(const AttendFull& a, int first) {
-  alignas(64) static constexpr float kIota[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                  8, 9, 10, 11, 12, 13, 14, 15};
-  float scores[N][kFullChunk];
-  F32 rescale[N], block[N];
-  const int* tokens = a.tokens + first;
-  for (int t = 0; t < tokens[N - 1]; t += 16) {
-    score_block<N>(a.columns.q + first * a.columns.head_dim, a.columns.head_dim,
-                   a.key_blocks[t / 16], block);
-    for (int n = 0; n < N; ++n) {
-      const F32 left = set1(static_cast<float>(tokens[n] - t));
-      store(scores[n] + t, select_less(load(kIota), left, block[n], set1(-__builtin_inff())));
-    }
-  }
-  for (int n = 0; n < N; ++n) {
-    update_softmax(scores[n], (tokens[n] + 15) / 16 * 16, a.columns.partial.max + first + n,
-                   a.columns.partial.sum + first + n, &rescale[n]);
-  }
-  constexpr int kBlocks = kRegisters >= 32 && N <= 2 ? 8 : 4;
-  int channel = 0;
-  for (; channel + 16 * kBlocks <= a.columns.head_dim; channel += 16 * kBlocks) {
-    add_values<N, kBlocks>(a, first, channel, rescale, scores);
-  }
-  for (; channel < a.columns.head_dim; channel += 16) {
-    add_values<N, 1>(a, first, channel, rescale, scores);
-  }
-}
-
-template <int N>
-void attend_full_tile_of(int count, const AttendFull& a, int first) {
-  if constexpr (N > 1) {
-    if (count < N) return attend_full_tile_of<N - 1>(count, a, first);
-  }
-  attend_full_tile<N>(a, first);
-}
-
-void attend_full(const AttendFull& a) {
-  int first = 0;
-  while (first < a.columns.num_columns && a.tokens[first] == 0) ++first;
-  for (; first < a.columns.num_columns; first += kFullColumns) {
-    attend_full_tile_of<kFullColumns>(a.columns.num_columns - first, a, first);
-  }
-}
-
-// --- merge ---------------------------------------------------------------------------------------
-
-void merge_partials(const Merge& m) {
-  float most = m.max[0];
-  for (int i = 1; i < m.num_partials; ++i) most = max(most, m.max[i * m.stride]);
-  F32 total = zero_f32();
-  F32 acc[kMaxHeadDim / 16];
-  for (F32& a : acc) a = zero_f32();
-  for (int i = 0; i < m.num_partials; ++i) {
-    const F32 weight = exp(set1(m.max[i * m.stride]) - set1(most));
-    total = fma(weight, set1(m.sum[i * m.stride]), total);
-    for (int c = 0; c < m.head_dim; c += 16) {
-      acc[c / 16] = fma(weight, load(m.out + i * m.stride + c), acc[c / 16]);
-    }
-  }
-  for (int c = 0; c < m.head_dim; c += 16) store(m.result + c, acc[c / 16] / total);
-}
-
 constexpr AttentionKernels attention_kernels() {
-  return {attend_page, attend_full, merge_partials, quantize_unit, load_unit};
+  return {attend_page, attend_full, merge_partials, page_bound, quantize_unit, load_unit};
 }
 
 }  // namespace

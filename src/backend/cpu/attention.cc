@@ -21,21 +21,43 @@ int group_size(const AttentionParams& params) {
   return params.num_heads / params.shape.num_kv_heads;
 }
 
-int first_full(const AttentionParams& params, const SequenceRows& rows) {
-  return static_cast<int>(rows.kv.pages.size()) * params.shape.page_size;
+// How many pages a kv head reads.
+int pages_read(const AttentionParams& params, const KvView& kv) {
+  return static_cast<int>(kv.page_lists.empty() ? kv.pages.size()
+                                                : kv.page_lists.size() / params.shape.num_kv_heads);
 }
 
-// Full-precision positions that row `row` of the sequence sees.
-int full_tokens(const AttentionParams& params, const SequenceRows& rows, int row) {
-  return rows.first_position + row + 1 - first_full(params, rows);
+void check_page_lists(const AttentionParams& params, const KvView& kv) {
+  const std::size_t count = pages_read(params, kv);
+  check(kv.page_lists.size() == count * params.shape.num_kv_heads, "kv heads read as many pages");
+  check(kv.page_mass == nullptr, "page_mass is of all pages, not of listed ones");
+  for (std::size_t i = 0; i < kv.page_lists.size(); ++i) {
+    const int page = kv.page_lists[i], last = i % count == 0 ? -1 : kv.page_lists[i - 1];
+    check(page > last && page < std::ssize(kv.pages), "listed pages exist and ascend");
+  }
 }
 
 void check_sequence(const AttentionParams& params, const SequenceRows& rows) {
+  const KvView& kv = rows.kv;
   check(rows.num_rows > 0, "a sequence has a row");
-  check(rows.first_position >= first_full(params, rows), "rows come after the pages");
-  check(rows.kv.full.capacity % 16 == 0, "the capacity is a multiple of 16");
-  check(full_tokens(params, rows, rows.num_rows - 1) <= rows.kv.full.capacity,
+  check(kv.first_full % 16 == 0, "the ring's part starts at a multiple of 16");
+  check(kv.first_full >= std::ssize(kv.pages) * params.shape.page_size,
+        "positions come from pages or from the ring");
+  check(rows.first_position >= kv.first_full, "rows come after the pages");
+  check(kv.full.capacity % 16 == 0 && kv.gathered.capacity % 16 == 0,
+        "the capacity is a multiple of 16");
+  check(rows.first_position + rows.num_rows - kv.first_full <= kv.full.capacity,
         "the positions after the pages fit in full precision");
+  check(kv.num_gathered >= 0 && kv.num_gathered <= kv.gathered.capacity,
+        "the gathered positions fit in their slots");
+  if (!kv.page_lists.empty()) check_page_lists(params, kv);
+}
+
+// The sums of a column, from a page on.
+PageSums at(const PageSums& sums, int column, int page) {
+  if (sums.sum == nullptr) return {};
+  const std::ptrdiff_t offset = column * sums.stride + page;
+  return {sums.sum + offset, sums.max + offset, sums.stride};
 }
 
 void grow(Buffer& buffer, std::size_t bytes) {
@@ -71,29 +93,47 @@ void DecodeAttention::run(const AttentionParams& params) {
   });
 }
 
+DecodeAttention::Plan DecodeAttention::make_plan(const AttentionParams& params,
+                                                 const SequenceRows& rows) {
+  const KvView& kv = rows.kv;
+  Plan plan{};
+  plan.rows = &rows;
+  plan.num_columns = rows.num_rows * group_size(params);
+  plan.num_pages = pages_read(params, kv);
+  int splits = ceil_div(plan.num_pages, kSplitPages);
+  plan.gathered = {kv.gathered, 0, kv.num_gathered, 0, splits};
+  splits += ceil_div(plan.gathered.tokens, kSplitTokens);
+  const int ring_tokens = rows.first_position + rows.num_rows - kv.first_full;
+  plan.ring = {kv.full, kv.first_full, ring_tokens, 1, splits};
+  splits += ceil_div(plan.ring.tokens, kSplitTokens);
+  plan.splits = splits;
+  plan.partial_stride =
+      (static_cast<std::size_t>(plan.num_columns) * (params.shape.head_dim + 2) + 15) / 16 * 16;
+  return plan;
+}
+
 std::int64_t DecodeAttention::make_plans(const AttentionParams& params) {
   plans_.clear();
   std::int64_t units = 0;
-  std::size_t floats = 0;
+  std::size_t floats = 0, sums = 0;
   for (const SequenceRows& rows : params.sequences) {
     check_sequence(params, rows);
-    Plan plan;
-    plan.rows = &rows;
-    plan.num_columns = rows.num_rows * group_size(params);
-    plan.page_splits = ceil_div(static_cast<int>(rows.kv.pages.size()), kSplitPages);
-    plan.full_splits = ceil_div(full_tokens(params, rows, rows.num_rows - 1), kSplitTokens);
+    Plan plan = make_plan(params, rows);
     plan.first_unit = units;
     plan.first_partial = floats;
-    plan.partial_stride =
-        (static_cast<std::size_t>(plan.num_columns) * (params.shape.head_dim + 2) + 15) / 16 * 16;
-    const std::int64_t count = std::int64_t{params.shape.num_kv_heads} * plan.splits();
+    plan.first_sum = sums;
+    const std::int64_t count = std::int64_t{params.shape.num_kv_heads} * plan.splits;
     units += count;
     floats += count * plan.partial_stride;
+    if (rows.kv.page_mass != nullptr) {
+      sums += 2 * plan.sum_stride() * plan.num_columns * params.shape.num_kv_heads;
+    }
     max_columns_ = std::max(max_columns_, plan.num_columns);
     plans_.push_back(plan);
   }
   const std::size_t columns = static_cast<std::size_t>(pool_.num_threads()) * max_columns_;
   grow(partials_, floats * sizeof(float));
+  grow(page_sums_, sums * sizeof(float));
   grow(queries_, columns * params.shape.head_dim * sizeof(float));
   grow(tokens_, columns * sizeof(int));
   return units;
@@ -104,22 +144,31 @@ DecodeAttention::Unit DecodeAttention::unit(std::int64_t index) const {
   while (plans_[s].first_unit > index) --s;
   const Plan& plan = plans_[s];
   const int local = static_cast<int>(index - plan.first_unit);
-  return {&plan, local / plan.splits(), local % plan.splits()};
+  return {&plan, local / plan.splits, local % plan.splits};
 }
 
 Partial DecodeAttention::partial(const AttentionParams& params, const Unit& unit) {
   const Plan& plan = *unit.plan;
   float* out =
       partials_.as<float>() + plan.first_partial +
-      (static_cast<std::size_t>(unit.kv_head) * plan.splits() + unit.split) * plan.partial_stride;
+      (static_cast<std::size_t>(unit.kv_head) * plan.splits + unit.split) * plan.partial_stride;
   float* max = out + static_cast<std::size_t>(plan.num_columns) * params.shape.head_dim;
   return {out, max, max + plan.num_columns};
 }
 
+PageSums DecodeAttention::page_sums(const Plan& plan, int kv_head) {
+  if (plan.rows->kv.page_mass == nullptr) return {};
+  const std::size_t stride = 2 * plan.sum_stride();
+  float* sums = page_sums_.as<float>() + plan.first_sum + kv_head * plan.num_columns * stride;
+  return {sums, sums + plan.sum_stride(), static_cast<std::ptrdiff_t>(stride)};
+}
+
 PageUnit DecodeAttention::page_unit(const AttentionParams& params, const Unit& unit,
-                                    int page) const {
+                                    int index) const {
   const KvView& kv = unit.plan->rows->kv;
-  const PagePlanes& planes = kv.pages[page];
+  const PagePlanes& planes =
+      kv.pages[kv.page_lists.empty() ? index
+                                     : kv.page_lists[unit.kv_head * unit.plan->num_pages + index]];
   const auto bytes = [](std::byte* p) { return reinterpret_cast<const std::uint8_t*>(p); };
   return {bytes(planes.upper + params.shape.upper_offset(kv.layer, unit.kv_head)),
           kv.read == KvRead::kUpper
@@ -146,48 +195,48 @@ void DecodeAttention::attend(const AttentionParams& params, const Unit& unit, co
   std::fill_n(result.max, plan.num_columns, -std::numeric_limits<float>::infinity());
   std::fill_n(result.sum, plan.num_columns, 0.0f);
   const Columns columns{q, plan.num_columns, dim, result};
-  if (unit.split < plan.page_splits) {
+  if (unit.split < plan.page_splits()) {
     attend_pages(params, unit, following, columns);
   } else {
-    attend_ring(params, unit, columns, tokens_.as<int>() + slot);
+    const FullPart& part = unit.split < plan.ring.first_split ? plan.gathered : plan.ring;
+    attend_full(params, unit, part, columns, tokens_.as<int>() + slot);
   }
 }
 
 void DecodeAttention::attend_pages(const AttentionParams& params, const Unit& unit,
                                    const Unit* following, const Columns& columns) {
   const int begin = unit.split * kSplitPages;
-  const int end = std::min(begin + kSplitPages, static_cast<int>(unit.plan->rows->kv.pages.size()));
+  const int end = std::min(begin + kSplitPages, unit.plan->num_pages);
   PageUnit after_last{};
-  if (following != nullptr && following->split < following->plan->page_splits) {
+  if (following != nullptr && following->split < following->plan->page_splits()) {
     after_last = page_unit(params, *following, following->split * kSplitPages);
   }
   const PageShape shape{params.shape.head_dim, params.shape.page_size, params.shape.value_groups()};
-  for (int page = begin; page < end; ++page) {
-    const PageUnit next = page + 1 < end ? page_unit(params, unit, page + 1) : after_last;
-    kernels_.attend_page({page_unit(params, unit, page), next, shape, columns});
+  const PageSums sums = page_sums(*unit.plan, unit.kv_head);
+  for (int i = begin; i < end; ++i) {
+    const PageUnit next = i + 1 < end ? page_unit(params, unit, i + 1) : after_last;
+    kernels_.attend_page({page_unit(params, unit, i), next, shape, columns, at(sums, 0, i)});
   }
 }
 
-void DecodeAttention::attend_ring(const AttentionParams& params, const Unit& unit,
-                                  const Columns& columns, int* tokens) {
-  const SequenceRows& rows = *unit.plan->rows;
-  const FullKv& full = rows.kv.full;
-  const auto* data = reinterpret_cast<const std::uint16_t*>(full.data);
-  const int split_begin = (unit.split - unit.plan->page_splits) * kSplitTokens;
-  const int seen = full_tokens(params, rows, rows.num_rows - 1);  // by the last row
-  const int split_end = std::min(split_begin + kSplitTokens, seen);
+void DecodeAttention::attend_full(const AttentionParams& params, const Unit& unit,
+                                  const FullPart& part, const Columns& columns, int* tokens) {
+  const int num_rows = unit.plan->rows->num_rows;
+  const auto* data = reinterpret_cast<const std::uint16_t*>(part.kv.data);
+  const int split_begin = (unit.split - part.first_split) * kSplitTokens;
+  const int split_end = std::min(split_begin + kSplitTokens, part.tokens);
   for (int begin = split_begin; begin < split_end; begin += kFullChunk) {
     AttendFull chunk{{}, {}, tokens, columns};
-    for (int t = begin; t < std::min(begin + kFullChunk, seen); t += 16) {
-      const int slot = (first_full(params, rows) + t) % full.capacity;
+    for (int t = begin; t < std::min(begin + kFullChunk, part.tokens); t += 16) {
+      const int slot = (part.first + t) % part.kv.capacity;
       chunk.key_blocks[(t - begin) / 16] =
-          data + full_key_block(params.shape, full.capacity, unit.kv_head, slot);
+          data + full_key_block(params.shape, part.kv.capacity, unit.kv_head, slot);
       chunk.value_blocks[(t - begin) / 16] =
-          data + full_value_row(params.shape, full.capacity, unit.kv_head, slot);
+          data + full_value_row(params.shape, part.kv.capacity, unit.kv_head, slot);
     }
     for (int i = 0; i < columns.num_columns; ++i) {
       const int row = i / group_size(params);
-      tokens[i] = std::clamp(full_tokens(params, rows, row) - begin, 0, kFullChunk);
+      tokens[i] = std::clamp(part.tokens_of(row, num_rows) - begin, 0, kFullChunk);
     }
     kernels_.attend_full(chunk);
   }
@@ -195,17 +244,24 @@ void DecodeAttention::attend_ring(const AttentionParams& params, const Unit& uni
 
 void DecodeAttention::merge(const AttentionParams& params, const Plan& plan, int kv_head) {
   const int dim = params.shape.head_dim, group = group_size(params);
+  const SequenceRows& rows = *plan.rows;
   const Partial first = partial(params, {&plan, kv_head, 0});
+  const PageSums sums = page_sums(plan, kv_head);
+  float* mass = nullptr;
+  if (sums.sum != nullptr) {
+    mass = rows.kv.page_mass + static_cast<std::size_t>(kv_head) * plan.num_pages;
+    std::fill_n(mass, plan.num_pages, 0.0f);
+  }
   for (int i = 0; i < plan.num_columns; ++i) {
     const int row = i / group;
     // A row has no part in splits that only later rows see.
-    const int full_splits = ceil_div(full_tokens(params, *plan.rows, row), kSplitTokens);
-    const std::size_t head =
-        static_cast<std::size_t>(plan.rows->first_row + row) * params.num_heads + kv_head * group +
-        i % group;
+    const int ring_splits = ceil_div(plan.ring.tokens_of(row, rows.num_rows), kSplitTokens);
+    const std::size_t head = static_cast<std::size_t>(rows.first_row + row) * params.num_heads +
+                             kv_head * group + i % group;
     kernels_.merge({first.out + static_cast<std::size_t>(i) * dim, first.max + i, first.sum + i,
                     static_cast<std::ptrdiff_t>(plan.partial_stride),
-                    plan.page_splits + full_splits, dim, params.out + head * dim});
+                    plan.ring.first_split + ring_splits, dim, params.out + head * dim,
+                    at(sums, i, 0), plan.num_pages, mass});
   }
 }
 

@@ -1,11 +1,12 @@
 // Decode attention of the CPU backend (Backend::attention): plans the work, hands it to threads and
 // merges. The arithmetic is in attention-inl.h.
 //
-// A unit of work is (sequence, kv head, split): eight pages at absolute page boundaries, or 1024
-// positions of the full-precision part. All query rows of the sequence and all heads of the group
-// go through a unit together, so that K and V are read once. Splits are a function of the
-// sequence's own position and partials are merged in their order: a row's bits do not depend on the
-// rows beside it, on other sequences or on the number of threads.
+// What a sequence reads has three parts, in this order: pages, gathered positions, the ring. A unit
+// of work is (sequence, kv head, split): eight of the pages that the head reads, or 1024 positions
+// in full precision. All query rows of the sequence and all heads of the group go through a unit
+// together, so that K and V are read once. Splits are a function of the sequence's own position and
+// page lists, and partials are merged in their order: a row's bits do not depend on the rows beside
+// it, on other sequences or on the number of threads.
 //
 // Thread-safety: one call at a time. Allocates only when a call is larger than all before it.
 #pragma once
@@ -29,17 +30,31 @@ class DecodeAttention {
   void run(const AttentionParams& params);
 
  private:
+  // A part in full precision.
+  struct FullPart {
+    FullKv kv;
+    int first;        // its first token lies in slot first mod capacity
+    int tokens;       // that the last row sees
+    int row_step;     // tokens that a row sees and the row before it does not
+    int first_split;  // of the plan's
+
+    int tokens_of(int row, int num_rows) const { return tokens - row_step * (num_rows - 1 - row); }
+  };
   // What the units of one sequence have in common.
   struct Plan {
     const SequenceRows* rows;
     int num_columns;
-    int page_splits;
-    int full_splits;
+    int num_pages;  // that a kv head reads, from split 0 on
+    FullPart gathered;
+    FullPart ring;
+    int splits;
     std::int64_t first_unit;     // of kv head 0; kv heads x splits follow
     std::size_t first_partial;   // in floats
     std::size_t partial_stride;  // in floats, from split to split and from head to head
+    std::size_t first_sum;       // in floats, of page_sums()
 
-    int splits() const { return page_splits + full_splits; }
+    int page_splits() const { return gathered.first_split; }
+    std::size_t sum_stride() const { return (static_cast<std::size_t>(num_pages) + 15) / 16 * 16; }
   };
   struct Unit {
     const Plan* plan;
@@ -47,23 +62,26 @@ class DecodeAttention {
     int split;
   };
 
+  static Plan make_plan(const AttentionParams& params, const SequenceRows& rows);
   std::int64_t make_plans(const AttentionParams& params);
   Unit unit(std::int64_t index) const;
   Partial partial(const AttentionParams& params, const Unit& unit);
-  PageUnit page_unit(const AttentionParams& params, const Unit& unit, int page) const;
+  PageSums page_sums(const Plan& plan, int kv_head);
+  PageUnit page_unit(const AttentionParams& params, const Unit& unit, int index) const;
   void attend(const AttentionParams& params, const Unit& unit, const Unit* following, int thread);
   void attend_pages(const AttentionParams& params, const Unit& unit, const Unit* following,
                     const Columns& columns);
-  void attend_ring(const AttentionParams& params, const Unit& unit, const Columns& columns,
-                   int* tokens);
+  void attend_full(const AttentionParams& params, const Unit& unit, const FullPart& part,
+                   const Columns& columns, int* tokens);
   void merge(const AttentionParams& params, const Plan& plan, int kv_head);
 
   const AttentionKernels& kernels_;
   ThreadPool& pool_;
   std::vector<Plan> plans_;
   Buffer partials_;
-  Buffer queries_;  // [threads, columns, head_dim]: a unit's queries, times the softmax scale
-  Buffer tokens_;   // [threads, columns]
+  Buffer page_sums_;  // of the plans that want page_mass: [kv heads, columns, 2, sum_stride]
+  Buffer queries_;    // [threads, columns, head_dim]: a unit's queries, times the softmax scale
+  Buffer tokens_;     // [threads, columns]
   int max_columns_ = 0;
 };
 

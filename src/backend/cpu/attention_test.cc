@@ -13,6 +13,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/pages.h"
 #include "base/dtype.h"
+#include "base/error.h"
 
 namespace quantspec::cpu {
 namespace {
@@ -48,7 +49,7 @@ class Sequence {
   std::span<PagePlanes> pages() { return planes_; }
   // The rows [row, row + count).
   SequenceRows rows(KvRead read, int layer, int first_row, int row, int count) {
-    return {first_row, count, first_position() + row, {planes_, full(), layer, read}};
+    return {first_row, count, first_position() + row, {planes_, full(), first_full(), layer, read}};
   }
 
   // Keys and values [positions, head_dim] of a kv head, as a pass reads them.
@@ -368,6 +369,34 @@ TEST_P(AttentionOnIsa, OneObjectServesCallsOfAllSizes) {
     out.erase(out.begin() + call.width(), out.begin() + 2 * call.width());
     EXPECT_TRUE(std::all_of(out.begin(), out.end(), [](float x) { return x == Call::kCanary; }));
   }
+}
+
+// A view that contradicts itself is refused before anything is read.
+TEST_P(AttentionOnIsa, ViewsThatContradictThemselvesAreRefused) {
+  const Case c{{1, 2, 64, 64}, 1, {{3, 70, 2}}};
+  Call call(c, KvRead::kBoth, 1.0f, 29);
+  ThreadPool pool(1);
+  DecodeAttention attention(kernels(GetParam()).attention, pool);
+  std::vector<float> out(call.q.size());
+  float mass[6];
+  const auto run = [&](const auto& change) {
+    SequenceRows rows = call.sequence(0).rows(KvRead::kBoth, 0, 1, 0, 2);
+    change(rows.kv);
+    attention.run({call.q.data(), out.data(), call.heads(), c.shape, call.scale(), {&rows, 1}});
+  };
+  EXPECT_NO_THROW(run([](KvView&) {}));
+  const std::vector<int> good = {0, 2, 1, 2};
+  EXPECT_NO_THROW(run([&](KvView& kv) { kv.page_lists = good; }));
+  EXPECT_THROW(run([&](KvView& kv) { kv.page_lists = good, kv.page_mass = mass; }), Error);
+  const std::vector<int> lists[] = {{0, 3, 1, 2}, {-1, 0, 1, 2}, {2, 0, 1, 2},
+                                    {0, 1, 1, 1}, {0, 1, 2},     {0}};
+  for (const auto& list : lists) {
+    EXPECT_THROW(run([&](KvView& kv) { kv.page_lists = list; }), Error);
+  }
+  EXPECT_THROW(run([](KvView& kv) { kv.first_full -= 16; }), Error);  // inside the last page
+  EXPECT_THROW(run([](KvView& kv) { kv.first_full += 8; }), Error);
+  EXPECT_THROW(run([](KvView& kv) { kv.first_full += 96; }), Error);  // beyond the rows
+  EXPECT_THROW(run([](KvView& kv) { kv.num_gathered = 1; }), Error);  // nowhere
 }
 
 INSTANTIATE_TEST_SUITE_P(Isas, AttentionOnIsa, testing::ValuesIn(supported_isa_list()),

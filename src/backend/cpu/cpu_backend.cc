@@ -35,12 +35,16 @@ std::size_t CpuBackend::scratch_bytes(int inputs, int row_floats) const {
   return sizeof(float) * row_floats + pool_.num_threads() * prefill_tile_bytes(inputs);
 }
 
-Backend::PlaneBytes CpuBackend::plane_bytes(int rows, int cols) const {
-  return weight_plane_bytes(rows, cols);
+Backend::PlaneBytes CpuBackend::plane_bytes(int rows, int cols, int group) const {
+  return weight_plane_bytes(rows, cols, group);
 }
 
 void CpuBackend::make_planes(const TensorView& full, std::byte* upper, std::byte* lower) {
   make_weight_planes(context(), full, upper, lower);
+}
+
+void CpuBackend::import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) {
+  import_weight_planes(context(), coded, upper, lower);
 }
 
 // --- one pass ------------------------------------------------------------------------------------
@@ -140,6 +144,10 @@ void CpuBackend::append_keys_values(const QkvParams& p, float* keys, const float
 
 void CpuBackend::attention(const AttentionParams& p) { attention_.run(p); }
 
+void CpuBackend::page_bounds(const PageBoundsParams& p) {
+  cpu::page_bounds(kernels_.attention, pool_, p);
+}
+
 void CpuBackend::prefill_attention(const PrefillAttentionParams& p) {
   cpu::prefill_attention(context(), p);
 }
@@ -196,6 +204,11 @@ void CpuBackend::load_pages(const KvShape& shape, int layer, std::span<const Pag
 void CpuBackend::copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                               int count) {
   cpu::copy_full_kv(pool_, shape, source, target, first, count);
+}
+
+void CpuBackend::gather_full_kv(const KvShape& shape, FullKv source, FullKv target,
+                                std::span<const int> positions, int first_slot) {
+  cpu::gather_full_kv(pool_, shape, source, target, positions, first_slot);
 }
 
 void CpuBackend::read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position,

@@ -20,12 +20,14 @@ class CpuBackend final : public Backend {
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override;
 
   std::size_t scratch_bytes(int inputs, int row_floats) const override;
-  PlaneBytes plane_bytes(int rows, int cols) const override;
+  PlaneBytes plane_bytes(int rows, int cols, int group) const override;
   void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override;
+  void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override;
 
   void embed(const EmbedParams& params) override;
   void qkv(const QkvParams& params) override;
   void attention(const AttentionParams& params) override;
+  void page_bounds(const PageBoundsParams& params) override;
   void prefill_attention(const PrefillAttentionParams& params) override;
   void add_linear(const AddLinearParams& params) override;
   void gate_up(const GateUpParams& params) override;
@@ -37,6 +39,8 @@ class CpuBackend final : public Backend {
                   FullKv target) override;
   void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                     int count) override;
+  void gather_full_kv(const KvShape& shape, FullKv source, FullKv target,
+                      std::span<const int> positions, int first_slot) override;
   void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
                     float* value) const override;
   void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,

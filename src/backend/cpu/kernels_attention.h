@@ -41,11 +41,20 @@ struct PageShape {
   int value_groups;  // of 128 channels
 };
 
+// What single pages added to the softmax: the sum of exp(score - max) over a page's tokens, and the
+// column's max after that page. Column i is i * stride floats further, page p is p floats further.
+struct PageSums {
+  float* sum = nullptr;  // null: not wanted
+  float* max = nullptr;
+  std::ptrdiff_t stride = 0;
+};
+
 struct AttendPage {
   PageUnit page;
   PageUnit next;  // what to prefetch meanwhile; null upper: nothing
   PageShape shape;
   Columns columns;
+  PageSums sums;  // of this page; written where wanted
 };
 
 // Up to kFullChunk consecutive tokens in full precision. Column i sees the first tokens[i] of them;
@@ -58,7 +67,8 @@ struct AttendFull {
 };
 
 // result = sum over i of exp(max[i] - M) out[i], over the same sum of sum[i]; M = the greatest max.
-// Partial i is i * stride floats further.
+// Partial i is i * stride floats further. Where wanted, the probability that each page got is added
+// to page_mass.
 struct Merge {
   const float* out;  // [head_dim]
   const float* max;
@@ -67,6 +77,18 @@ struct Merge {
   int num_partials;
   int head_dim;
   float* result;  // [head_dim]
+  PageSums sums;  // of this column, all pages
+  int num_pages;
+  float* page_mass;  // [num_pages], added to; null: not wanted
+};
+
+// PageBoundsParams for one page.
+struct PageBound {
+  const std::uint8_t* upper;
+  const std::uint8_t* next;  // a unit whose scales to prefetch meanwhile
+  PageShape shape;
+  const float* q;  // [num_columns, head_dim]
+  int num_columns;
 };
 
 struct QuantizeUnit {
@@ -89,6 +111,7 @@ struct AttentionKernels {
   void (*attend_page)(const AttendPage&);
   void (*attend_full)(const AttendFull&);
   void (*merge)(const Merge&);
+  float (*page_bound)(const PageBound&);
   void (*quantize_unit)(const QuantizeUnit&);
   void (*load_unit)(const LoadUnit&);
 };

@@ -35,6 +35,7 @@ struct QuantizedRows {
   std::int8_t* codes;  // [rows, 2, padded]: high bytes, low bytes
   float* scales;       // [rows, 2, groups]: scale of a group, scale * sum of its codes
   int padded;          // inputs rounded up to 16
+  int group;           // inputs of one scale: 64 or 128
   int groups;
 };
 

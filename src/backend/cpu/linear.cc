@@ -80,7 +80,8 @@ QuantizedRows quantize_rows(const Context& context, const ProjectParams& params,
   const int inputs = params.projections[0].linear->inputs();
   QuantizedRows x;
   x.padded = (inputs + 15) / 16 * 16;
-  x.groups = weight_groups(inputs);
+  x.group = params.projections[0].linear->group;
+  x.groups = weight_groups(inputs, x.group);
   x.codes = context.scratch.get<std::int8_t>(Scratch::kCodes,
                                              static_cast<std::size_t>(2) * params.rows * x.padded);
   x.scales = context.scratch.get<float>(Scratch::kScales,
@@ -97,13 +98,16 @@ void project_planes(const Context& context, const ProjectParams& params) {
   for (const Projection& p : params.projections) {
     check(p.linear->upper != nullptr && (!both || p.linear->lower != nullptr),
           "a pass reads weight planes that were not made");
+    check(p.linear->group == params.projections[0].linear->group,
+          "projections of one region have planes of equal groups");
   }
   const QuantizedRows x = quantize_rows(context, params, both);
   for_units(context, params, [&](const Projection& p, int first, int outputs) {
     const int cols = p.linear->inputs();
     const std::size_t block = static_cast<std::size_t>(first) / kTileOutputs;
+    const std::size_t upper = block * upper_block_bytes(cols, p.linear->group);
     context.kernels.linear.plane_gemv({
-        .upper = p.linear->upper + block * upper_block_bytes(cols),
+        .upper = p.linear->upper + upper,
         .lower = both ? p.linear->lower + block * lower_block_bytes(cols) : nullptr,
         .outputs = outputs,
         .inputs = cols,

@@ -1,6 +1,6 @@
 // Quantizing full-precision K and V into a unit of a page, and back: the arithmetic of
-// quant/quant.cc, sixteen lanes at a time, byte for byte the same. Included by each kernels_*.cc
-// after its simd_*.h.
+// quant/quant.cc, sixteen lanes at a time, byte for byte the same. And what a page's scales say
+// about its keys. Included by each kernels_*.cc after its simd_*.h.
 #pragma once
 
 #include "backend/cpu/kernels_attention.h"
@@ -240,6 +240,28 @@ void load_unit(const LoadUnit& a) {
                 a.value_blocks[t / 16] + static_cast<std::ptrdiff_t>(t % 16) * dim + c, dim);
     }
   }
+}
+
+// --- bounds --------------------------------------------------------------------------------------
+
+float page_bound(const PageBound& a) {
+  const int dim = a.shape.head_dim;
+  const auto scales = unit_scale_arrays(a.shape, a.upper);
+  const auto ahead = unit_scale_arrays(a.shape, a.next);
+  for (int c = 0; c < 2 * dim; c += 32) prefetch(ahead.key_scale + c);
+  float bound = -__builtin_inff();
+  for (int column = 0; column < a.num_columns; ++column) {
+    F32 sum = zero_f32();
+    for (int c = 0; c < dim; c += 16) {
+      const F32 q = load(a.q + column * dim + c);
+      const F32 scale = load_f16(scales.key_scale + c), offset = load_f16(scales.key_offset + c);
+      const F32 least = fma(scale, set1(static_cast<float>(kCodeMargin)), offset);
+      const F32 most = fma(scale, set1(static_cast<float>(255 - kCodeMargin)), offset);
+      sum = sum + max(q * least, q * most);
+    }
+    bound = max(bound, reduce_add(sum));
+  }
+  return bound;
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ namespace quantspec::cpu {
 namespace {
 
 constexpr int kMaxBlocks = kMaxPageSize / 16;
+constexpr int kBoundPages = 32;  // of one kv head, to one unit of work
+constexpr int kBoundsAhead = 4;  // pages of prefetching
 
 PageShape page_shape(const KvShape& shape) {
   return {shape.head_dim, shape.page_size, shape.value_groups()};
@@ -40,8 +42,7 @@ void check_full_kv(FullKv kv, int tokens) {
   check(tokens <= kv.capacity, "the positions fit in full precision");
 }
 
-void copy_position(const KvShape& shape, FullKv source, FullKv target, int kv_head, int position) {
-  const int from = position % source.capacity, to = position % target.capacity;
+void copy_slot(const KvShape& shape, FullKv source, int from, FullKv target, int to, int kv_head) {
   for (int c = 0; c < shape.head_dim; ++c) {
     elements(target)[full_key_index(shape, target.capacity, kv_head, to, c)] =
         elements(source)[full_key_index(shape, source.capacity, kv_head, from, c)];
@@ -51,9 +52,8 @@ void copy_position(const KvShape& shape, FullKv source, FullKv target, int kv_he
               2 * static_cast<std::size_t>(shape.head_dim));
 }
 
-// Positions [position, position + 16). REQUIRES: position is a multiple of 16.
-void copy_block(const KvShape& shape, FullKv source, FullKv target, int kv_head, int position) {
-  const int from = position % source.capacity, to = position % target.capacity;
+// Sixteen slots from multiples of 16 on.
+void copy_block(const KvShape& shape, FullKv source, int from, FullKv target, int to, int kv_head) {
   const std::size_t block_bytes = 2 * 16 * static_cast<std::size_t>(shape.head_dim);
   std::memcpy(elements(target) + full_key_block(shape, target.capacity, kv_head, to),
               elements(source) + full_key_block(shape, source.capacity, kv_head, from),
@@ -178,8 +178,45 @@ void copy_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullKv 
   pool.parallel_for(shape.num_kv_heads, [&](std::int64_t head, int) {
     for (int position = first; position < first + count;) {
       const bool whole = position % 16 == 0 && position + 16 <= first + count;
-      (whole ? copy_block : copy_position)(shape, source, target, static_cast<int>(head), position);
+      (whole ? copy_block : copy_slot)(shape, source, position % source.capacity, target,
+                                       position % target.capacity, static_cast<int>(head));
       position += whole ? 16 : 1;
+    }
+  });
+}
+
+void gather_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullKv target,
+                    std::span<const int> positions, int first_slot) {
+  const int count = static_cast<int>(positions.size()) / shape.num_kv_heads;
+  check(positions.size() == static_cast<std::size_t>(count) * shape.num_kv_heads,
+        "kv heads gather as many positions");
+  check(source.capacity % 16 == 0, "the capacity is a multiple of 16");
+  check(first_slot >= 0, "slots count from 0");
+  check_full_kv(target, first_slot + count);
+  pool.parallel_for(shape.num_kv_heads, [&](std::int64_t head, int) {
+    for (int i = 0; i < count; ++i) {
+      copy_slot(shape, source, positions[head * count + i] % source.capacity, target,
+                first_slot + i, static_cast<int>(head));
+    }
+  });
+}
+
+void page_bounds(const AttentionKernels& kernels, ThreadPool& pool, const PageBoundsParams& p) {
+  check_shape(p.shape);
+  check(p.num_heads % p.shape.num_kv_heads == 0, "heads form groups");
+  const int group = p.num_heads / p.shape.num_kv_heads, count = static_cast<int>(p.pages.size());
+  const int chunks = (count + kBoundPages - 1) / kBoundPages;
+  pool.parallel_for(std::int64_t{p.shape.num_kv_heads} * chunks, [&](std::int64_t i, int) {
+    const int head = static_cast<int>(i / chunks);
+    const int begin = static_cast<int>(i % chunks) * kBoundPages;
+    const int end = std::min(begin + kBoundPages, count);
+    const auto unit = [&](int page) {
+      return bytes(p.pages[std::min(page, end - 1)].upper + p.shape.upper_offset(p.layer, head));
+    };
+    for (int page = begin; page < end; ++page) {
+      p.out[std::int64_t{head} * count + page] =
+          kernels.page_bound({unit(page), unit(page + kBoundsAhead), page_shape(p.shape),
+                              p.q + std::int64_t{head} * group * p.shape.head_dim, group});
     }
   });
 }

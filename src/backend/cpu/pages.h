@@ -1,5 +1,6 @@
 // Full-precision K and V, and pages, of the CPU backend: the ops of backend.h that move between
-// them, and their conversion to canonical order. The orders are in packing.h.
+// them or look at pages alone, and their conversion to canonical order. The orders are in
+// packing.h.
 //
 // Thread-safety: as the backend's: one op at a time per pool.
 #pragma once
@@ -26,6 +27,13 @@ void load_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape
                 std::span<const PagePlanes> pages, KvRead read, FullKv target);
 void copy_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullKv target, int first,
                   int count);
+
+// Backend::gather_full_kv.
+void gather_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullKv target,
+                    std::span<const int> positions, int first_slot);
+
+// Backend::page_bounds: it reads the scales of the keys alone.
+void page_bounds(const AttentionKernels& kernels, ThreadPool& pool, const PageBoundsParams& params);
 
 void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
                   float* value);

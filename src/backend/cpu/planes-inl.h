@@ -1,7 +1,7 @@
 // W x from the planes of W: integer dots of codes and quantized activations, 64 bytes of a plane at
 // a time (the tile of packing.h). Included by kernels_*.cc after one simd_*.h.
 //
-// For one group of 128 inputs, with code b, weight = offset + scale * b, and x ~ step * c:
+// For one group of 64 or 128 inputs, with code b, weight = offset + scale * b, and x ~ step * c:
 //
 //     sum over k of weight[k] x[k]  ~  step * (scale * sum(b c) + offset * sum(c))
 //
@@ -17,7 +17,6 @@
 namespace quantspec::cpu {
 namespace {
 
-constexpr int kGroup = 128;  // kWeightGroup
 constexpr int kPlaneRows = kRegisters >= 32 ? 4 : 1;
 constexpr int kTileSize = 64;  // kTileBytes
 constexpr int kPlanePrefetch = 2048;
@@ -31,8 +30,8 @@ void quantize_row(const float* x, int inputs, bool split, const QuantizedRows& o
   float* scales = out.scales + static_cast<std::ptrdiff_t>(row) * 2 * out.groups;
   const float most = split ? 127.0f * 128.0f : 127.0f;
   for (int group = 0; group < out.groups; ++group) {
-    const int first = group * kGroup;
-    const int count = inputs - first < kGroup ? inputs - first : kGroup;
+    const int first = group * out.group;
+    const int count = inputs - first < out.group ? inputs - first : out.group;
     F32 magnitude = zero_f32();
     for_lanes(count, [&](int i, int n) {
       magnitude = max_magnitude(magnitude, load_run(x + first + i, n));
@@ -140,6 +139,7 @@ template <bool kLower, int kRows>
 __attribute__((noinline)) void plane_block(const PlaneGemv& g, const std::byte* upper,
                                            const std::byte* lower, int row, int output) {
   const int tiles = (g.inputs + 7) / 8;
+  const int group_tiles = g.x.group / 8;
   F32 sum[kRows];
   for (F32& s : sum) s = zero_f32();
   for (int group = 0; group < g.x.groups; ++group) {
@@ -150,8 +150,8 @@ __attribute__((noinline)) void plane_block(const PlaneGemv& g, const std::byte* 
     upper += 64;
     PlaneDots<kLower> dots[kRows];
     for (auto& d : dots) d.clear();
-    const int first = group * (kGroup / 8);
-    const int last = first + kGroup / 8 < tiles ? first + kGroup / 8 : tiles;
+    const int first = group * group_tiles;
+    const int last = first + group_tiles < tiles ? first + group_tiles : tiles;
 #pragma GCC unroll 4
     for (int t = first; t < last; ++t) {
       prefetch(upper + kPlanePrefetch);

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/error.h"
+
 namespace quantspec::cpu {
 
 namespace {
@@ -46,26 +48,23 @@ void store_lane(const std::int8_t* codes, int tiles, int lane, std::byte* upper,
   }
 }
 
-// One block of 16 outputs.
-void encode_block(const LinearKernels& kernels, const TensorView& full, int block, std::byte* upper,
-                  std::byte* lower) {
+// One block of 16 outputs. Codes come from codes_of(row, first input, count, codes), which returns
+// their scale and pads the codes of a whole group with code 0.
+template <typename F>
+void fill_block(int rows, int cols, int group_size, int block, std::byte* upper, std::byte* lower,
+                const F& codes_of) {
   const int first_row = kTileOutputs * block;
-  const int num_rows = std::min(kTileOutputs, full.rows - first_row);
-  std::memset(upper, 0, upper_block_bytes(full.cols));
-  if (lower != nullptr) std::memset(lower, 0, lower_block_bytes(full.cols));
-  for (int group = 0; group < weight_groups(full.cols); ++group) {
-    const int first = group * kWeightGroup;
-    const int count = std::min(kWeightGroup, full.cols - first);
+  const int num_rows = std::min(kTileOutputs, rows - first_row);
+  std::memset(upper, 0, upper_block_bytes(cols, group_size));
+  if (lower != nullptr) std::memset(lower, 0, lower_block_bytes(cols));
+  for (int first = 0; first < cols; first += group_size) {
+    const int count = std::min(group_size, cols - first);
     const int tiles = weight_tiles(count);
     auto* scales = reinterpret_cast<std::uint16_t*>(upper);
     upper += kTileBytes;
     for (int lane = 0; lane < num_rows; ++lane) {
-      const std::size_t element = static_cast<std::size_t>(first_row + lane) * full.cols + first;
-      const auto* data = static_cast<const std::byte*>(full.data) + element * size_of(full.dtype);
-      alignas(64) float x[kWeightGroup];
       alignas(64) std::int8_t codes[kWeightGroup];
-      kernels.to_f32[static_cast<int>(full.dtype)](data, count, x);
-      const GroupScale scale = encode_group(kernels, x, count, codes);
+      const GroupScale scale = codes_of(first_row + lane, first, count, codes);
       scales[lane] = scale.scale;
       scales[kTileOutputs + lane] = scale.offset;
       store_lane(codes, tiles, lane, upper, lower);
@@ -75,21 +74,48 @@ void encode_block(const LinearKernels& kernels, const TensorView& full, int bloc
   }
 }
 
+// fill_block for every block of 16 outputs.
+template <typename F>
+void fill_planes(ThreadPool& pool, int rows, int cols, int group_size, std::byte* upper,
+                 std::byte* lower, const F& codes_of) {
+  pool.parallel_for((rows + kTileOutputs - 1) / kTileOutputs, [&](std::int64_t block, int) {
+    fill_block(rows, cols, group_size, static_cast<int>(block),
+               upper + block * upper_block_bytes(cols, group_size),
+               lower == nullptr ? nullptr : lower + block * lower_block_bytes(cols), codes_of);
+  });
+}
+
 }  // namespace
 
-Backend::PlaneBytes weight_plane_bytes(int rows, int cols) {
+Backend::PlaneBytes weight_plane_bytes(int rows, int cols, int group) {
   const std::size_t blocks = (static_cast<std::size_t>(rows) + kTileOutputs - 1) / kTileOutputs;
-  return {blocks * upper_block_bytes(cols), blocks * lower_block_bytes(cols)};
+  return {blocks * upper_block_bytes(cols, group), blocks * lower_block_bytes(cols)};
 }
 
 void make_weight_planes(const Context& context, const TensorView& full, std::byte* upper,
                         std::byte* lower) {
-  const int blocks = (full.rows + kTileOutputs - 1) / kTileOutputs;
-  context.pool.parallel_for(blocks, [&](std::int64_t block, int) {
-    encode_block(context.kernels.linear, full, static_cast<int>(block),
-                 upper + block * upper_block_bytes(full.cols),
-                 lower == nullptr ? nullptr : lower + block * lower_block_bytes(full.cols));
-  });
+  const LinearKernels& kernels = context.kernels.linear;
+  const auto codes_of = [&](int row, int first, int count, std::int8_t* codes) {
+    const std::size_t element = static_cast<std::size_t>(row) * full.cols + first;
+    const auto* data = static_cast<const std::byte*>(full.data) + element * size_of(full.dtype);
+    alignas(64) float x[kWeightGroup];
+    kernels.to_f32[static_cast<int>(full.dtype)](data, count, x);
+    return encode_group(kernels, x, count, codes);
+  };
+  fill_planes(context.pool, full.rows, full.cols, kWeightGroup, upper, lower, codes_of);
+}
+
+void import_weight_planes(const Context& context, const CodedMatrix& coded, std::byte* upper,
+                          std::byte* lower) {
+  check(coded.group == 64 || coded.group == 128, "weights come in groups of 64 or 128");
+  const int groups = weight_groups(coded.cols, coded.group);
+  const auto codes_of = [&](int row, int first, int count, std::int8_t* codes) {
+    const std::uint8_t* in = coded.codes + static_cast<std::size_t>(row) * coded.cols + first;
+    for (int i = 0; i < count; ++i) codes[i] = static_cast<std::int8_t>(in[i] - 128);
+    std::memset(codes + count, kZeroCode, kWeightGroup - count);
+    return coded.scales[static_cast<std::size_t>(row) * groups + first / coded.group];
+  };
+  fill_planes(context.pool, coded.rows, coded.cols, coded.group, upper, lower, codes_of);
 }
 
 }  // namespace quantspec::cpu

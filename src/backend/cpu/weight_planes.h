@@ -1,5 +1,5 @@
 // Draft weights: the order of their planes, and how they are made. For each block of 16 outputs
-// (the last one padded with zeros), for each group of 128 inputs:
+// (the last one padded with zeros), for each group of 64 or 128 inputs:
 //
 //     upper   [16] fp16 scales, [16] fp16 offsets, then the tiles of the group
 //     lower   the tiles of the group
@@ -18,14 +18,18 @@ constexpr int weight_tiles(int cols) { return (cols + kTileTerms - 1) / kTileTer
 constexpr std::size_t lower_block_bytes(int cols) {
   return static_cast<std::size_t>(weight_tiles(cols)) * kTileBytes;
 }
-constexpr std::size_t upper_block_bytes(int cols) {
-  return lower_block_bytes(cols) + static_cast<std::size_t>(weight_groups(cols)) * kTileBytes;
+constexpr std::size_t upper_block_bytes(int cols, int group) {
+  return lower_block_bytes(cols) +
+         static_cast<std::size_t>(weight_groups(cols, group)) * kTileBytes;
 }
 
-Backend::PlaneBytes weight_plane_bytes(int rows, int cols);
+Backend::PlaneBytes weight_plane_bytes(int rows, int cols, int group);
 
-// The same codes and scales as encode_weight_row. `lower` may be null.
+// The same codes and scales as encode_weight_row, in groups of kWeightGroup. `lower` may be null.
 void make_weight_planes(const Context& context, const TensorView& full, std::byte* upper,
                         std::byte* lower);
+// From codes that were made elsewhere. `lower` may be null.
+void import_weight_planes(const Context& context, const CodedMatrix& coded, std::byte* upper,
+                          std::byte* lower);
 
 }  // namespace quantspec::cpu

@@ -11,6 +11,18 @@ std::size_t head_floats(const KvShape& shape, int capacity) {
   return static_cast<std::size_t>(capacity) * shape.head_dim;
 }
 
+std::vector<int> pages_read(const KvShape& shape, const KvView& view, int kv_head) {
+  std::vector<int> pages;
+  if (view.page_lists.empty()) {
+    for (int page = 0; page < std::ssize(view.pages); ++page) pages.push_back(page);
+  } else {
+    const std::size_t count = view.page_lists.size() / shape.num_kv_heads;
+    const auto list = view.page_lists.subspan(kv_head * count, count);
+    pages.assign(list.begin(), list.end());
+  }
+  return pages;
+}
+
 }  // namespace
 
 std::size_t full_kv_floats(const KvShape& shape, int capacity) {
@@ -25,25 +37,31 @@ float* full_values(const KvShape& shape, FullKv kv, int kv_head) {
   return full_keys(shape, kv, kv_head) + head_floats(shape, kv.capacity);
 }
 
-GatheredKv gather_kv(const KvShape& shape, const KvView& view, int kv_head, int count) {
+ReadKv read_kv(const KvShape& shape, const KvView& view, int kv_head, int end) {
+  check(view.first_full >= std::ssize(view.pages) * shape.page_size && view.first_full <= end,
+        "positions come from pages or from full precision");
   const std::ptrdiff_t dim = shape.head_dim;
-  const int paged = static_cast<int>(view.pages.size()) * shape.page_size;
-  check(paged <= count, "a query lies inside the pages that it reads");
-  GatheredKv kv{std::vector<float>(count * dim), std::vector<float>(count * dim)};
+  const std::vector<int> pages = pages_read(shape, view, kv_head);
+  const int paged = static_cast<int>(pages.size()) * shape.page_size;
+  const int before = paged + view.num_gathered, count = before + end - view.first_full;
+  ReadKv kv{std::vector<float>(count * dim), std::vector<float>(count * dim), count};
   std::ptrdiff_t first = 0;
-  for (const PagePlanes& page : view.pages) {
+  for (const int index : pages) {
+    const PagePlanes& page = view.pages[index];
     const std::byte* lower =
         page.lower == nullptr ? nullptr : page.lower + shape.lower_offset(view.layer, kv_head);
     decode_unit(shape, page.upper + shape.upper_offset(view.layer, kv_head), lower, view.read,
                 &kv.keys[first * dim], &kv.values[first * dim]);
     first += shape.page_size;
   }
-  for (int p = paged; p < count; ++p) {
-    const float* key = at_position(shape, view.full, full_keys(shape, view.full, kv_head), p);
-    const float* value = at_position(shape, view.full, full_values(shape, view.full, kv_head), p);
-    std::copy_n(key, dim, kv.keys.begin() + p * dim);
-    std::copy_n(value, dim, kv.values.begin() + p * dim);
-  }
+  const auto copy = [&](FullKv source, int position, std::ptrdiff_t to) {
+    const float* key = at_position(shape, source, full_keys(shape, source, kv_head), position);
+    const float* value = at_position(shape, source, full_values(shape, source, kv_head), position);
+    std::copy_n(key, dim, kv.keys.begin() + to * dim);
+    std::copy_n(value, dim, kv.values.begin() + to * dim);
+  };
+  for (int i = 0; i < view.num_gathered; ++i) copy(view.gathered, i, paged + i);
+  for (int p = view.first_full; p < end; ++p) copy(view.full, p, before + p - view.first_full);
   return kv;
 }
 

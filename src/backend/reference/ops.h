@@ -26,12 +26,13 @@ void rotate(float* head, int head_dim, const float* cos, const float* sin);
 
 // Planes of a [rows, cols] matrix. Codes are two to a byte, low nibble = even input, and a row
 // starts on a byte:
-//   upper   GroupScale [rows, weight_groups(cols)], then upper nibbles [rows, (cols + 1) / 2]
-//   lower   lower nibbles [rows, (cols + 1) / 2]
-std::size_t upper_plane_bytes(int rows, int cols);
+//   upper   GroupScale [rows, weight_groups(cols, group)], then upper nibbles [rows, (cols + 1) /
+//   2] lower   lower nibbles [rows, (cols + 1) / 2]
+std::size_t upper_plane_bytes(int rows, int cols, int group);
 std::size_t lower_plane_bytes(int rows, int cols);
 // `lower` may be null.
 void encode_planes(ThreadPool& pool, const TensorView& full, std::byte* upper, std::byte* lower);
+void store_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower);
 // One row of the matrix as a pass reads it: [inputs].
 void read_weight_row(const Linear& linear, WeightRead read, int row, float* out);
 
@@ -53,25 +54,38 @@ inline float* at_position(const KvShape& shape, FullKv kv, float* keys_or_values
   return keys_or_values + static_cast<std::ptrdiff_t>(position % kv.capacity) * shape.head_dim;
 }
 
-// K and V of positions 0, 1, ... of one kv head, each [positions, head_dim].
+// K and V of some positions of one kv head, each [positions, head_dim].
 struct HeadKv {
   const float* keys;
   const float* values;
 };
-// Positions [0, count) as a pass reads them: first from pages, then in full precision.
-struct GatheredKv {
+// What a pass reads of one kv head, in the order of KvView: pages, gathered positions, then
+// positions [first_full, end). `count` positions in all.
+struct ReadKv {
   std::vector<float> keys;
   std::vector<float> values;
+  int count;
 };
-GatheredKv gather_kv(const KvShape& shape, const KvView& view, int kv_head, int count);
+ReadKv read_kv(const KvShape& shape, const KvView& view, int kv_head, int end);
 
 // --- attention.cc --------------------------------------------------------------------------------
 
 inline constexpr int kAttentionRows = 32;  // at most this many rows to one call of attend
 
-// out[row] = softmax(scale * q[row] K^T) V over positions 0..first_position + row, one head.
+// Where the probabilities of the first num_pages * page_size positions are added up, by page.
+struct PageMass {
+  float* mass = nullptr;  // [num_pages]
+  int num_pages = 0;
+  int page_size = 0;
+};
+
+// out[row] = softmax(scale * q[row] K^T) V over the positions kv[0..last + row], one head.
 // q, out: [num_rows, head_dim], rows `stride` apart. out may be q. num_rows <= kAttentionRows.
-void attend(const HeadKv& kv, int head_dim, float scale, int first_position, int num_rows,
-            const float* q, float* out, std::ptrdiff_t stride);
+void attend(const HeadKv& kv, int head_dim, float scale, int last, int num_rows, const float* q,
+            float* out, std::ptrdiff_t stride, const PageMass& pages = {});
+
+// The greatest q . k of a page's keys by their channels' extremes (PageBoundsParams), for one kv
+// head and its `group` query heads, q [group, head_dim]. `unit`: the upper unit.
+float page_bound(const KvShape& shape, const std::byte* unit, const float* q, int group);
 
 }  // namespace quantspec::reference

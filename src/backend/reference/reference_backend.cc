@@ -26,6 +26,16 @@ void norm_and_rotate(const QkvParams& params, const Norm& norm, int num_heads, f
   }
 }
 
+// Where a kv head's page_mass goes, from zero.
+PageMass page_mass(const KvShape& shape, const KvView& view, int kv_head) {
+  if (view.page_mass == nullptr) return {};
+  check(view.page_lists.empty(), "page_mass is of all pages, not of listed ones");
+  const std::ptrdiff_t count = std::ssize(view.pages);
+  float* mass = view.page_mass + kv_head * count;
+  std::fill_n(mass, count, 0.0f);
+  return {mass, static_cast<int>(count), shape.page_size};
+}
+
 class ReferenceBackend final : public Backend {
  public:
   explicit ReferenceBackend(int num_threads)
@@ -48,11 +58,14 @@ class ReferenceBackend final : public Backend {
   std::size_t scratch_bytes(int, int row_floats) const override {
     return sizeof(float) * row_floats;
   }
-  PlaneBytes plane_bytes(int rows, int cols) const override {
-    return {upper_plane_bytes(rows, cols), lower_plane_bytes(rows, cols)};
+  PlaneBytes plane_bytes(int rows, int cols, int group) const override {
+    return {upper_plane_bytes(rows, cols, group), lower_plane_bytes(rows, cols)};
   }
   void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override {
     encode_planes(pool_, full, upper, lower);
+  }
+  void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override {
+    store_planes(coded, upper, lower);
   }
 
   // --- one pass ---
@@ -92,21 +105,34 @@ class ReferenceBackend final : public Backend {
     const int group = params.num_heads / params.shape.num_kv_heads;
     const std::ptrdiff_t stride = static_cast<std::ptrdiff_t>(params.num_heads) * dim;
     const auto attend_head = [&](const SequenceRows& sequence, int kv_head) {
-      const int count = sequence.first_position + sequence.num_rows;
-      const GatheredKv gathered = gather_kv(params.shape, sequence.kv, kv_head, count);
-      const HeadKv kv{gathered.keys.data(), gathered.values.data()};
+      const KvView& view = sequence.kv;
+      const int end = sequence.first_position + sequence.num_rows;
+      const ReadKv read = read_kv(params.shape, view, kv_head, end);
+      const HeadKv kv{read.keys.data(), read.values.data()};
+      const PageMass pages = page_mass(params.shape, view, kv_head);
       for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
         for (int i = 0; i < sequence.num_rows; i += kAttentionRows) {
           const std::ptrdiff_t first = (sequence.first_row + i) * stride + head * dim;
-          attend(kv, dim, params.scale, sequence.first_position + i,
+          attend(kv, dim, params.scale, read.count - sequence.num_rows + i,
                  std::min(kAttentionRows, sequence.num_rows - i), params.q + first,
-                 params.out + first, stride);
+                 params.out + first, stride, pages);
         }
       }
     };
     const std::int64_t kv_heads = params.shape.num_kv_heads;
     pool_.parallel_for(std::ssize(params.sequences) * kv_heads, [&](std::int64_t task, int) {
       attend_head(params.sequences[task / kv_heads], static_cast<int>(task % kv_heads));
+    });
+  }
+
+  void page_bounds(const PageBoundsParams& params) override {
+    const int group = params.num_heads / params.shape.num_kv_heads;
+    for_each_unit(params.shape, params.pages, [&](int page, int kv_head) {
+      const std::byte* unit =
+          params.pages[page].upper + params.shape.upper_offset(params.layer, kv_head);
+      params.out[kv_head * std::ssize(params.pages) + page] = page_bound(
+          params.shape, unit,
+          params.q + static_cast<std::ptrdiff_t>(kv_head) * group * params.shape.head_dim, group);
     });
   }
 
@@ -173,8 +199,8 @@ class ReferenceBackend final : public Backend {
   void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
                   FullKv target) override {
     for_each_unit(shape, pages, [&](int page, int kv_head) {
-      const KvView view{pages.subspan(page, 1), {}, layer, read};
-      const GatheredKv kv = gather_kv(shape, view, kv_head, shape.page_size);
+      const KvView view{pages.subspan(page, 1), {}, shape.page_size, layer, read};
+      const ReadKv kv = read_kv(shape, view, kv_head, shape.page_size);
       for (int t = 0; t < shape.page_size; ++t) {
         const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(t) * shape.head_dim;
         write_full_kv(shape, target, kv_head, page * shape.page_size + t, &kv.keys[row],
@@ -192,6 +218,20 @@ class ReferenceBackend final : public Backend {
         write_full_kv(shape, target, kv_head, p, key.data(), value.data());
       }
     }
+  }
+
+  void gather_full_kv(const KvShape& shape, FullKv source, FullKv target,
+                      std::span<const int> positions, int first_slot) override {
+    const std::ptrdiff_t count = std::ssize(positions) / shape.num_kv_heads;
+    check(first_slot + count <= target.capacity, "the gathered positions fit in their slots");
+    pool_.parallel_for(shape.num_kv_heads, [&](std::int64_t kv_head, int) {
+      std::vector<float> key(shape.head_dim), value(shape.head_dim);
+      for (int i = 0; i < count; ++i) {
+        const int h = static_cast<int>(kv_head);
+        read_full_kv(shape, source, h, positions[h * count + i], key.data(), value.data());
+        write_full_kv(shape, target, h, first_slot + i, key.data(), value.data());
+      }
+    });
   }
 
   // --- borders ---

@@ -204,7 +204,7 @@ TEST_F(Reference, AttentionIsTheEquation) {
       }
     }
     Floats out(q.size());
-    const SequenceRows rows{0, kRows, kFirst, {pages, {ring.data(), 32}, 1, read}};
+    const SequenceRows rows{0, kRows, kFirst, {pages, {ring.data(), 32}, kPages * kPage, 1, read}};
     backend_->attention({q.data(), out.data(), 2 * kGroup, shape, scale, {&rows, 1}});
     for (int row = 0; row < kRows; ++row) {
       for (int head = 0; head < 2 * kGroup; ++head) {

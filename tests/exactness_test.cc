@@ -27,9 +27,9 @@ Tokens tiny_prompt(int count, int vocab) {
   return ids;
 }
 
-DecodingOptions sampled(std::optional<int> draft_len, SpecSampling mode, std::uint64_t seed,
-                        std::vector<WeightRead> weights = {WeightRead::kBoth}) {
-  DecodingOptions options = greedy(draft_len, std::move(weights));
+DecodingOptions sampled(const LoadedModel& model, std::optional<int> draft_len, SpecSampling mode,
+                        std::uint64_t seed) {
+  DecodingOptions options = model.greedy(draft_len);
   options.sampling.temperature = 0.9f;
   options.sampling.top_k = 50;
   options.sampling.top_p = 0.95f;
@@ -52,9 +52,9 @@ TEST_P(BundledExactness, GreedyOutputOfTheBundledModelDoesNotDependOnTheDraftLen
   const int count = tokens_to_decode();
   LoadedModel model(bundled_model(), GetParam(), 2);
   const Tokens prompt = book_prompt(300);
-  const Tokens plain = model.generate(prompt, count, greedy(0));
+  const Tokens plain = model.generate(prompt, count, model.greedy(0));
   for (const std::optional<int> draft_len : {std::optional<int>(), std::optional(7)}) {
-    const auto options = greedy(draft_len, {WeightRead::kUpper, WeightRead::kBoth});
+    const auto options = model.greedy(draft_len, {WeightRead::kUpper, WeightRead::kBoth});
     EXPECT_EQ(model.generate(prompt, count, options), plain) << draft_len.value_or(-1);
   }
 }
@@ -66,7 +66,7 @@ TEST_P(BundledExactness, PenalizedGreedyOutputDoesNotDependOnTheDraftLength) {
   LoadedModel model(bundled_model(), GetParam(), 2);
   const Tokens prompt = book_prompt(300);
   const auto penalized = [&](std::optional<int> draft_len) {
-    DecodingOptions options = greedy(draft_len, {WeightRead::kUpper});
+    DecodingOptions options = model.greedy(draft_len, {WeightRead::kUpper});
     options.sampling.repeat_penalty = 1.3f;
     options.sampling.repeat_last_n = 256;
     return options;
@@ -95,13 +95,43 @@ TEST_P(Exactness, GreedyOutputOfTinyModelsDoesNotDependOnTheDraftLength) {
     LoadedModel model(testdata("models") / name, GetParam(), 2, 64);
     const Tokens prompt = tiny_prompt(70, model.model.config().vocab_size);
     const int count = std::min(slow ? 300 : 620, model.model.config().max_positions - 70);
-    const Tokens plain = model.generate(prompt, count, greedy(0));
+    const Tokens plain = model.generate(prompt, count, model.greedy(0));
     for (int draft_len = 1; draft_len <= 16; ++draft_len) {
-      EXPECT_EQ(model.generate(prompt, count, greedy(draft_len, {WeightRead::kUpper})), plain)
+      EXPECT_EQ(model.generate(prompt, count, model.greedy(draft_len, {WeightRead::kUpper})), plain)
           << name << ", draft length " << draft_len;
     }
-    EXPECT_EQ(model.generate(prompt, count, greedy(std::nullopt)), plain) << name << ", auto";
+    EXPECT_EQ(model.generate(prompt, count, model.greedy(std::nullopt)), plain) << name << ", auto";
   }
+}
+
+// Whatever a draft reads, the target decides.
+TEST_P(BundledExactness, GreedyOutputDoesNotDependOnThePlan) {
+  LoadedModel model(bundled_model(), GetParam(), 2);
+  const Tokens prompt = book_prompt(700);
+  const int count = GetParam() == "cpu/scalar" ? 40 : 100;
+  DecodingOptions options = model.greedy(0);
+  options.sampling.repeat_penalty = 1.3f;
+  const Tokens plain = model.generate(prompt, count, options);
+  const PlanContext context{model.model.config().num_layers, model.pool.shape().page_size,
+                            static_cast<int>(prompt.size())};
+  std::vector<std::string> names = {"snapkv+w8", "quantspec+sparse", "quantspec+bounds+w8"};
+  if (GetParam() == cpu_backends().back()) {
+    names.insert(names.end(),
+                 {"weights-only", "kv-only", "streaming", "retrieval", "layer-skip:2-3"});
+  }
+  std::int64_t rejections = 0;
+  options.draft_len = 5;
+  for (const std::string& name : names) {
+    options.plans = {make_plan(name, context)};
+    RoundStats stats;
+    EXPECT_EQ(model.generate(prompt, count, options, &stats), plain) << name;
+    EXPECT_GT(stats.accepted, 0) << name;
+    rejections += stats.rejections;
+  }
+  EXPECT_GT(rejections, 3);
+  options.draft_len = std::nullopt;
+  options.plans = auto_plans(context);
+  EXPECT_EQ(model.generate(prompt, count, options), plain) << "auto";
 }
 
 TEST_P(Exactness, ARowOfAVerifyPassHasTheBitsOfAOneRowPass) {
@@ -115,13 +145,13 @@ TEST_P(Exactness, ARowOfAVerifyPassHasTheBitsOfAOneRowPass) {
   std::vector<std::vector<float>> single(17, std::vector<float>(vocab));
   for (int i = 0; i < 17; ++i) {
     const SequenceInput input{{&tokens[200 + i], 1}, &cache};
-    model.model.forward({&input, 1}, Pass::target(), single[i]);
+    model.model.forward({&input, 1}, Plan::target(model.model.config().num_layers), single[i]);
   }
   for (int rows = 2; rows <= 17; ++rows) {
     cache.truncate(200);
     std::vector<float> many(static_cast<std::size_t>(rows) * vocab);
     const SequenceInput input{{&tokens[200], static_cast<std::size_t>(rows)}, &cache};
-    model.model.forward({&input, 1}, Pass::target(), many);
+    model.model.forward({&input, 1}, Plan::target(model.model.config().num_layers), many);
     for (int i = 0; i < rows; ++i) {
       EXPECT_EQ(std::vector<float>(&many[i * vocab], &many[i * vocab] + vocab), single[i])
           << "row " << i << " of " << rows;
@@ -141,10 +171,10 @@ TEST_P(Exactness, ARowDoesNotDependOnOtherSequencesOrThreads) {
     model.model.prefill(std::span(tokens).first(331), b, logits);
     const SequenceInput alone{std::span(tokens).subspan(150, 3), &a};
     std::vector<float> single(3 * vocab), both(7 * vocab);
-    model.model.forward({&alone, 1}, Pass::target(), single);
+    model.model.forward({&alone, 1}, Plan::target(model.model.config().num_layers), single);
     a.truncate(150);
     const SequenceInput batch[] = {{std::span(tokens).subspan(331, 4), &b}, alone};
-    model.model.forward(batch, Pass::target(), both);
+    model.model.forward(batch, Plan::target(model.model.config().num_layers), both);
     EXPECT_EQ(std::vector<float>(both.begin() + 4 * vocab, both.end()), single);
     results.push_back(both);
   }
@@ -156,10 +186,12 @@ TEST_P(BundledExactness, CoupledSamplingEqualsPlainSamplingWithTheSameSeed) {
   LoadedModel model(bundled_model(), GetParam(), 2);
   const Tokens prompt = book_prompt(200);
   for (std::uint64_t seed = 1; seed <= 2; ++seed) {
-    const Tokens plain = model.generate(prompt, count, sampled(0, SpecSampling::kCoupled, seed));
+    const Tokens plain =
+        model.generate(prompt, count, sampled(model, 0, SpecSampling::kCoupled, seed));
     for (const std::optional<int> draft_len : {std::optional(3), std::optional<int>()}) {
-      EXPECT_EQ(model.generate(prompt, count, sampled(draft_len, SpecSampling::kCoupled, seed)),
-                plain)
+      EXPECT_EQ(
+          model.generate(prompt, count, sampled(model, draft_len, SpecSampling::kCoupled, seed)),
+          plain)
           << "seed " << seed << ", draft length " << draft_len.value_or(-1);
     }
   }
@@ -176,7 +208,7 @@ TEST(Rejection, FirstTokensHaveTheTargetsDistribution) {
   const Tokens prompt = book_prompt(130);
   constexpr int kSamples = 1500;
   constexpr int kTokens = 3;
-  DecodingOptions options = greedy(2, {WeightRead::kUpper});
+  DecodingOptions options = model.greedy(2, {WeightRead::kUpper});
   options.sampling.temperature = 1;
   options.sampling.top_k = 12;  // few outcomes, so that a small bound can be had from few samples
   std::vector<std::vector<double>> plain(kTokens), speculative(kTokens);

@@ -82,7 +82,8 @@ TEST_P(BundledModel, GreedyTextEqualsHuggingFace) {
   const Tokens ids = reference()["short"]["ids"].get<Tokens>();
   const Tokens expected = reference()["short"]["greedy"].get<Tokens>();
   for (const int draft_len : {0, 4}) {
-    EXPECT_EQ(model.generate(ids, static_cast<int>(expected.size()), greedy(draft_len)), expected);
+    EXPECT_EQ(model.generate(ids, static_cast<int>(expected.size()), model.greedy(draft_len)),
+              expected);
   }
 }
 
@@ -95,8 +96,8 @@ TEST_P(BundledModel, GreedyTextOfTheFullPrecisionCacheEqualsHuggingFaceAt2k) {
   const Tokens ids = reference()["p2k"]["ids"].get<Tokens>();
   const Tokens expected = reference()["p2k"]["greedy"].get<Tokens>();
   for (const int draft_len : {0, 4}) {  // drafts then save on weights alone
-    EXPECT_EQ(model.generate(ids, static_cast<int>(expected.size()), greedy(draft_len), nullptr,
-                             KvStore::kFull),
+    EXPECT_EQ(model.generate(ids, static_cast<int>(expected.size()), model.greedy(draft_len),
+                             nullptr, KvStore::kFull),
               expected);
   }
 }
@@ -138,7 +139,7 @@ TEST_P(TinyModel, LogitsAndGreedyTokensEqualHuggingFace) {
     const int page_size = kv_shape(model.model.config(), 0).page_size;
     // Beyond two pages the target reads 8-bit K and V, which Hugging Face does not have.
     if (next.empty() || static_cast<int>(ids.size() + next.size()) > 2 * page_size) continue;
-    EXPECT_EQ(model.generate(ids, static_cast<int>(next.size()), greedy(0)), next)
+    EXPECT_EQ(model.generate(ids, static_cast<int>(next.size()), model.greedy(0)), next)
         << ids.size() << " tokens";
   }
 }

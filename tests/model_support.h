@@ -69,7 +69,9 @@ struct LoadedModel {
   std::vector<TokenId> generate(std::span<const TokenId> prompt, int count,
                                 const DecodingOptions& options, RoundStats* stats = nullptr,
                                 KvStore store = KvStore::kHierarchical) {
-    Sequence sequence(model, pool, static_cast<int>(prompt.size()) + count, options, store);
+    KvOptions kv = kv_options(options.plans);
+    kv.store = store;
+    Sequence sequence(model, pool, static_cast<int>(prompt.size()) + count, options, kv);
     std::vector<TokenId> tokens = {decoder.prefill(sequence, prompt)};
     while (static_cast<int>(tokens.size()) < count) {
       const auto step = decoder.step(sequence, count - static_cast<int>(tokens.size()));
@@ -79,20 +81,23 @@ struct LoadedModel {
     return tokens;
   }
 
+  // Greedy decoding with QuantSpec's drafts of these weights.
+  DecodingOptions greedy(std::optional<int> draft_len,
+                         const std::vector<WeightRead>& weights = {WeightRead::kBoth}) const {
+    DecodingOptions options;
+    options.sampling.temperature = 0;
+    options.draft_len = draft_len;
+    for (const WeightRead read : weights) {
+      options.plans.push_back(Plan::draft(model.config().num_layers, read));
+    }
+    return options;
+  }
+
   std::unique_ptr<Backend> backend;
   Model model;
   PagePool pool;
   Decoder decoder;
 };
-
-inline DecodingOptions greedy(std::optional<int> draft_len,
-                              std::vector<WeightRead> draft_weights = {WeightRead::kBoth}) {
-  DecodingOptions options;
-  options.sampling.temperature = 0;
-  options.draft_len = draft_len;
-  options.draft_weights = std::move(draft_weights);
-  return options;
-}
 
 inline std::filesystem::path testdata(const std::string& name) {
   return std::filesystem::path(QUANTSPEC_TESTDATA) / name;

@@ -96,9 +96,14 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   if (config.eos_tokens.empty() && tokenizer->eos()) config.eos_tokens = {*tokenizer->eos()};
   Weights weights(config, Checkpoint(options.model), *backend);
   report("load", 1);
-  weights.make_draft_planes(*backend, planes_kept(options.draft_weights), [&](int done, int total) {
+  const auto planes_done = [&](int done, int total) {
     report("quantize", static_cast<double>(done) / total);
-  });
+  };
+  if (options.draft_store.empty()) {
+    weights.make_draft_planes(*backend, planes_kept(options.draft_weights), planes_done);
+  } else {
+    weights.use_draft_store(*backend, DraftStore(options.draft_store), planes_done);
+  }
   Model model(std::move(config), std::move(weights), *backend);
   EngineOptions resolved = options;
   resolved.ctx_size = context;
@@ -107,6 +112,36 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
       new Engine(resolved, std::move(backend), std::move(model), std::move(tokenizer)));
   engine->load_ms_ = clock.milliseconds();
   return engine;
+}
+
+std::vector<Plan> Engine::plans(std::string_view spec, int prompt_tokens, int budget) const {
+  const PlanContext context{config().num_layers, pool_.shape().page_size, prompt_tokens, budget};
+  const bool choose = spec == "auto";
+  std::vector<Plan> plans = choose ? auto_plans(context) : std::vector{make_plan(spec, context)};
+  for (Plan& plan : plans) {
+    if (plan.head == WeightRead::kUpper) plan.head = model_.weights().head_read();
+  }
+  if (choose) std::erase_if(plans, [&](const Plan& plan) { return !model_.reads(plan); });
+  for (const Plan& plan : plans) model_.require_weights(plan);
+  return plans;
+}
+
+// QuantSpec's drafts with the weights that are kept.
+std::vector<Plan> Engine::own_plans() const {
+  switch (draft_weights_) {
+    case DraftWeights::kUpper:
+      return plans("quantspec+w4", 0);
+    case DraftWeights::kBoth:
+      return plans("quantspec+w8", 0);
+    case DraftWeights::kFull:
+      return plans("quantspec+w16", 0);
+    case DraftWeights::kAuto:
+      break;
+  }
+  std::vector<Plan> own = plans("quantspec+w4", 0);
+  const Plan eight_bits = Plan::draft(config().num_layers, WeightRead::kBoth);
+  if (model_.reads(eight_bits)) own.push_back(eight_bits);
+  return own;
 }
 
 Engine::Engine(const EngineOptions& options, std::unique_ptr<Backend> backend, Model model,

@@ -44,6 +44,7 @@ struct EngineOptions {
   int ctx_size = 0;     // tokens of a session; 0: what the model was made for
   int page_size = 0;    // 0: by head_dim
   DraftWeights draft_weights = DraftWeights::kAuto;
+  std::filesystem::path draft_store = {};  // from `quantspec prepare`; empty: made while loading
   KvStore kv_store = KvStore::kHierarchical;
   ProgressCallback progress = {};
 };
@@ -54,11 +55,13 @@ struct MemoryPlan {
   std::size_t draft_weights_bytes = 0;  // the planes that drafts read
   std::size_t kv_bytes = 0;             // quantized pages
   std::size_t ring_bytes = 0;           // recent tokens in full precision
+  std::size_t gathered_bytes = 0;       // tokens that a draft keeps for itself
   std::size_t prefill_bytes = 0;        // one layer in full precision, and activations
   std::size_t kv_fp16_bytes = 0;        // what an fp16 cache of the same tokens would take
 
   std::size_t total() const {
-    return weights_bytes + draft_weights_bytes + kv_bytes + ring_bytes + prefill_bytes;
+    return weights_bytes + draft_weights_bytes + kv_bytes + ring_bytes + gathered_bytes +
+           prefill_bytes;
   }
 };
 
@@ -111,7 +114,8 @@ class Engine;
 // A text being continued. REQUIRES: its engine outlives it.
 class Session {
  public:
-  explicit Session(Engine& engine);
+  // plans: by which to draft; none: QuantSpec's own, with the weights that the engine keeps.
+  explicit Session(Engine& engine, std::vector<Plan> plans = {});
 
   // Continues the session's text with `prompt` and then with generated tokens. The first prompt
   // gets what the tokenizer puts before a text (BOS). A request that is refused leaves the session
@@ -132,6 +136,7 @@ class Session {
   MemoryPlan memory_used() const;
 
   Engine& engine_;
+  std::vector<Plan> plans_;
   Sequence sequence_;
 };
 
@@ -145,12 +150,24 @@ class Engine {
   std::string backend_description() const { return backend_->description(); }
   int ctx_size() const { return ctx_size_; }
   double load_ms() const { return load_ms_; }
-  std::unique_ptr<Session> create_session() { return std::make_unique<Session>(*this); }
+  std::unique_ptr<Session> create_session(std::vector<Plan> plans = {}) {
+    return std::make_unique<Session>(*this, std::move(plans));
+  }
+  // The plans of this name (model/plan.h; `auto` is several) for a prompt of so many tokens.
+  // budget: tokens that sparse ones read, 0: a quarter of the prompt. Throws kInvalidRequest for an
+  // unknown name, a budget that does not fit, and weights that are not kept.
+  std::vector<Plan> plans(std::string_view spec, int prompt_tokens, int budget = 0) const;
+
+  // --- for measurements, below the sessions ---
+  const Model& model() const { return model_; }
+  PagePool& pool() { return pool_; }
+  std::size_t checkpoint_bytes() const { return model_.weights().checkpoint_bytes(); }
 
  private:
   friend class Session;
   Engine(const EngineOptions& options, std::unique_ptr<Backend> backend, Model model,
          std::unique_ptr<Tokenizer> tokenizer);
+  std::vector<Plan> own_plans() const;
 
   std::unique_ptr<Backend> backend_;
   Model model_;

@@ -44,16 +44,18 @@ MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& co
       backend_(backend),
       shape_(kv_shape(config, options.page_size)),
       checkpoint_bytes_(checkpoint_bytes_of(options.model)),
-      draft_weights_(options.draft_weights),
+      draft_weights_bytes_(
+          options.draft_store.empty()
+              ? Weights::draft_bytes_for(config, backend, planes_kept(options.draft_weights))
+              : Weights::draft_bytes_for(DraftStore(options.draft_store), backend)),
       kv_store_(options.kv_store) {}
 
 MemoryPlan MemoryPlanner::plan(int context) const {
   MemoryPlan plan;
   plan.weights_bytes = checkpoint_bytes_;
-  plan.draft_weights_bytes =
-      Weights::draft_bytes_for(config_, backend_, planes_kept(draft_weights_));
+  plan.draft_weights_bytes = draft_weights_bytes_;
   plan.kv_bytes = KvCache::page_bytes_for(shape_, context, kv_store_);
-  plan.ring_bytes = KvCache::ring_bytes_for(shape_, backend_, context, kv_store_);
+  plan.ring_bytes = KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
   plan.prefill_bytes = KvCache::scratch_bytes_for(shape_, backend_, context) +
                        Model::activation_bytes(config_, backend_, context);
   plan.kv_fp16_bytes = shape_.fp16_token_bytes() * context;

@@ -29,7 +29,7 @@ class MemoryPlanner {
   const Backend& backend_;
   KvShape shape_;
   std::size_t checkpoint_bytes_;
-  DraftWeights draft_weights_;
+  std::size_t draft_weights_bytes_;
   KvStore kv_store_;
 };
 

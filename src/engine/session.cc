@@ -69,25 +69,19 @@ double per_second(double count, double milliseconds) {
   return milliseconds > 0 ? 1e3 * count / milliseconds : 0.0;
 }
 
-std::vector<WeightRead> candidates(DraftWeights draft_weights) {
-  switch (draft_weights) {
-    case DraftWeights::kUpper:
-      return {WeightRead::kUpper};
-    case DraftWeights::kBoth:
-      return {WeightRead::kBoth};
-    case DraftWeights::kFull:
-      return {WeightRead::kFull};
-    case DraftWeights::kAuto:
-      break;
-  }
-  return {WeightRead::kUpper, WeightRead::kBoth};
+KvOptions session_kv(const std::vector<Plan>& plans, KvStore store) {
+  KvOptions options = kv_options(plans);
+  options.store = store;
+  return options;
 }
 
 }  // namespace
 
-Session::Session(Engine& engine)
+Session::Session(Engine& engine, std::vector<Plan> plans)
     : engine_(engine),
-      sequence_(engine.model_, engine.pool_, engine.ctx_size_, {}, engine.kv_store_) {}
+      plans_(plans.empty() ? engine.own_plans() : std::move(plans)),
+      sequence_(engine.model_, engine.pool_, engine.ctx_size_, {},
+                session_kv(plans_, engine.kv_store_)) {}
 
 GenerateResult Session::generate(std::string_view prompt, const GenerateOptions& options,
                                  const TokenCallback& on_token) {
@@ -160,8 +154,7 @@ DecodingOptions Session::decoding_options(const GenerateOptions& options) const 
     fail(ErrorKind::kInvalidRequest, "--draft-len {}: supported are auto and 0 to {}",
          *options.draft_len, DraftControl::kMaxDraftLen);
   }
-  return {options.sampling, options.spec_sampling, options.draft_len,
-          candidates(engine_.draft_weights_)};
+  return {options.sampling, options.spec_sampling, options.draft_len, plans_};
 }
 
 void Session::require_tokens(std::span<const TokenId> prompt) const {
@@ -194,6 +187,7 @@ MemoryPlan Session::memory_used() const {
   plan.draft_weights_bytes = engine_.model_.weights().draft_bytes();
   plan.kv_bytes = cache.page_bytes();
   plan.ring_bytes = cache.ring_bytes();
+  plan.gathered_bytes = cache.gathered_bytes();
   plan.kv_fp16_bytes = cache.shape().fp16_token_bytes() * cache.length();
   return plan;
 }

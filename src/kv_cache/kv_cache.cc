@@ -1,6 +1,8 @@
 #include "kv_cache/kv_cache.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
@@ -10,26 +12,76 @@ namespace {
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-int ring_capacity(const KvShape& shape, int capacity, KvStore store) {
-  return store == KvStore::kFull ? round_up(capacity, 16) : 2 * shape.page_size;
+// Whether every position of the layer stays in full precision.
+bool keeps_all(const KvOptions& options, int layer) {
+  return options.store == KvStore::kFull ||
+         std::ranges::find(options.full_layers, layer) != options.full_layers.end();
+}
+
+int ring_capacity(const KvShape& shape, int capacity, const KvOptions& options, int layer) {
+  return keeps_all(options, layer) ? round_up(capacity, 16) : 2 * shape.page_size;
 }
 
 }  // namespace
 
-KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvStore store)
+KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions options)
     : backend_(&backend),
       pool_(&pool),
       capacity_(capacity),
-      store_(store),
-      ring_capacity_(ring_capacity(pool.shape(), capacity, store)),
-      ring_layer_bytes_(backend.full_kv_bytes(pool.shape(), ring_capacity_)),
-      ring_(backend.allocate(pool.shape().num_layers * ring_layer_bytes_)) {
+      options_(std::move(options)),
+      ring_offset_(1, 0),
+      selector_(pool.shape()) {
   check(capacity >= 1, "a KV cache holds at least one token");
+  for (const int layer : options_.full_layers) {
+    if (layer >= 0 && layer < shape().num_layers) continue;
+    fail(ErrorKind::kInvalidRequest, "the target's layer {} in full precision: there are 0 to {}",
+         layer, shape().num_layers - 1);
+  }
+  for (int layer = 0; layer < shape().num_layers; ++layer) {
+    ring_capacity_.push_back(ring_capacity(shape(), capacity, options_, layer));
+    ring_offset_.push_back(ring_offset_.back() +
+                           backend.full_kv_bytes(shape(), ring_capacity_.back()));
+  }
+  ring_ = backend.allocate(ring_offset_.back());
+  for (const KvAccess& access : options_.accesses) {
+    records_mass_ |= access.tokens == KvTokens::kByMass;
+    if (access.gathers() && gathered(access) == nullptr) {
+      gathered_.emplace_back(backend, shape(), access, capacity);
+    }
+  }
+}
+
+KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
+    : backend_(other.backend_),
+      pool_(other.pool_),
+      capacity_(other.capacity_),
+      options_(other.options_),
+      length_(other.length_),
+      quantized_(other.quantized_),
+      pages_(other.pages_),
+      planes_(other.planes_),
+      ring_capacity_(other.ring_capacity_),
+      ring_offset_(other.ring_offset_),
+      ring_(backend_->allocate(other.ring_.size())),
+      selector_(other.selector_) {
+  std::memcpy(ring_.data(), other.ring_.data(), ring_.size());
+  options_.accesses = std::move(accesses);
+  for (const KvAccess& access : options_.accesses) {
+    records_mass_ |= access.tokens == KvTokens::kByMass;
+    if (!access.gathers() || gathered(access) != nullptr) continue;
+    const GatheredKv* tokens = other.gathered(access);
+    check(tokens != nullptr, "a fork reads what the cache has gathered");
+    gathered_.push_back(*tokens);
+  }
+}
+
+KvCache KvCache::fork(std::vector<KvAccess> accesses) const {
+  return KvCache(*this, std::move(accesses));
 }
 
 int KvCache::max_extend() const {
   const int room = capacity_ - length_;
-  if (store_ == KvStore::kFull) return room;
+  if (options_.store == KvStore::kFull) return room;
   return std::min(shape().page_size - length_ % shape().page_size, room);
 }
 
@@ -63,6 +115,9 @@ void KvCache::commit() {
   add_pages(1);
   for (int layer = 0; layer < shape().num_layers; ++layer) {
     backend_->quantize_pages(shape(), layer, ring(layer), quantized_, planes(first_page));
+    for (GatheredKv& tokens : gathered_) {
+      tokens.add(layer, ring(layer), quantized_, shape().page_size);
+    }
   }
   quantized_ = target;
 }
@@ -72,16 +127,73 @@ void KvCache::clear() {
   quantized_ = 0;
   planes_.clear();
   pages_.clear();
+  selector_.clear();
+  for (GatheredKv& tokens : gathered_) tokens.clear();
 }
 
-KvView KvCache::view(int layer, KvRead read) const { return {planes(0), ring(layer), layer, read}; }
+const GatheredKv* KvCache::gathered(const KvAccess& access) const {
+  for (const GatheredKv& tokens : gathered_) {
+    if (tokens.access().tokens == access.tokens && tokens.access().budget == access.budget) {
+      return &tokens;
+    }
+  }
+  return nullptr;
+}
+
+std::size_t KvCache::gathered_bytes() const {
+  std::size_t bytes = 0;
+  for (const GatheredKv& tokens : gathered_) bytes += tokens.bytes();
+  return bytes;
+}
+
+bool KvCache::supports(int layer, const KvAccess& access) const {
+  if (access.read == KvRead::kFull) return keeps_all(options_, layer);
+  if (access.gathers()) return gathered(access) != nullptr;
+  return access.tokens != KvTokens::kByMass || records_mass_;
+}
+
+KvView KvCache::view(int layer, const KvAccess& access) {
+  check(supports(layer, access), "a pass reads what the cache was made to give");
+  KvView view{.pages = planes(0), .full = ring(layer), .first_full = quantized_, .layer = layer};
+  if (access.read == KvRead::kFull) {
+    view.pages = {};
+    view.first_full = 0;
+    return view;
+  }
+  view.read = access.read;
+  const int num_pages = static_cast<int>(pages_.size());
+  if (access.record_mass && records_mass_ && num_pages > 0) {
+    view.page_mass = selector_.record_mass(layer, num_pages);
+  }
+  if (access.tokens == KvTokens::kByMass) {
+    view.page_lists = selector_.by_mass(layer, num_pages, budget_pages(access));
+  }
+  if (access.tokens == KvTokens::kNone || access.gathers()) view.pages = {};
+  if (access.gathers()) {
+    const GatheredKv& tokens = *gathered(access);
+    view.gathered = tokens.full(layer);
+    view.num_gathered = tokens.count(layer);
+  }
+  return view;
+}
+
+void KvCache::choose_pages(const KvAccess& access, const float* q, int num_heads, KvView& view) {
+  if (access.tokens != KvTokens::kByBound || budget_pages(access) >= std::ssize(view.pages)) return;
+  bounds_.resize(shape().num_kv_heads * view.pages.size());
+  backend_->page_bounds({q, num_heads, shape(), view.pages, view.layer, bounds_.data()});
+  view.page_lists = selector_.by_scores(view.layer, bounds_, budget_pages(access));
+}
+
+int KvCache::budget_pages(const KvAccess& access) const {
+  return std::max(1, access.budget / shape().page_size);
+}
 
 int KvCache::first_full(int length) const {
-  return store_ == KvStore::kFull ? 0 : first_full_position(length, shape().page_size);
+  return options_.store == KvStore::kFull ? 0 : first_full_position(length, shape().page_size);
 }
 
 FullKv KvCache::ring(int layer) const {
-  return {ring_.data() + layer * ring_layer_bytes_, ring_capacity_};
+  return {ring_.data() + ring_offset_[layer], ring_capacity_[layer]};
 }
 
 void KvCache::add_pages(int count) {
@@ -115,26 +227,40 @@ KvCache::Prefill::~Prefill() {
 
 FullKv KvCache::Prefill::begin_layer(int layer) {
   const int pages = cache_.quantized_ / cache_.shape().page_size;
-  if (pages > 0) {
+  const bool all_full = keeps_all(cache_.options_, layer);
+  if (pages > 0 && !all_full) {
     cache_.backend_->load_pages(cache_.shape(), layer, cache_.planes(0).first(pages), KvRead::kBoth,
                                 full_);
   }
-  if (cache_.length_ > cache_.quantized_) {
-    cache_.backend_->copy_full_kv(cache_.shape(), cache_.ring(layer), full_, cache_.quantized_,
-                                  cache_.length_ - cache_.quantized_);
+  const int first = all_full ? 0 : cache_.quantized_;
+  if (cache_.length_ > first) {
+    cache_.backend_->copy_full_kv(cache_.shape(), cache_.ring(layer), full_, first,
+                                  cache_.length_ - first);
   }
   return full_;
 }
 
-void KvCache::Prefill::end_layer(int layer) {
+int KvCache::Prefill::query_rows() const {
+  int rows = 0;
+  for (const GatheredKv& tokens : cache_.gathered_) rows = std::max(rows, tokens.query_rows());
+  return std::min(rows, new_length_ - cache_.length_);
+}
+
+void KvCache::Prefill::end_layer(int layer, std::span<const float> queries, int num_heads) {
   const KvShape& shape = cache_.shape();
   const int old_pages = cache_.quantized_ / shape.page_size;
   if (new_quantized_ > cache_.quantized_) {
     cache_.backend_->quantize_pages(shape, layer, full_, cache_.quantized_,
                                     cache_.planes(old_pages));
   }
-  cache_.backend_->copy_full_kv(shape, full_, cache_.ring(layer), new_quantized_,
-                                new_length_ - new_quantized_);
+  const std::size_t row = static_cast<std::size_t>(num_heads) * shape.head_dim;
+  check(queries.size() == query_rows() * row, "the queries that the prefill wants");
+  for (GatheredKv& tokens : cache_.gathered_) {
+    const std::size_t floats = std::min(queries.size(), tokens.query_rows() * row);
+    tokens.choose(layer, full_, new_length_, new_quantized_, queries.last(floats), num_heads);
+  }
+  const int first = keeps_all(cache_.options_, layer) ? cache_.length_ : new_quantized_;
+  cache_.backend_->copy_full_kv(shape, full_, cache_.ring(layer), first, new_length_ - first);
 }
 
 void KvCache::Prefill::finish() {
@@ -150,8 +276,12 @@ std::size_t KvCache::page_bytes_for(const KvShape& shape, int capacity, KvStore 
 }
 
 std::size_t KvCache::ring_bytes_for(const KvShape& shape, const Backend& backend, int capacity,
-                                    KvStore store) {
-  return shape.num_layers * backend.full_kv_bytes(shape, ring_capacity(shape, capacity, store));
+                                    const KvOptions& options) {
+  std::size_t bytes = 0;
+  for (int layer = 0; layer < shape.num_layers; ++layer) {
+    bytes += backend.full_kv_bytes(shape, ring_capacity(shape, capacity, options, layer));
+  }
+  return bytes;
 }
 
 std::size_t KvCache::scratch_bytes_for(const KvShape& shape, const Backend& backend, int capacity) {

@@ -20,18 +20,21 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "kv_cache/gathered_kv.h"
+#include "kv_cache/kv_access.h"
 #include "kv_cache/page_pool.h"
+#include "kv_cache/page_selector.h"
 
 namespace quantspec {
-
-// KvStore::kFull keeps every position in full precision instead, in a ring that never turns: the
-// plain cache that others have, as a baseline. Target and draft then read the same.
-enum class KvStore : std::uint8_t { kHierarchical, kFull };
 
 class KvCache {
  public:
   // capacity: the most tokens it may hold. `backend` and `pool` (of the same shape) outlive it.
-  KvCache(Backend& backend, PagePool& pool, int capacity, KvStore store = KvStore::kHierarchical);
+  // Throws kInvalidRequest for a layer that does not exist or a budget that is too small.
+  KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions options = {});
+  // A cache of its own that goes on from here: pages are shared, the rest is copied. Of what drafts
+  // read, it gives `accesses` only, which this one must.
+  KvCache fork(std::vector<KvAccess> accesses) const;
 
   const KvShape& shape() const { return pool_->shape(); }
   int capacity() const { return capacity_; }
@@ -53,8 +56,12 @@ class KvCache {
   void commit();
   void clear();
 
-  // What a pass reads and, through `full`, writes. Valid until the cache changes.
-  KvView view(int layer, KvRead read) const;
+  // What a pass reads and, through `full`, writes. Valid until the cache changes or the layer is
+  // viewed again. REQUIRES: supports(access). For kByBound, choose_pages() completes it.
+  KvView view(int layer, const KvAccess& access);
+  // Chooses the pages that a row with these queries ([num_heads, head_dim]) reads.
+  void choose_pages(const KvAccess& access, const float* q, int num_heads, KvView& view);
+  bool supports(int layer, const KvAccess& access) const;
 
   // --- prefill, layer-major (section 4) ---
   // Appends num_tokens: all of them go through layer 0, then through layer 1, and so on, reading
@@ -70,7 +77,10 @@ class KvCache {
     int first_position() const { return cache_.length_; }
     // This layer's K and V of all positions; the prefix is there, the new tokens are to be written.
     FullKv begin_layer(int layer);
-    void end_layer(int layer);  // into pages and ring
+    // The last so many new rows' queries are wanted by end_layer(); 0: none.
+    int query_rows() const;
+    // Into pages, ring and gathered tokens. queries: [query_rows(), num_heads, head_dim].
+    void end_layer(int layer, std::span<const float> queries = {}, int num_heads = 0);
     void finish();
 
    private:
@@ -84,16 +94,20 @@ class KvCache {
 
   // --- memory ---
   std::size_t page_bytes() const { return pages_.size() * pool_->page_bytes(); }
-  std::size_t ring_bytes() const { return ring_.size(); }
+  std::size_t ring_bytes() const { return ring_.size(); }  // copies in full precision included
+  std::size_t gathered_bytes() const;
   // The most that a cache of `capacity` tokens may take: pages and ring; and prefill's scratch.
   static std::size_t page_bytes_for(const KvShape& shape, int capacity, KvStore store);
   static std::size_t ring_bytes_for(const KvShape& shape, const Backend& backend, int capacity,
-                                    KvStore store);
+                                    const KvOptions& options);
   static std::size_t scratch_bytes_for(const KvShape& shape, const Backend& backend, int capacity);
 
  private:
+  KvCache(const KvCache& other, std::vector<KvAccess> accesses);
   // B of a cache of so many tokens.
   int first_full(int length) const;
+  const GatheredKv* gathered(const KvAccess& access) const;
+  int budget_pages(const KvAccess& access) const;
   FullKv ring(int layer) const;
   void add_pages(int count);
   std::span<const PagePlanes> planes(int first_page) const;
@@ -102,14 +116,18 @@ class KvCache {
   Backend* backend_;
   PagePool* pool_;
   int capacity_;
-  KvStore store_;
-  int ring_capacity_;
+  KvOptions options_;
+  bool records_mass_ = false;
   int length_ = 0;
   int quantized_ = 0;
   std::vector<PageRef> pages_;
-  std::vector<PagePlanes> planes_;  // the same pages, as the backend reads them
-  std::size_t ring_layer_bytes_;
-  mutable Buffer ring_;  // [num_layers] FullKv
+  std::vector<PagePlanes> planes_;        // the same pages, as the backend reads them
+  std::vector<int> ring_capacity_;        // [num_layers]
+  std::vector<std::size_t> ring_offset_;  // [num_layers + 1]
+  mutable Buffer ring_;                   // FullKv of every layer
+  std::vector<GatheredKv> gathered_;
+  PageSelector selector_;
+  std::vector<float> bounds_;
 };
 
 }  // namespace quantspec

@@ -42,7 +42,7 @@ class CacheModel {
     const int first = cache_.extend(count);
     for (int i = 0; i < count; ++i) tokens_.push_back(random_token());
     for (int layer = 0; layer < shape_.num_layers; ++layer) {
-      write(layer, cache_.view(layer, KvRead::kBoth).full, first);
+      write(layer, cache_.view(layer, {KvRead::kBoth}).full, first);
     }
   }
 
@@ -78,7 +78,7 @@ class CacheModel {
     ASSERT_EQ(cache_.page_bytes(), num_pages * PagePool::page_bytes(shape_));
     for (int page = 0; page < num_pages; ++page) verify_page(page);
     for (int layer = 0; layer < shape_.num_layers; ++layer) {
-      const KvView view = cache_.view(layer, KvRead::kUpper);
+      const KvView view = cache_.view(layer, {KvRead::kUpper});
       ASSERT_EQ(view.pages.size(), static_cast<std::size_t>(num_pages));
       for (int p = cache_.quantized(); p < cache_.length(); ++p) verify_full(layer, view.full, p);
     }
@@ -148,7 +148,7 @@ class CacheModel {
   void verify_page(int page) {
     Bytes all;
     for (int layer = 0; layer < shape_.num_layers; ++layer) {
-      const PagePlanes planes = cache_.view(layer, KvRead::kBoth).pages[page];
+      const PagePlanes planes = cache_.view(layer, {KvRead::kBoth}).pages[page];
       for (int head = 0; head < shape_.num_kv_heads; ++head) {
         Bytes unit(shape_.upper_unit_bytes() + shape_.lower_unit_bytes());
         backend_->export_unit(shape_, layer, head, planes, unit.data(),
@@ -318,8 +318,8 @@ TEST_F(CacheFixture, AnAbandonedPrefillLeavesTheCacheEmpty) {
 }
 
 TEST_F(CacheFixture, AFullPrecisionCacheNeverMakesAPage) {
-  KvCache full(*backend, pool, 90, KvStore::kFull);
-  const KvView view = full.view(0, KvRead::kUpper);
+  KvCache full(*backend, pool, 90, {KvStore::kFull});
+  const KvView view = full.view(0, {KvRead::kUpper});
   EXPECT_EQ(view.full.capacity, 96);
   EXPECT_EQ(full.max_extend(), 90);
   std::vector<float> key(16), value(16), read(16);

@@ -1,5 +1,5 @@
-// A decoder-only transformer: one set of weights and one forward, read at the precision that the
-// Pass names. Draft and target are the same Model and the same KvCache.
+// A decoder-only transformer: one set of weights and one forward, read as a Plan says. Draft and
+// target are the same Model and the same KvCache.
 //
 // Thread-safety: const methods may not run at the same time, since they share the backend and the
 // workspace.
@@ -11,6 +11,7 @@
 
 #include "kv_cache/kv_cache.h"
 #include "model/config.h"
+#include "model/plan.h"
 #include "model/rope.h"
 #include "model/weights.h"
 
@@ -31,11 +32,18 @@ class Model {
   const Weights& weights() const { return weights_; }
   Backend& backend() const { return backend_; }
 
+  // Whether there are the planes that the plan reads.
+  bool reads(const Plan& plan) const;
+  // Throws kInvalidRequest, saying what there is, where there are not.
+  void require_weights(const Plan& plan) const;
+
   // Runs every sequence's tokens through all layers, appending K and V to its cache (extend). Rows
   // are the sequences' tokens in order; logits: [rows, vocab_size], row i predicts what follows
   // token i. A row's logits have the same bits whatever the rows beside it.
-  // REQUIRES: as KvCache::extend for each sequence.
-  void forward(std::span<const SequenceInput> batch, Pass pass, std::span<float> logits) const;
+  // REQUIRES: as KvCache::extend for each sequence; the caches support the plan (kv_options), the
+  // weights have what it reads; one token each where it chooses pages by bounds.
+  void forward(std::span<const SequenceInput> batch, const Plan& plan,
+               std::span<float> logits) const;
 
   // Appends all tokens to the cache, layer by layer (exact prefill, section 4 of docs/design.md),
   // with the target's weights. logits: [vocab_size], of the last token. `progress` gets the share
@@ -55,6 +63,7 @@ class Model {
   Workspace& workspace(int rows) const;
   void rope_tables(std::span<const SequenceRows> sequences, Workspace& workspace) const;
   void embed(std::span<const TokenId> tokens, float* x) const;
+  std::vector<float> last_queries(const Rows& all, int layer, int count) const;
   void attention_inputs(const Rows& rows, int layer, float* q,
                         std::span<const SequenceRows> sequences) const;
   void after_attention(const Rows& rows, int layer, const float* attention, float* hidden) const;

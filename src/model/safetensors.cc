@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/json.h"
 
 namespace quantspec {
@@ -315,6 +316,12 @@ std::size_t Checkpoint::bytes() const {
   std::size_t bytes = 0;
   for (const MappedFile& file : files_) bytes += file.bytes().size();
   return bytes;
+}
+
+std::uint64_t Checkpoint::hash() const {
+  std::vector<std::uint64_t> hashes;
+  for (const MappedFile& file : files_) hashes.push_back(hash_bytes(file.bytes()));
+  return hash_bytes(std::as_bytes(std::span(hashes)));
 }
 
 }  // namespace quantspec

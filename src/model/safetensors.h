@@ -52,6 +52,8 @@ class Checkpoint {
   TensorView tensor(std::string_view name, int rows, int cols) const;
 
   std::size_t bytes() const;  // of all files
+  // Of every byte of all files (base/hash.h). Reads them all.
+  std::uint64_t hash() const;
 
  private:
   struct Location {

@@ -74,9 +74,10 @@ Model::Workspace& Model::workspace(int rows) const {
   return *workspace_;
 }
 
-void Model::forward(std::span<const SequenceInput> batch, Pass pass,
+void Model::forward(std::span<const SequenceInput> batch, const Plan& plan,
                     std::span<float> logits) const {
   check(!batch.empty(), "a forward has a sequence");
+  check(std::ssize(plan.layers) == config_.num_layers, "a plan has every layer");
   int num_rows = 0;
   for (const SequenceInput& input : batch) num_rows += static_cast<int>(input.tokens.size());
   check(logits.size() == static_cast<std::size_t>(num_rows) * config_.vocab_size,
@@ -95,25 +96,34 @@ void Model::forward(std::span<const SequenceInput> batch, Pass pass,
   embed(work.tokens, x);
   rope_tables(work.sequences, work);
 
-  const Rows rows{.phase = Phase::kDecode,
-                  .weights = pass.weights,
-                  .shape = batch[0].cache->shape(),
-                  .x = x,
-                  .count = num_rows,
-                  .cos = work.cos.as<float>(),
-                  .sin = work.sin.as<float>()};
+  Rows rows{.phase = Phase::kDecode,
+            .weights = WeightRead::kFull,
+            .shape = batch[0].cache->shape(),
+            .x = x,
+            .count = num_rows,
+            .cos = work.cos.as<float>(),
+            .sin = work.sin.as<float>()};
   auto* q = work.q.as<float>();
   auto* attention = work.attention.as<float>();
+  const std::size_t q_row = static_cast<std::size_t>(config_.num_heads) * config_.head_dim;
   for (int layer = 0; layer < config_.num_layers; ++layer) {
+    const LayerPlan& read = plan.layers[layer];
+    if (!read.run) continue;
+    rows.weights = read.weights;
     for (std::size_t s = 0; s < batch.size(); ++s) {
-      work.sequences[s].kv = batch[s].cache->view(layer, pass.kv);
+      work.sequences[s].kv = batch[s].cache->view(layer, read.kv);
     }
     attention_inputs(rows, layer, q, work.sequences);
+    for (std::size_t s = 0; s < batch.size(); ++s) {
+      SequenceRows& sequence = work.sequences[s];
+      batch[s].cache->choose_pages(read.kv, q + sequence.first_row * q_row, config_.num_heads,
+                                   sequence.kv);
+    }
     backend_.attention(
         {q, attention, config_.num_heads, rows.shape, attention_scale(config_), work.sequences});
     after_attention(rows, layer, attention, work.hidden.as<float>());
   }
-  head(x, num_rows, pass.weights, logits);
+  head(x, num_rows, plan.head, logits);
 }
 
 void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<float> logits,
@@ -142,15 +152,32 @@ void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<f
     const FullKv kv = prefill.begin_layer(layer);
     // Only the last token's logits are wanted: the last layer needs K and V of all, but one row.
     const int first_row = layer + 1 < config_.num_layers ? 0 : count - 1;
+    const std::vector<float> queries = last_queries(all, layer, prefill.query_rows());
     prefill_layer(all, layer, kv, first, first_row, [&](int rows_done) {
       if (progress) progress((layer + static_cast<double>(rows_done) / count) / config_.num_layers);
     });
-    prefill.end_layer(layer);
+    prefill.end_layer(layer, queries, config_.num_heads);
   }
   head(x.as<float>() + static_cast<std::size_t>(count - 1) * config_.hidden_size, 1,
        WeightRead::kFull, logits);
   if (progress) progress(1.0);
   prefill.finish();
+}
+
+// The queries of the last `count` rows, before the layer changes x.
+std::vector<float> Model::last_queries(const Rows& all, int layer, int count) const {
+  const int first = all.count - count;
+  const std::size_t half = config_.head_dim / 2;
+  std::vector<float> queries(static_cast<std::size_t>(count) * config_.num_heads *
+                             config_.head_dim);
+  if (count == 0) return queries;
+  Rows rows = all;
+  rows.count = count;
+  rows.x += static_cast<std::size_t>(first) * config_.hidden_size;
+  rows.cos += first * half;
+  rows.sin += first * half;
+  attention_inputs(rows, layer, queries.data(), {});
+  return queries;
 }
 
 void Model::prefill_layer(const Rows& all, int layer, FullKv kv, int first_position, int first_row,
@@ -166,7 +193,8 @@ void Model::prefill_layer(const Rows& all, int layer, FullKv kv, int first_posit
   };
   for (int begin = 0; begin < all.count; begin += kPrefillRows) {
     const Rows rows = chunk(begin);
-    const SequenceRows keys_and_values{0, rows.count, first_position + begin, {{}, kv, layer}};
+    const SequenceRows keys_and_values{
+        0, rows.count, first_position + begin, {.full = kv, .layer = layer}};
     attention_inputs(rows, layer, nullptr, {&keys_and_values, 1});
   }
   Workspace& work = workspace(std::min(kPrefillRows, all.count));
@@ -211,6 +239,28 @@ void Model::after_attention(const Rows& rows, int layer, const float* attention,
   backend_.gate_up({rows.phase, rows.weights, rows.x, rows.count, weights.post_norm, &weights.gate,
                     &weights.up, hidden});
   backend_.add_linear({rows.phase, rows.weights, hidden, rows.count, &weights.down, rows.x});
+}
+
+bool Model::reads(const Plan& plan) const {
+  const auto has = [](const Linear& linear, WeightRead read) {
+    return read == WeightRead::kFull ||
+           (linear.upper != nullptr && (read == WeightRead::kUpper || linear.lower != nullptr));
+  };
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    const LayerWeights& layer = weights_.layers()[i];
+    if (!plan.layers[i].run) continue;
+    for (const Linear* linear :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      if (!has(*linear, plan.layers[i].weights)) return false;
+    }
+  }
+  return has(weights_.head(), plan.head);
+}
+
+void Model::require_weights(const Plan& plan) const {
+  if (reads(plan)) return;
+  fail(ErrorKind::kInvalidRequest, "--plan {}: it reads other weights than drafts can here: {}",
+       plan.name, weights_.draft_description());
 }
 
 void Model::embed(std::span<const TokenId> tokens, float* x) const {

@@ -16,10 +16,24 @@ constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// One matrix of a layer: where it lies, what it is called and its shape.
+constexpr const char* kHeadName = "lm_head.weight";
+
+// The matrices of a layer, and what they are called.
+constexpr std::array<std::pair<Linear LayerWeights::*, std::string_view>, 7> kLayerMatrices = {
+    {{&LayerWeights::q, "self_attn.q_proj"},
+     {&LayerWeights::k, "self_attn.k_proj"},
+     {&LayerWeights::v, "self_attn.v_proj"},
+     {&LayerWeights::o, "self_attn.o_proj"},
+     {&LayerWeights::gate, "mlp.gate_proj"},
+     {&LayerWeights::up, "mlp.up_proj"},
+     {&LayerWeights::down, "mlp.down_proj"}}};
+
+std::string tensor_name(int layer, std::string_view part, std::string_view kind) {
+  return fmt::format("model.layers.{}.{}.{}", layer, part, kind);
+}
+
+// What a config says of each matrix of a layer, in the same order.
 struct MatrixSpec {
-  Linear LayerWeights::*member;
-  std::string_view name;
   int outputs;
   int inputs;
   bool has_bias;
@@ -30,13 +44,13 @@ std::array<MatrixSpec, 7> layer_matrices(const ModelConfig& config) {
   const int intermediate = config.intermediate_size;
   const int q = config.num_heads * config.head_dim;
   const int kv = config.num_kv_heads * config.head_dim;
-  return {{{&LayerWeights::q, "self_attn.q_proj", q, hidden, config.qkv_bias},
-           {&LayerWeights::k, "self_attn.k_proj", kv, hidden, config.qkv_bias},
-           {&LayerWeights::v, "self_attn.v_proj", kv, hidden, config.qkv_bias},
-           {&LayerWeights::o, "self_attn.o_proj", hidden, q, config.output_bias},
-           {&LayerWeights::gate, "mlp.gate_proj", intermediate, hidden, false},
-           {&LayerWeights::up, "mlp.up_proj", intermediate, hidden, false},
-           {&LayerWeights::down, "mlp.down_proj", hidden, intermediate, false}}};
+  return {{{q, hidden, config.qkv_bias},
+           {kv, hidden, config.qkv_bias},
+           {kv, hidden, config.qkv_bias},
+           {hidden, q, config.output_bias},
+           {intermediate, hidden, false},
+           {intermediate, hidden, false},
+           {hidden, intermediate, false}}};
 }
 
 struct NormSpec {
@@ -67,11 +81,11 @@ std::size_t vector_bytes(const ModelConfig& config) {
   return layer * config.num_layers + bytes_of(config.hidden_size);
 }
 
-// The planes of one matrix as `read` needs them, each aligned.
-Backend::PlaneBytes plane_bytes(const Backend& backend, int rows, int cols, WeightRead read) {
-  const auto bytes = backend.plane_bytes(rows, cols);
-  return {read == WeightRead::kFull ? 0 : aligned(bytes.upper),
-          read == WeightRead::kBoth ? aligned(bytes.lower) : 0};
+// The planes of one matrix that are wanted, each aligned.
+Backend::PlaneBytes plane_bytes(const Backend& backend, int rows, int cols, bool has_upper,
+                                bool has_lower, int group) {
+  const auto bytes = backend.plane_bytes(rows, cols, group);
+  return {has_upper ? aligned(bytes.upper) : 0, has_lower ? aligned(bytes.lower) : 0};
 }
 
 }  // namespace
@@ -87,7 +101,7 @@ class Weights::Loader {
         matrix("model.embed_tokens.weight", config_.vocab_size, config_.hidden_size);
     weights_.head_.full = config_.tied_head
                               ? weights_.embedding_
-                              : matrix("lm_head.weight", config_.vocab_size, config_.hidden_size);
+                              : matrix(kHeadName, config_.vocab_size, config_.hidden_size);
     weights_.final_norm_ = norm("model.norm.weight", config_.hidden_size);
     weights_.layers_.resize(config_.num_layers);
     for (int i = 0; i < config_.num_layers; ++i) load_layer(i);
@@ -97,16 +111,16 @@ class Weights::Loader {
   void load_layer(int index) {
     LayerWeights& layer = weights_.layers_[index];
     layer.q_norm = layer.k_norm = {nullptr, config_.norm_epsilon};
-    const auto name = [&](std::string_view part, std::string_view kind) {
-      return fmt::format("model.layers.{}.{}.{}", index, part, kind);
-    };
     for (const NormSpec& spec : layer_norms(config_)) {
-      layer.*spec.member = norm(name(spec.name, "weight"), spec.size);
+      layer.*spec.member = norm(tensor_name(index, spec.name, "weight"), spec.size);
     }
-    for (const MatrixSpec& spec : layer_matrices(config_)) {
-      Linear& linear = layer.*spec.member;
-      linear.full = matrix(name(spec.name, "weight"), spec.outputs, spec.inputs);
-      if (spec.has_bias) linear.bias = vector(name(spec.name, "bias"), spec.outputs);
+    const auto specs = layer_matrices(config_);
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const auto& [member, name] = kLayerMatrices[i];
+      const auto& [outputs, inputs, has_bias] = specs[i];
+      Linear& linear = layer.*member;
+      linear.full = matrix(tensor_name(index, name, "weight"), outputs, inputs);
+      if (has_bias) linear.bias = vector(tensor_name(index, name, "bias"), outputs);
     }
   }
 
@@ -134,44 +148,111 @@ Weights::Weights(const ModelConfig& config, Checkpoint checkpoint, Backend& back
   Loader(config, *this).load();
 }
 
-void Weights::make_draft_planes(Backend& backend, WeightRead read,
-                                const std::function<void(int, int)>& progress) {
-  std::vector<Linear*> linears;
-  for (LayerWeights& layer : layers_) {
-    for (Linear* linear :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-      linears.push_back(linear);
+std::vector<NamedLinear> Weights::matrices() const {
+  std::vector<NamedLinear> matrices;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    for (const auto& [member, name] : kLayerMatrices) {
+      matrices.push_back({tensor_name(static_cast<int>(i), name, "weight"), &(layers_[i].*member)});
     }
   }
-  linears.push_back(&head_);
+  matrices.push_back({kHeadName, &head_});
+  return matrices;
+}
 
-  std::size_t total = 0;
-  for (const Linear* linear : linears) {
-    const auto bytes = plane_bytes(backend, linear->outputs(), linear->inputs(), read);
-    total += bytes.upper + bytes.lower;
+std::vector<Linear*> Weights::draft_linears() {
+  std::vector<Linear*> linears;
+  for (LayerWeights& layer : layers_) {
+    for (const auto& [member, name] : kLayerMatrices) linears.push_back(&(layer.*member));
   }
+  linears.push_back(&head_);
+  return linears;
+}
+
+void Weights::replace_planes(Backend& backend, const std::vector<PlaneSource>& sources,
+                             const std::function<void(int, int)>& progress) {
+  const std::vector<Linear*> linears = draft_linears();
+  const auto bytes_of = [&](std::size_t i) {
+    return plane_bytes(backend, linears[i]->outputs(), linears[i]->inputs(), sources[i].has_upper,
+                       sources[i].has_lower, sources[i].group);
+  };
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < linears.size(); ++i) total += bytes_of(i).upper + bytes_of(i).lower;
   Buffer planes = backend.allocate(total);
   std::byte* next = planes.data();
   std::vector<std::pair<const std::byte*, const std::byte*>> made;  // upper, lower
-  for (const Linear* linear : linears) {
-    const auto bytes = plane_bytes(backend, linear->outputs(), linear->inputs(), read);
+  for (std::size_t i = 0; i < linears.size(); ++i) {
+    const auto bytes = bytes_of(i);
     std::byte* upper = bytes.upper > 0 ? next : nullptr;
     std::byte* lower = bytes.lower > 0 ? next + bytes.upper : nullptr;
     next += bytes.upper + bytes.lower;
-    if (upper != nullptr) backend.make_planes(linear->full, upper, lower);
+    if (upper != nullptr) sources[i].fill(upper, lower);
     made.emplace_back(upper, lower);
     if (progress) progress(static_cast<int>(made.size()), static_cast<int>(linears.size()));
   }
   for (std::size_t i = 0; i < linears.size(); ++i) {
     std::tie(linears[i]->upper, linears[i]->lower) = made[i];
+    linears[i]->group = sources[i].group;
   }
   planes_ = std::move(planes);
+}
+
+void Weights::make_draft_planes(Backend& backend, WeightRead read,
+                                const std::function<void(int, int)>& progress) {
+  std::vector<PlaneSource> sources;
+  for (const Linear* linear : draft_linears()) {
+    const auto fill = [&backend, linear](std::byte* upper, std::byte* lower) {
+      backend.make_planes(linear->full, upper, lower);
+    };
+    sources.push_back({read != WeightRead::kFull, read == WeightRead::kBoth, kWeightGroup, fill});
+  }
+  replace_planes(backend, sources, progress);
+  planes_file_.clear();
+}
+
+void Weights::use_draft_store(Backend& backend, const DraftStore& store,
+                              const std::function<void(int, int)>& progress) {
+  const std::string file = store.path().string();
+  if (store.info().checkpoint != checkpoint_hash()) {
+    fail(ErrorKind::kInvalidRequest,
+         "--draft-store {}: made for another checkpoint than this model's; make one for it with "
+         "quantspec prepare",
+         file);
+  }
+  std::vector<std::uint8_t> codes;
+  std::vector<PlaneSource> sources;
+  for (const auto& [name, linear] : matrices()) {
+    const StoredMatrix* matrix = store.find(name);
+    if (matrix == nullptr || matrix->rows != linear->outputs() ||
+        matrix->cols != linear->inputs()) {
+      fail(ErrorKind::kInvalidRequest,
+           "--draft-store {}: has no {} of {} x {}, as this model needs", file, name,
+           linear->outputs(), linear->inputs());
+    }
+    const auto fill = [&backend, &store, &codes, matrix](std::byte* upper, std::byte* lower) {
+      backend.import_planes(store.read(*matrix, codes), upper, lower);
+    };
+    sources.push_back({true, matrix->has_lower, store.info().group, fill});
+  }
+  replace_planes(backend, sources, progress);
+  planes_file_ = file;
+}
+
+std::string Weights::draft_description() const {
+  const auto bits = [](const Linear& linear) {
+    return linear.upper == nullptr ? "none" : linear.lower == nullptr ? "4 bits" : "4 and 8 bits";
+  };
+  const std::string_view layers = bits(layers_[0].q), head = bits(head_);
+  std::string text(layers);
+  if (head != layers) text += fmt::format(", {} in the head", head);
+  if (!planes_file_.empty()) text += fmt::format(", from {}", planes_file_);
+  return text;
 }
 
 std::size_t Weights::draft_bytes_for(const ModelConfig& config, const Backend& backend,
                                      WeightRead read) {
   const auto bytes_of = [&](int rows, int cols) {
-    const auto bytes = plane_bytes(backend, rows, cols, read);
+    const auto bytes = plane_bytes(backend, rows, cols, read != WeightRead::kFull,
+                                   read == WeightRead::kBoth, kWeightGroup);
     return bytes.upper + bytes.lower;
   };
   std::size_t layer = 0;
@@ -179,6 +260,21 @@ std::size_t Weights::draft_bytes_for(const ModelConfig& config, const Backend& b
     layer += bytes_of(matrix.outputs, matrix.inputs);
   }
   return layer * config.num_layers + bytes_of(config.vocab_size, config.hidden_size);
+}
+
+std::size_t Weights::draft_bytes_for(const DraftStore& store, const Backend& backend) {
+  std::size_t total = 0;
+  for (const StoredMatrix& matrix : store.matrices()) {
+    const auto bytes =
+        plane_bytes(backend, matrix.rows, matrix.cols, true, matrix.has_lower, store.info().group);
+    total += bytes.upper + bytes.lower;
+  }
+  return total;
+}
+
+WeightRead Weights::head_read() const {
+  const bool only_here = head_.lower != nullptr && layers_.front().q.lower == nullptr;
+  return only_here ? WeightRead::kBoth : WeightRead::kUpper;
 }
 
 }  // namespace quantspec

@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "model/config.h"
+#include "model/draft_store.h"
 #include "model/safetensors.h"
 
 namespace quantspec {
@@ -29,6 +30,13 @@ struct LayerWeights {
   Linear down;
 };
 
+// A matrix that drafts read, by the name of its tensor in the checkpoint. The head's is always
+// lm_head.weight, also where the checkpoint has but the embedding.
+struct NamedLinear {
+  std::string name;
+  const Linear* linear;
+};
+
 class Weights {
  public:
   // Throws kCorruptFile where the checkpoint does not have the tensors that the config asks for.
@@ -40,25 +48,50 @@ class Weights {
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const Norm& final_norm() const { return final_norm_; }
   const Linear& head() const { return head_; }  // tied: its full matrix is the embedding's
+  std::vector<NamedLinear> matrices() const;    // layer by layer, then the head
 
   // Makes the planes of every matrix that a draft reads with `read`, replacing those made before:
   // kUpper the upper ones only, kBoth both, kFull none. `progress(done, total)` counts matrices; it
   // may throw to cancel, which leaves the planes as they were.
   void make_draft_planes(Backend& backend, WeightRead read,
                          const std::function<void(int, int)>& progress = {});
+  // The same, with the planes that `store` has. Throws kInvalidRequest naming --draft-store where
+  // it was made for another checkpoint.
+  void use_draft_store(Backend& backend, const DraftStore& store,
+                       const std::function<void(int, int)>& progress = {});
+  // What drafts can read of the planes, for messages: "4 bits, 4 and 8 bits in the head, from
+  // FILE".
+  std::string draft_description() const;
+
+  // How a plan that reads the layers' upper planes reads the head: at 8 bits where a store keeps
+  // them for the head alone, else as the layers.
+  WeightRead head_read() const;
 
   std::size_t checkpoint_bytes() const { return checkpoint_.bytes(); }
+  std::uint64_t checkpoint_hash() const { return checkpoint_.hash(); }  // reads every byte
   std::size_t draft_bytes() const { return planes_.size(); }
   // What draft_bytes() will be, known before a checkpoint is opened.
   static std::size_t draft_bytes_for(const ModelConfig& config, const Backend& backend,
                                      WeightRead read);
+  static std::size_t draft_bytes_for(const DraftStore& store, const Backend& backend);
 
  private:
   class Loader;
+  // How one matrix's planes come to be.
+  struct PlaneSource {
+    bool has_upper;
+    bool has_lower;
+    int group;
+    std::function<void(std::byte* upper, std::byte* lower)> fill;
+  };
+  std::vector<Linear*> draft_linears();
+  void replace_planes(Backend& backend, const std::vector<PlaneSource>& sources,
+                      const std::function<void(int, int)>& progress);
 
   Checkpoint checkpoint_;
   Buffer vectors_;  // norms and biases, fp32
   Buffer planes_;
+  std::string planes_file_;  // empty: not from a store
   TensorView embedding_;
   std::vector<LayerWeights> layers_;
   Norm final_norm_;

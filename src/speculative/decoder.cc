@@ -14,7 +14,13 @@ double ratio(double numerator, double denominator) {
 }
 
 DraftControl make_control(const DecodingOptions& options) {
-  return DraftControl(options.draft_weights, options.draft_len);
+  std::vector<std::string> names;
+  for (const Plan& plan : options.plans) names.push_back(plan.name);
+  return DraftControl(std::move(names), options.draft_len);
+}
+
+Plan make_target(const Model& model, const KvOptions& kv) {
+  return Plan::target(model.config().num_layers, kv.full_layers);
 }
 
 // Greedy without a penalty needs no distribution, only the largest logit.
@@ -30,11 +36,25 @@ double RoundStats::tokens_per_round() const { return ratio(accepted + rounds, ro
 double RoundStats::draft_len_mean() const { return ratio(drafted, rounds); }
 
 Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options,
-                   KvStore store)
-    : cache_(model.backend(), pool, capacity, store),
+                   KvOptions kv)
+    : cache_(model.backend(), pool, capacity, kv),
+      target_(make_target(model, kv)),
       options_(std::move(options)),
       control_(make_control(options_)) {
   options_.sampling.validate();
+}
+
+Sequence::Sequence(const Sequence& other, DecodingOptions options)
+    : tokens_(other.tokens_),
+      cache_(other.cache_.fork(kv_options(options.plans).accesses)),
+      target_(other.target_),
+      options_(std::move(options)),
+      control_(make_control(options_)) {
+  options_.sampling.validate();
+}
+
+Sequence Sequence::fork(DecodingOptions options) const {
+  return Sequence(*this, std::move(options));
 }
 
 void Sequence::clear() {
@@ -45,7 +65,7 @@ void Sequence::clear() {
 void Sequence::set_options(DecodingOptions options) {
   options.sampling.validate();
   const bool same_drafts =
-      options.draft_len == options_.draft_len && options.draft_weights == options_.draft_weights;
+      options.draft_len == options_.draft_len && options.plans == options_.plans;
   options_ = std::move(options);
   if (!same_drafts) control_ = make_control(options_);  // else what it has measured still holds
   stats_ = {};
@@ -128,20 +148,22 @@ Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   for (int i = 0; i < result.accepted; ++i) ++stats.accepted_at[i];
   stats.draft_seconds += draft_seconds;
   stats.verify_seconds += verify_seconds;
-  return {std::span<const TokenId>(sequence.tokens_).subspan(first_new), result.accepted};
+  return {std::span<const TokenId>(sequence.tokens_).subspan(first_new), result.accepted, choice};
 }
 
 // Appends draft_len proposed tokens; the cache is rewound to where it was.
 void Decoder::draft(Sequence& sequence, DraftChoice choice) {
   const DecodingOptions& options = sequence.options_;
   const int length = sequence.cache_.length();
+  if (choice.draft_len == 0) return;
+  const Plan& plan = options.plans[choice.plan];
   for (int i = 0; i < choice.draft_len; ++i) {
     const TokenId last = sequence.tokens_.back();
     const SequenceInput input{{&last, 1}, &sequence.cache_};
     // Rejection needs every distribution that was drawn from; the other rules only the tokens.
     const bool keep = options.spec_sampling == SpecSampling::kRejection && !by_argmax(options);
     const std::span<float> probs = row(draft_rows_, keep ? i : 0);
-    model_.forward({&input, 1}, Pass::draft(choice.weights), probs);
+    model_.forward({&input, 1}, plan, probs);
     const auto position = static_cast<std::int64_t>(sequence.tokens_.size());
     if (by_argmax(options)) {
       sequence.tokens_.push_back(argmax(probs));
@@ -164,7 +186,7 @@ Acceptance Decoder::verify(Sequence& sequence, int draft_len) {
   const std::size_t vocab = model_.config().vocab_size;
   const auto rows = std::span(target_rows_).first((draft_len + 1) * vocab);
   const SequenceInput input{tokens.subspan(pending), &sequence.cache_};
-  model_.forward({&input, 1}, Pass::target(), rows);
+  model_.forward({&input, 1}, sequence.target_, rows);
 
   if (by_argmax(options)) {
     choices_.clear();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/error.h"
 
@@ -16,34 +17,23 @@ constexpr int kProbeSpacing = 16;                                 // rounds betw
 constexpr double kProbeShare = 0.01;  // of all time may be lost to probes
 constexpr int kFreshRounds = 64;      // what was measured so recently needs no probe
 
-const char* name(WeightRead weights) {
-  switch (weights) {
-    case WeightRead::kUpper:
-      return "4-bit";
-    case WeightRead::kBoth:
-      return "8-bit";
-    case WeightRead::kFull:
-      return "full";
-  }
-  return "?";
-}
-
 }  // namespace
 
-DraftControl::DraftControl(std::vector<WeightRead> candidates, std::optional<int> fixed_len,
+DraftControl::DraftControl(std::vector<std::string> candidates, std::optional<int> fixed_len,
                            int max_len)
     : fixed_len_(fixed_len), max_len_(max_len), verify_(max_len + 1) {
   check(max_len >= 0, "a draft length is not negative");
   check(!fixed_len || (*fixed_len >= 0 && *fixed_len <= max_len), "fixed_len is within max_len");
-  for (WeightRead weights : candidates) arms_.push_back({weights, {}, AcceptanceEstimate(max_len)});
+  for (std::string& name : candidates) {
+    arms_.push_back({std::move(name), {}, AcceptanceEstimate(max_len)});
+  }
 }
 
 DraftChoice DraftControl::choose(int cap) {
   check(cap >= 0, "a cap on the draft length is not negative");
   probe_.reset();
   cap = std::min(cap, fixed_len_.value_or(max_len_));
-  if (arms_.empty()) return {WeightRead::kFull, 0};
-  if (cap == 0) return {arms_[0].weights, 0};
+  if (arms_.empty() || cap == 0) return {0, 0};
   if (exploring()) return explore(cap);
   const DraftChoice choice = best(cap);
   probe_ = due_probe(choice, cap);
@@ -56,7 +46,9 @@ void DraftControl::observe(const DraftRound& round) {
   ++round_;
   verify_.observe(choice.draft_len + 1, round.verify_seconds, round_);
   if (choice.draft_len > 0) {
-    Arm& arm = arms_[index_of(choice.weights)];
+    check(choice.plan >= 0 && choice.plan < std::ssize(arms_),
+          "a round was drafted by one of the candidate plans");
+    Arm& arm = arms_[choice.plan];
     arm.step.observe(round.draft_seconds / choice.draft_len, round_);
     arm.acceptance.observe(choice.draft_len, round.accepted);
     ++arm.rounds;
@@ -71,21 +63,15 @@ void DraftControl::observe(const DraftRound& round) {
   last_probe_round_ = round_;
 }
 
-std::size_t DraftControl::index_of(WeightRead weights) const {
-  const auto found = std::ranges::find(arms_, weights, &Arm::weights);
-  check(found != arms_.end(), "a round was drafted with one of the candidate weights");
-  return found - arms_.begin();
-}
-
 double DraftControl::tokens(DraftChoice choice) const {
   if (choice.draft_len == 0) return 1;
-  return arm(choice.weights).acceptance.expected_tokens(choice.draft_len);
+  return arms_[choice.plan].acceptance.expected_tokens(choice.draft_len);
 }
 
 double DraftControl::seconds(DraftChoice choice) const {
   const double verify = verify_.seconds(choice.draft_len + 1);
   if (choice.draft_len == 0) return verify;
-  return verify + choice.draft_len * arm(choice.weights).step.seconds();
+  return verify + choice.draft_len * arms_[choice.plan].step.seconds();
 }
 
 double DraftControl::loss(DraftChoice probe, DraftChoice best) const {
@@ -100,27 +86,28 @@ bool DraftControl::exploring() const {
 
 // Plain decoding first, then every arm in turn.
 DraftChoice DraftControl::explore(int cap) const {
-  if (!fixed_len_ && verify_.measured(1).count() < kExploreRounds) return {arms_[0].weights, 0};
+  if (!fixed_len_ && verify_.measured(1).count() < kExploreRounds) return {0, 0};
   const auto next = std::ranges::min_element(arms_, {}, &Arm::rounds);
-  return {next->weights, std::min(cap, fixed_len_.value_or(kExploreLens[next->rounds]))};
+  return {static_cast<int>(next - arms_.begin()),
+          std::min(cap, fixed_len_.value_or(kExploreLens[next->rounds]))};
 }
 
 // NOTE: not beyond twice the longest draft that was tried: verify times are extrapolated there.
-DraftChoice DraftControl::best_of(const Arm& arm, int min_len, int cap) const {
-  if (fixed_len_) return {arm.weights, std::min(*fixed_len_, cap)};
+DraftChoice DraftControl::best_of(int plan, int min_len, int cap) const {
+  if (fixed_len_) return {plan, std::min(*fixed_len_, cap)};
   cap = std::min(cap, std::max(4, 2 * (verify_.most_rows() - 1)));
-  DraftChoice best{arm.weights, std::min(min_len, cap)};
+  DraftChoice best{plan, std::min(min_len, cap)};
   for (int len = best.draft_len + 1; len <= cap; ++len) {
-    const DraftChoice longer{arm.weights, len};
+    const DraftChoice longer{plan, len};
     if (seconds_per_token(longer) < seconds_per_token(best)) best = longer;
   }
   return best;
 }
 
 DraftChoice DraftControl::best(int cap) const {
-  DraftChoice best = best_of(arms_[0], 0, cap);
-  for (const Arm& arm : arms_) {
-    const DraftChoice other = best_of(arm, 0, cap);
+  DraftChoice best = best_of(0, 0, cap);
+  for (int plan = 1; plan < std::ssize(arms_); ++plan) {
+    const DraftChoice other = best_of(plan, 0, cap);
     if (seconds_per_token(other) < seconds_per_token(best)) best = other;
   }
   return best;
@@ -130,14 +117,12 @@ DraftChoice DraftControl::best(int cap) const {
 // shorter and longer drafts.
 std::vector<DraftChoice> DraftControl::probes(DraftChoice best) const {
   std::vector<DraftChoice> list;
-  for (const Arm& arm : arms_) {
-    if (best.draft_len == 0 || arm.weights != best.weights) {
-      list.push_back(best_of(arm, 2, max_len_));
-    }
+  for (int plan = 0; plan < std::ssize(arms_); ++plan) {
+    if (best.draft_len == 0 || plan != best.plan) list.push_back(best_of(plan, 2, max_len_));
   }
   if (fixed_len_ || best.draft_len == 0) return list;
   for (int len : {0, best.draft_len * 2 / 3, best.draft_len * 3 / 2 + 1}) {
-    list.push_back({best.weights, std::min(len, max_len_)});
+    list.push_back({best.plan, std::min(len, max_len_)});
   }
   return list;
 }
@@ -148,8 +133,8 @@ std::optional<DraftChoice> DraftControl::due_probe(DraftChoice best, int cap) {
   const auto list = probes(best);
   for (std::size_t tried = 0; tried < list.size(); ++tried, ++next_probe_) {
     const DraftChoice probe = list[next_probe_ % list.size()];
-    const bool other_arm = probe.draft_len > 0 && probe.weights != best.weights;
-    const auto& latest = other_arm || best.draft_len == 0 ? arm(probe.weights).step
+    const bool other_arm = probe.draft_len > 0 && probe.plan != best.plan;
+    const auto& latest = other_arm || best.draft_len == 0 ? arms_[probe.plan].step
                                                           : verify_.measured(probe.draft_len + 1);
     const bool fresh = latest.known() && round_ - latest.last_round() < kFreshRounds;
     if (probe == best || (fresh && !repeat_probe_)) continue;
@@ -164,20 +149,18 @@ std::string DraftControl::explain() const {
   if (arms_.empty() || fixed_len_ == 0) return "plain decoding: no drafts are wanted";
   std::string arms;
   for (const Arm& arm : arms_) {
-    arms += arm.rounds == 0
-                ? fmt::format("; {} not tried", name(arm.weights))
-                : fmt::format("; {} {:.2f} ms a token, accepts {:.2f}", name(arm.weights),
-                              1e3 * arm.step.seconds(), arm.acceptance.pooled());
+    arms += arm.rounds == 0 ? fmt::format("; {} not tried", arm.name)
+                            : fmt::format("; {} {:.2f} ms a token, accepts {:.2f}", arm.name,
+                                          1e3 * arm.step.seconds(), arm.acceptance.pooled());
   }
   if (exploring()) return "still measuring" + arms;
   const DraftChoice choice = best(max_len_);
   std::string head =
       choice.draft_len == 0
           ? std::string("drafting does not pay")
-          : fmt::format(
-                "now drafts {} with {} weights, expects {:.2f} tokens a round, {:.2f} ms each",
-                choice.draft_len, name(choice.weights), tokens(choice),
-                1e3 * seconds_per_token(choice));
+          : fmt::format("now drafts {} by {}, expects {:.2f} tokens a round, {:.2f} ms each",
+                        choice.draft_len, arms_[choice.plan].name, tokens(choice),
+                        1e3 * seconds_per_token(choice));
   head += fmt::format("; verify {:.2f} ms", 1e3 * verify_.seconds(choice.draft_len + 1));
   if (verify_.measured(1).known()) {
     head += fmt::format(", plain decoding {:.2f} ms when last tried", 1e3 * verify_.seconds(1));

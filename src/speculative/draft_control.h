@@ -1,9 +1,9 @@
-// Chooses how many tokens to draft and at what weight precision, from what rounds were measured to
-// cost and to yield (section 4 of docs/design.md, "chosen, not guessed"):
+// Chooses how many tokens to draft and by which plan, from what rounds were measured to cost and to
+// yield (section 4 of docs/design.md, "chosen, not guessed"):
 //
 //     maximize  (1 + sum_i prod_{j<=i} accept[j]) / (draft_len * t_draft + t_verify(draft_len + 1))
 //
-// over the candidate weights and draft_len >= 0. draft_len 0 is plain decoding, so a drafter that
+// over the candidate plans and draft_len >= 0. draft_len 0 is plain decoding, so a drafter that
 // does not pay is switched off. All estimates follow slow changes (the context grows) and ignore
 // outliers (a descheduled thread); arms that look worse are probed again, rarely.
 //
@@ -15,14 +15,13 @@
 #include <string>
 #include <vector>
 
-#include "quant/quant.h"
 #include "speculative/draft_estimates.h"
 
 namespace quantspec {
 
 struct DraftChoice {
-  WeightRead weights;  // what the draft passes read; of no meaning when draft_len is 0
-  int draft_len;       // γ
+  int plan;       // of the candidates; of no meaning when draft_len is 0
+  int draft_len;  // γ
   bool operator==(const DraftChoice&) const = default;
 };
 
@@ -38,10 +37,10 @@ class DraftControl {
  public:
   static constexpr int kMaxDraftLen = 16;
 
-  // candidates: the weights that a draft may read; none: never draft. fixed_len: always draft that
-  // many tokens (as far as the cap allows), and choose only the weights; nullopt: choose both.
+  // candidates: the names of the plans that may draft; none: never draft. fixed_len: always draft
+  // that many tokens (as far as the cap allows), and choose only the plan; nullopt: choose both.
   // REQUIRES: 0 <= fixed_len <= max_len.
-  DraftControl(std::vector<WeightRead> candidates, std::optional<int> fixed_len,
+  DraftControl(std::vector<std::string> candidates, std::optional<int> fixed_len,
                int max_len = kMaxDraftLen);
 
   // The choice for the next round; draft_len <= cap (page boundary, tokens still wanted). cap >= 0.
@@ -57,14 +56,12 @@ class DraftControl {
 
  private:
   struct Arm {
-    WeightRead weights;
+    std::string name;
     TimeEstimate step;  // one draft pass
     AcceptanceEstimate acceptance;
     int rounds = 0;
   };
 
-  std::size_t index_of(WeightRead weights) const;
-  const Arm& arm(WeightRead weights) const { return arms_[index_of(weights)]; }
   double tokens(DraftChoice choice) const;
   double seconds(DraftChoice choice) const;
   double seconds_per_token(DraftChoice choice) const { return seconds(choice) / tokens(choice); }
@@ -74,7 +71,7 @@ class DraftControl {
   bool exploring() const;
   DraftChoice explore(int cap) const;
   DraftChoice best(int cap) const;
-  DraftChoice best_of(const Arm& arm, int min_len, int cap) const;
+  DraftChoice best_of(int plan, int min_len, int cap) const;
   std::vector<DraftChoice> probes(DraftChoice best) const;
   std::optional<DraftChoice> due_probe(DraftChoice best, int cap);
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -14,7 +15,7 @@
 namespace quantspec {
 namespace {
 
-const std::vector<WeightRead> kArms = {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull};
+const std::vector<std::string> kArms = {"4-bit", "8-bit", "full"};
 constexpr int kPage = 128;
 
 // A machine with known times (seconds) and acceptance, at n tokens of context. Arms in order.
@@ -39,10 +40,10 @@ double throughput(const World& world, int tokens, int seed, DraftControl* contro
   const int begin = 4096 + seed * 37 % kPage, end = begin + tokens;
   for (int n = begin; n < end;) {
     const int cap = std::min(kPage - 1 - n % kPage, end - n - 1);
-    DraftChoice choice{fixed.weights, std::min(fixed.draft_len, cap)};
+    DraftChoice choice{fixed.plan, std::min(fixed.draft_len, cap)};
     if (control) choice = control->choose(cap);
     EXPECT_LE(choice.draft_len, cap);
-    const auto arm = static_cast<std::size_t>(choice.weights);
+    const auto arm = static_cast<std::size_t>(choice.plan);
     int accepted = 0;
     while (accepted < choice.draft_len && uniform(engine) < world.acceptance(n)[arm]) ++accepted;
     const double draft = choice.draft_len * world.draft_step(n)[arm];
@@ -64,10 +65,10 @@ double mean_time(const std::function<double(int seed)>& run) {
 
 double best_fixed_time(const World& world, int tokens) {
   double best = 1e30;
-  for (WeightRead weights : kArms) {
+  for (int plan = 0; plan < std::ssize(kArms); ++plan) {
     for (int len = 0; len <= DraftControl::kMaxDraftLen; ++len) {
       best = std::min(best, mean_time([&](int seed) {
-                        return throughput(world, tokens, seed, nullptr, {weights, len});
+                        return throughput(world, tokens, seed, nullptr, {plan, len});
                       }));
     }
   }
@@ -197,7 +198,7 @@ TEST(DraftControl, SwitchesOffWhenTheTextChanges) {
 TEST(DraftControl, DoesNotLearnFromTheCap) {
   World world = gpu();
   world.acceptance = constant({0.999, 0.999, 0.999});
-  DraftControl control({WeightRead::kUpper}, std::nullopt);
+  DraftControl control({"4-bit"}, std::nullopt);
   throughput(world, 2000, 1, &control);
   for (int i = 0; i < 50; ++i) {
     const DraftChoice choice = control.choose(1);
@@ -222,8 +223,8 @@ TEST(DraftControl, AFixedLengthStillChoosesTheWeights) {
   for (int i = 0; i < 100; ++i) {
     const DraftChoice choice = control.choose(20);
     EXPECT_EQ(choice.draft_len, 5);
-    chosen += choice.weights == WeightRead::kBoth;
-    control.observe({choice, 5, 5 * world.draft_step(0)[static_cast<std::size_t>(choice.weights)],
+    chosen += choice.plan == 1;
+    control.observe({choice, 5, 5 * world.draft_step(0)[static_cast<std::size_t>(choice.plan)],
                      world.verify(6, 0)});
   }
   EXPECT_GT(chosen, 90);
@@ -237,7 +238,7 @@ TEST(DraftControl, DraftsNothingWithoutACandidate) {
   for (DraftControl* control : {&none, &zero}) {
     for (int i = 0; i < 20; ++i) {
       EXPECT_EQ(control->choose(8).draft_len, 0);
-      control->observe({{WeightRead::kFull, 0}, 0, 0, 1e-2});
+      control->observe({{0, 0}, 0, 0, 1e-2});
     }
     EXPECT_FALSE(control->off());
     EXPECT_NE(control->explain().find("no drafts are wanted"), std::string::npos);

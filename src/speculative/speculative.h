@@ -26,8 +26,8 @@ namespace quantspec {
 struct DecodingOptions {
   SamplingParams sampling;
   SpecSampling spec_sampling = SpecSampling::kRejection;
-  std::optional<int> draft_len;           // nullopt: chosen by DraftControl; 0: plain decoding
-  std::vector<WeightRead> draft_weights;  // what a draft may read; none: plain decoding
+  std::optional<int> draft_len;  // nullopt: chosen by DraftControl; 0: plain decoding
+  std::vector<Plan> plans;       // by which to draft; none: plain decoding
 };
 
 // What rounds have done. Times in seconds.
@@ -53,9 +53,12 @@ struct RoundStats {
 // yet in the cache, so cache().length() == tokens().size() - 1 between steps.
 class Sequence {
  public:
-  // `capacity` as KvCache's. `model` and `pool` outlive it.
+  // `capacity` and `kv` as KvCache's. `model` and `pool` outlive it.
   Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options,
-           KvStore store = KvStore::kHierarchical);
+           KvOptions kv = {});
+  // A sequence of its own that goes on from here with other options: what the cache has in pages is
+  // shared. REQUIRES: this cache supports what the options' plans read.
+  Sequence fork(DecodingOptions options) const;
 
   const std::vector<TokenId>& tokens() const { return tokens_; }
   const KvCache& cache() const { return cache_; }
@@ -67,15 +70,20 @@ class Sequence {
 
   void clear();
   // Replaces how the next tokens are chosen, keeping the cache; statistics start anew.
+  // REQUIRES: the cache supports what the plans read (kv_options).
   void set_options(DecodingOptions options);
+  // Goes on with what another sequence has measured. REQUIRES: of the same plans and draft_len.
+  void adopt_control(const DraftControl& control) { control_ = control; }
   // Forgets the tokens from `count` on, for a stop inside an accepted run.
   // REQUIRES: no more tokens are dropped than the last step added, and one remains.
   void truncate(std::size_t count);
 
  private:
   friend class Decoder;
+  Sequence(const Sequence& other, DecodingOptions options);
   std::vector<TokenId> tokens_;
   KvCache cache_;
+  Plan target_;
   DecodingOptions options_;
   DraftControl control_;
   RoundStats stats_;
@@ -96,6 +104,7 @@ class Decoder {
   struct Step {
     std::span<const TokenId> tokens;  // 1 .. draft_len + 1 new ones; valid until the next step
     int accepted;                     // the first so many were drafted, the last is the target's
+    DraftChoice choice;               // by what they were drafted
   };
   // REQUIRES: prefill was called; 1 <= max_tokens <= sequence.room().
   Step step(Sequence& sequence, int max_tokens);

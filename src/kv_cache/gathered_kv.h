@@ -1,0 +1,78 @@
+// The draft's own KV cache in the methods that QuantSpec is compared with: some tokens' K (after
+// RoPE, at their true positions) and V in full precision, per layer and kv head. What is gathered
+// after a prompt, beside the ring, which every pass sees:
+//
+//   kStreaming  the first 16 tokens and the latest ones: with the ring, at least `budget` tokens
+//   kSnap       per kv head, the `budget` - 32 tokens of the greatest score: the attention of the
+//               prompt's last 32 queries, summed over them and the group's heads, smoothed over 5
+//   kRetrieval  per kv head, the first chunk of 8 tokens and the budget / 8 - 1 others whose mean
+//               key has the greatest product with the last query (summed over the group's heads)
+//
+// Tokens that leave the ring later are added: in kStreaming in place of the oldest, in kRetrieval
+// in place of the lowest-scored; in kSnap the cache grows. docs/bench.md says where these differ
+// from the published code. Private to kv_cache/. Not thread-safe.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "kv_cache/kv_access.h"
+
+namespace quantspec {
+
+class GatheredKv {
+ public:
+  // capacity: of the cache, in tokens. REQUIRES: access.gathers(). Throws kInvalidRequest where the
+  // budget is too small for the method.
+  GatheredKv(Backend& backend, const KvShape& shape, const KvAccess& access, int capacity);
+  GatheredKv(const GatheredKv& other);
+  GatheredKv(GatheredKv&&) = default;
+  GatheredKv& operator=(GatheredKv&&) = default;
+
+  const KvAccess& access() const { return access_; }
+  // Rows at the prompt's end whose queries choose(). 0: it needs none.
+  int query_rows() const;
+
+  // After a prompt of `length` tokens went through `layer`: gathers from the positions [0, end)
+  // that are not in the ring. queries: [query_rows() or fewer, num_heads, head_dim], the last rows.
+  void choose(int layer, FullKv prompt, int length, int end, std::span<const float> queries,
+              int num_heads);
+  // Positions [first, first + count) leave the ring of `layer`.
+  void add(int layer, FullKv ring, int first, int count);
+
+  void clear();
+
+  FullKv full(int layer) const;
+  int count(int layer) const { return layers_[layer].count; }
+  std::size_t bytes() const { return data_.size(); }
+
+ private:
+  struct Layer {
+    int count = 0;  // slots in use
+    int next = 0;   // kRetrieval: the lowest-scored slot that is not yet replaced, plus one
+  };
+  void allocate(int slots);
+  void add_run(int layer, FullKv source, int first, int count, int slot);
+
+  Backend* backend_;
+  KvShape shape_;
+  KvAccess access_;
+  int cache_capacity_;
+  int capacity_ = 0;  // slots; known when the prompt is
+  std::size_t layer_bytes_ = 0;
+  mutable Buffer data_;  // [num_layers] FullKv
+  std::vector<Layer> layers_;
+};
+
+// The scores and the choice, for the tests: [num_kv_heads, n] positions in [0, end).
+// keys: [num_kv_heads, length, head_dim].
+std::vector<int> snap_positions(std::span<const float> keys, std::span<const float> queries,
+                                const KvShape& shape, int num_heads, int length, int end,
+                                int count);
+// Of whole chunks in [0, end), by falling score.
+std::vector<int> retrieval_positions(std::span<const float> keys, std::span<const float> query,
+                                     const KvShape& shape, int num_heads, int length, int end,
+                                     int count);
+
+}  // namespace quantspec

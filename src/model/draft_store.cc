@@ -1,0 +1,284 @@
+#include "model/draft_store.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "model/fields.h"
+
+namespace quantspec {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+// The file: magic [8], checksum of everything after it [8], length of the header [8], header
+// (JSON), then the matrices, each from a multiple of kAlignment on, zeros between.
+constexpr std::string_view kMagic = "QSDRAFT";  // and the version, one character
+constexpr char kVersion = '1';
+constexpr std::size_t kChecksumOffset = 8;
+constexpr std::size_t kCheckedFrom = 16;
+constexpr std::size_t kHeaderOffset = 24;
+constexpr std::size_t kAlignment = 64;
+constexpr int kMaxSize = 1 << 24;  // of a matrix in either direction
+constexpr std::uint8_t kMiddleOfCell = 8;
+
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// The parts of a matrix: scales [rows, groups], nibbles [rows, (cols + 1) / 2].
+struct Parts {
+  Parts(int rows, int cols, int group, bool has_lower)
+      : scales(sizeof(GroupScale) * rows * weight_groups(cols, group)),
+        plane(static_cast<std::size_t>(rows) * ((cols + 1) / 2)),
+        total(scales + plane * (has_lower ? 2 : 1)) {}
+
+  std::size_t scales;
+  std::size_t plane;
+  std::size_t total;
+};
+
+// Gives every matrix its place, the first one at `offset`; returns the end of the last.
+std::size_t place(std::vector<StoredMatrix>& matrices, int group, std::size_t offset) {
+  std::size_t end = offset;
+  for (StoredMatrix& m : matrices) {
+    m.offset = aligned(end);
+    end = m.offset + Parts(m.rows, m.cols, group, m.has_lower).total;
+  }
+  return end;
+}
+
+std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
+
+std::uint64_t read_u64(std::span<const std::byte> file, std::size_t offset) {
+  std::uint64_t value;
+  std::memcpy(&value, file.data() + offset, sizeof(value));
+  return value;
+}
+
+// --- header --------------------------------------------------------------------------------------
+
+std::string header_text(const DraftStoreInfo& info, const std::vector<StoredMatrix>& matrices) {
+  Json list = Json::array();
+  for (const StoredMatrix& m : matrices) {
+    list.push_back({{"name", m.name},
+                    {"rows", m.rows},
+                    {"cols", m.cols},
+                    {"lower", m.has_lower},
+                    {"offset", m.offset}});
+  }
+  return Json{{"method", info.method},
+              {"calibration", info.calibration},
+              {"calibration_tokens", info.calibration_tokens},
+              {"group", info.group},
+              {"checkpoint", hex(info.checkpoint)},
+              {"matrices", std::move(list)}}
+      .dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+std::string required_string(const Fields& fields, std::string_view key) {
+  const std::string* text = fields.find_string(key);
+  if (text == nullptr) fields.corrupt(key, "a string");
+  return *text;
+}
+
+DraftStoreInfo parse_info(const Fields& fields) {
+  DraftStoreInfo info;
+  info.method = required_string(fields, "method");
+  info.calibration = required_string(fields, "calibration");
+  info.calibration_tokens =
+      fields.integer("calibration_tokens", 0, std::numeric_limits<int>::max());
+  info.group = fields.integer("group", 1, kMaxSize);
+  if (info.group != 64 && info.group != 128) fields.corrupt("group", "64 or 128");
+  const std::string hash = required_string(fields, "checkpoint");
+  const auto [end, error] =
+      std::from_chars(hash.data(), hash.data() + hash.size(), info.checkpoint, 16);
+  if (error != std::errc() || end != hash.data() + hash.size()) {
+    fields.corrupt("checkpoint", "a hash of 16 hexadecimal digits");
+  }
+  return info;
+}
+
+std::vector<StoredMatrix> parse_matrices(const Fields& fields) {
+  const Json* list = fields.find("matrices");
+  if (list == nullptr || !list->is_array()) fields.corrupt("matrices", "a list");
+  std::vector<StoredMatrix> matrices;
+  for (const Json& json : *list) {
+    const Fields entry(json, fmt::format("{}: matrix {}", fields.where(), matrices.size()));
+    matrices.push_back({.name = required_string(entry, "name"),
+                        .rows = entry.integer("rows", 1, kMaxSize),
+                        .cols = entry.integer("cols", 1, kMaxSize),
+                        .has_lower = entry.flag("lower", false)});
+    const Json* offset = entry.find("offset");
+    if (offset == nullptr || !offset->is_number_unsigned()) entry.corrupt("offset", "an integer");
+    matrices.back().offset = offset->get<std::size_t>();
+  }
+  return matrices;
+}
+
+// Everything but the header's meaning. Returns the header.
+std::string_view check_file(std::span<const std::byte> file, const std::string& where) {
+  const char* text = reinterpret_cast<const char*>(file.data());
+  if (file.size() < kHeaderOffset || std::string_view(text, kMagic.size()) != kMagic) {
+    fail(ErrorKind::kCorruptFile, "{}: not a store of draft weights (made by quantspec prepare)",
+         where);
+  }
+  if (text[kMagic.size()] != kVersion) {
+    fail(ErrorKind::kCorruptFile,
+         "{}: a store of another version than {}, which this program reads; make it again", where,
+         kVersion);
+  }
+  const std::uint64_t length = read_u64(file, kCheckedFrom);
+  const bool is_whole = length <= file.size() - kHeaderOffset;
+  if (!is_whole || hash_bytes(file.subspan(kCheckedFrom)) != read_u64(file, kChecksumOffset)) {
+    fail(ErrorKind::kCorruptFile, "{}: damaged or truncated: its checksum is wrong; make it again",
+         where);
+  }
+  return {text + kHeaderOffset, static_cast<std::size_t>(length)};
+}
+
+// --- nibbles -------------------------------------------------------------------------------------
+
+// One nibble of each code, two to a byte, low nibble = even input; a row starts on a byte.
+std::vector<std::byte> pack(const CodedMatrix& coded, int shift) {
+  const std::size_t row_bytes = (static_cast<std::size_t>(coded.cols) + 1) / 2;
+  std::vector<std::byte> plane(row_bytes * coded.rows);
+  for (int row = 0; row < coded.rows; ++row) {
+    const std::uint8_t* codes = coded.codes + static_cast<std::size_t>(row) * coded.cols;
+    std::byte* out = plane.data() + row * row_bytes;
+    for (int i = 0; i < coded.cols; ++i) {
+      out[i / 2] |= std::byte((codes[i] >> shift & 15) << (i % 2 == 0 ? 0 : 4));
+    }
+  }
+  return plane;
+}
+
+int nibble(const std::byte* row, int i) {
+  return std::to_integer<int>(row[i / 2]) >> (i % 2 == 0 ? 0 : 4) & 15;
+}
+
+[[noreturn]] void fail_write(const std::filesystem::path& path) {
+  fail(ErrorKind::kInvalidRequest, "cannot write {}: {}", path.string(), std::strerror(errno));
+}
+
+}  // namespace
+
+// --- reading -------------------------------------------------------------------------------------
+
+DraftStore::DraftStore(const std::filesystem::path& path) : file_(path) {
+  const std::string where = path.string();
+  const std::string_view header = check_file(file_.bytes(), where);
+  const Json json = parse_json(header, where);
+  const Fields fields(json, where);
+  info_ = parse_info(fields);
+  matrices_ = parse_matrices(fields);
+  std::vector<StoredMatrix> expected = matrices_;
+  const std::size_t end = place(expected, info_.group, kHeaderOffset + header.size());
+  const std::size_t size = file_.bytes().size();
+  const auto is_in_place = [size](const StoredMatrix& a, const StoredMatrix& b) {
+    return a.offset == b.offset && a.offset <= size;  // so that no sum of hostile sizes overflows
+  };
+  if (end != size ||
+      !std::equal(expected.begin(), expected.end(), matrices_.begin(), is_in_place)) {
+    fail(ErrorKind::kCorruptFile, "{}: the matrices do not lie where its header says", where);
+  }
+}
+
+const StoredMatrix* DraftStore::find(std::string_view name) const {
+  const auto found = std::find_if(matrices_.begin(), matrices_.end(),
+                                  [&](const StoredMatrix& m) { return m.name == name; });
+  return found == matrices_.end() ? nullptr : &*found;
+}
+
+CodedMatrix DraftStore::read(const StoredMatrix& m, std::vector<std::uint8_t>& codes) const {
+  const Parts parts(m.rows, m.cols, info_.group, m.has_lower);
+  const std::byte* scales = file_.bytes().data() + m.offset;
+  const std::size_t row_bytes = parts.plane / m.rows;
+  codes.resize(static_cast<std::size_t>(m.rows) * m.cols);
+  for (int row = 0; row < m.rows; ++row) {
+    const std::byte* upper = scales + parts.scales + row * row_bytes;
+    std::uint8_t* out = &codes[static_cast<std::size_t>(row) * m.cols];
+    for (int i = 0; i < m.cols; ++i) {
+      const int low = m.has_lower ? nibble(upper + parts.plane, i) : kMiddleOfCell;
+      out[i] = static_cast<std::uint8_t>(16 * nibble(upper, i) + low);
+    }
+  }
+  return {m.rows, m.cols, info_.group, codes.data(), reinterpret_cast<const GroupScale*>(scales)};
+}
+
+// --- writing -------------------------------------------------------------------------------------
+
+DraftStoreWriter::DraftStoreWriter(std::filesystem::path path, const DraftStoreInfo& info,
+                                   std::vector<StoredMatrix> matrices)
+    : path_(std::move(path)), part_(path_), group_(info.group), matrices_(std::move(matrices)) {
+  std::error_code error;
+  if (std::filesystem::exists(path_, error) && !std::filesystem::is_regular_file(path_, error)) {
+    part_.clear();
+    fail(ErrorKind::kInvalidRequest, "{}: is not a file; a new name or a file to replace works",
+         path_.string());
+  }
+  part_ += ".part";
+  // The header tells the offsets, which follow from its length.
+  std::string header = header_text(info, matrices_);
+  for (std::size_t length = 0; length != header.size();) {
+    length = header.size();
+    place(matrices_, group_, kHeaderOffset + length);
+    header = header_text(info, matrices_);
+  }
+  out_.open(part_, std::ios::binary | std::ios::trunc);
+  if (!out_) fail_write(part_);
+  const std::uint64_t numbers[] = {0, header.size()};  // the checksum comes last
+  write(std::as_bytes(std::span(kMagic)));
+  write(std::as_bytes(std::span(&kVersion, 1)));
+  write(std::as_bytes(std::span(numbers)));
+  write(std::as_bytes(std::span(header)));
+}
+
+DraftStoreWriter::~DraftStoreWriter() {
+  std::error_code ignored;
+  if (!part_.empty()) std::filesystem::remove(part_, ignored);
+}
+
+void DraftStoreWriter::write(std::span<const std::byte> bytes) {
+  out_.write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
+  if (!out_) fail_write(part_);
+}
+
+void DraftStoreWriter::add(const CodedMatrix& coded) {
+  check(added_ < matrices_.size(), "the store has a place for each matrix");
+  const StoredMatrix& m = matrices_[added_++];
+  check(coded.rows == m.rows && coded.cols == m.cols && coded.group == group_,
+        "a matrix is of the shape that the store's header says");
+  const std::vector<std::byte> zeros(m.offset - static_cast<std::size_t>(out_.tellp()));
+  write(zeros);
+  const Parts parts(m.rows, m.cols, group_, m.has_lower);
+  write(std::as_bytes(std::span(coded.scales, parts.scales / sizeof(GroupScale))));
+  write(pack(coded, 4));
+  if (m.has_lower) write(pack(coded, 0));
+}
+
+void DraftStoreWriter::finish() {
+  check(added_ == matrices_.size(), "the store has all of its matrices");
+  out_.flush();
+  if (!out_) fail_write(part_);
+  const std::uint64_t checksum = hash_bytes(MappedFile(part_).bytes().subspan(kCheckedFrom));
+  out_.seekp(kChecksumOffset);
+  write(std::as_bytes(std::span(&checksum, 1)));
+  out_.close();
+  if (!out_) fail_write(part_);
+  std::error_code error;
+  std::filesystem::rename(part_, path_, error);
+  if (error) {
+    fail(ErrorKind::kInvalidRequest, "cannot write {}: {}", path_.string(), error.message());
+  }
+  part_.clear();
+}
+
+}  // namespace quantspec

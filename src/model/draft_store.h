@@ -1,0 +1,83 @@
+// Draft weights that were made beforehand (`quantspec prepare`), in a file: the codes of every
+// matrix that a draft reads, in the code of quant.h. docs/draft-weights.md has the format. The file
+// is tied to its checkpoint by a hash of it, and to itself by a checksum of every byte.
+//
+// Errors: kInvalidRequest for a file that cannot be read or written, kCorruptFile, naming the file,
+// for one that is not a store, or is damaged. A DraftStore is thread-safe after construction.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "quant/quant.h"
+
+namespace quantspec {
+
+struct DraftStoreInfo {
+  std::string method;            // rtn, gptq
+  std::string calibration = {};  // the dataset's spec; empty: none was used
+  int calibration_tokens = 0;
+  int group = kWeightGroup;      // inputs of one (scale, offset): 64 or 128
+  std::uint64_t checkpoint = 0;  // Weights::checkpoint_hash()
+};
+
+struct StoredMatrix {
+  std::string name;  // as in Weights::matrices()
+  int rows;
+  int cols;
+  bool has_lower;          // readable at 8 bits too
+  std::size_t offset = 0;  // in the file; the store's own business
+};
+
+class DraftStore {
+ public:
+  explicit DraftStore(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  const DraftStoreInfo& info() const { return info_; }
+  const std::vector<StoredMatrix>& matrices() const { return matrices_; }
+  const StoredMatrix* find(std::string_view name) const;  // null: not there
+  // The matrix's codes, which go to `codes` (code 16 u + 8 where there is no lower plane), and its
+  // scales, which stay in the file. Valid as long as both.
+  CodedMatrix read(const StoredMatrix& matrix, std::vector<std::uint8_t>& codes) const;
+
+ private:
+  MappedFile file_;
+  DraftStoreInfo info_;
+  std::vector<StoredMatrix> matrices_;
+};
+
+// Writes a store, matrix by matrix. The file has its name only when it is finished: until then, and
+// if that never comes, there is none, and one of that name stays as it was.
+class DraftStoreWriter {
+ public:
+  DraftStoreWriter(std::filesystem::path path, const DraftStoreInfo& info,
+                   std::vector<StoredMatrix> matrices);
+  ~DraftStoreWriter();
+  DraftStoreWriter(const DraftStoreWriter&) = delete;
+  DraftStoreWriter& operator=(const DraftStoreWriter&) = delete;
+
+  // The next matrix. REQUIRES: of its name's shape, and of the store's group.
+  void add(const CodedMatrix& coded);
+  // REQUIRES: every matrix was added.
+  void finish();
+
+ private:
+  void write(std::span<const std::byte> bytes);
+
+  std::filesystem::path path_;
+  std::filesystem::path part_;
+  int group_;
+  std::vector<StoredMatrix> matrices_;
+  std::size_t added_ = 0;
+  std::ofstream out_;
+};
+
+}  // namespace quantspec

@@ -1,0 +1,266 @@
+#include "model/draft_store.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/hash.h"
+#include "base/random.h"
+#include "model/expect_error.h"
+#include "model/weights.h"
+
+namespace quantspec {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Random codes and scales of one matrix.
+struct Codes {
+  Codes(int rows, int cols, int group, std::uint64_t seed)
+      : rows(rows), cols(cols), group(group), codes(std::size_t(rows) * cols) {
+    const CounterRng rng(seed);
+    const auto word = [&](std::size_t i) {
+      return rng.block(std::int64_t(i), RandomStream::kSample, 0)[0];
+    };
+    for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = word(i) & 255;
+    for (int i = 0; i < rows * weight_groups(cols, group); ++i) {
+      const std::uint32_t bits = word(codes.size() + i);
+      scales.push_back({std::uint16_t(bits & 0x3fff), std::uint16_t(bits >> 16 & 0xbfff)});
+    }
+  }
+  CodedMatrix get() const { return {rows, cols, group, codes.data(), scales.data()}; }
+
+  int rows, cols, group;
+  std::vector<std::uint8_t> codes;
+  std::vector<GroupScale> scales;
+};
+
+class DraftStoreTest : public testing::Test {
+ protected:
+  DraftStoreTest() {
+    path_ = fs::path(testing::TempDir()) /
+            (std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".qsd");
+    fs::remove(path_);
+  }
+  ~DraftStoreTest() override { fs::remove(path_); }
+
+  // Two matrices, one with its lower plane, of odd sizes.
+  void write_small() {
+    DraftStoreWriter writer(path_, kInfo, {{"a", 3, 131, true}, {"b", 5, 64, false}});
+    writer.add(a_.get());
+    writer.add(b_.get());
+    writer.finish();
+  }
+  std::string bytes() const { return read_file(path_); }
+  void replace(const std::string& bytes) const {
+    std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
+  }
+  void expect_corrupt(const std::vector<std::string>& mentions) {
+    expect_error(ErrorKind::kCorruptFile, mentions, [&] { DraftStore store(path_); });
+  }
+  // With a header that says something else, and a checksum that is right again.
+  void replace_in_header(const std::string& from, const std::string& to) {
+    ASSERT_EQ(from.size(), to.size());
+    std::string file = bytes();
+    const std::size_t at = file.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    file.replace(at, from.size(), to);
+    const std::uint64_t sum = hash_bytes(std::as_bytes(std::span(file)).subspan(16));
+    std::memcpy(file.data() + 8, &sum, sizeof(sum));
+    replace(file);
+  }
+
+  inline static const DraftStoreInfo kInfo{"gptq", "text:books", 8192, 64, 0xfedcba9876543210u};
+  fs::path path_;
+  Codes a_{3, 131, 64, 1};
+  Codes b_{5, 64, 64, 2};
+};
+
+TEST_F(DraftStoreTest, GivesBackWhatWasWritten) {
+  write_small();
+  const DraftStore store(path_);
+  EXPECT_EQ(store.info().method, "gptq");
+  EXPECT_EQ(store.info().calibration, "text:books");
+  EXPECT_EQ(store.info().calibration_tokens, 8192);
+  EXPECT_EQ(store.info().group, 64);
+  EXPECT_EQ(store.info().checkpoint, kInfo.checkpoint);
+  ASSERT_EQ(store.matrices().size(), 2u);
+  EXPECT_EQ(store.find("c"), nullptr);
+  for (const auto& [name, expected] : {std::pair{"a", &a_}, std::pair{"b", &b_}}) {
+    const StoredMatrix* matrix = store.find(name);
+    ASSERT_NE(matrix, nullptr);
+    EXPECT_EQ(matrix->has_lower, std::string(name) == "a");
+    std::vector<std::uint8_t> codes;
+    const CodedMatrix read = store.read(*matrix, codes);
+    ASSERT_EQ(codes.size(), expected->codes.size());
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const int code = expected->codes[i];
+      ASSERT_EQ(codes[i], matrix->has_lower ? code : code / 16 * 16 + 8) << name << " " << i;
+    }
+    EXPECT_EQ(read.rows, expected->rows);
+    EXPECT_EQ(read.cols, expected->cols);
+    EXPECT_EQ(read.group, 64);
+    EXPECT_TRUE(std::equal(expected->scales.begin(), expected->scales.end(), read.scales));
+  }
+}
+
+TEST_F(DraftStoreTest, EveryDamagedByteIsFound) {
+  write_small();
+  const std::string good = bytes();
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] ^= 0x10;
+    replace(bad);
+    expect_corrupt({path_.string()});
+  }
+}
+
+TEST_F(DraftStoreTest, EveryTruncationIsFound) {
+  write_small();
+  const std::string good = bytes();
+  for (std::size_t size = 0; size < good.size(); size += 7) {
+    replace(good.substr(0, size));
+    expect_corrupt({path_.string()});
+  }
+  replace(good + '\0');
+  expect_corrupt({path_.string(), "checksum"});
+}
+
+TEST_F(DraftStoreTest, SaysWhatIsWrong) {
+  replace("not a store of anything, but long enough");
+  expect_corrupt({"not a store of draft weights"});
+  write_small();
+  std::string other = bytes();
+  other[7] = '2';
+  replace(other);
+  expect_corrupt({"another version than 1"});
+}
+
+// The checksum is right: what the header says is checked all the same.
+TEST_F(DraftStoreTest, HostileHeadersAreRefused) {
+  const std::pair<const char*, const char*> changes[] = {
+      {"\"group\":64", "\"group\":65"},
+      {"\"rows\":5", "\"rows\":6"},
+      {"\"rows\":5", "\"rows\":0"},
+      {"\"cols\":131", "\"cols\":\"x\""},
+      {"\"lower\":true", "\"lower\":null"},
+      {"\"method\":\"gptq\"", "\"methods\":\"gpt\""},
+      {"\"checkpoint\":\"f", "\"checkpoint\":\"g"},
+      {"\"matrices\":[", "\"matrixes\":["},
+      {"\"rows\":3", "\"row\" :3"},
+  };
+  for (const auto& [from, to] : changes) {
+    write_small();
+    replace_in_header(from, to);
+    SCOPED_TRACE(to);
+    expect_corrupt({path_.string()});
+  }
+}
+
+TEST_F(DraftStoreTest, UnfinishedStoreLeavesTheFileAsItWas) {
+  replace("before");
+  { DraftStoreWriter writer(path_, kInfo, {{"a", 3, 131, true}}); }
+  EXPECT_EQ(bytes(), "before");
+  EXPECT_FALSE(fs::exists(path_.string() + ".part"));
+  write_small();
+  EXPECT_EQ(DraftStore(path_).matrices().size(), 2u);
+  EXPECT_FALSE(fs::exists(path_.string() + ".part"));
+}
+
+TEST_F(DraftStoreTest, UnwritablePathIsAnError) {
+  path_ = fs::path(testing::TempDir()) / "no-such-folder" / "store.qsd";
+  expect_error(ErrorKind::kInvalidRequest, {"cannot write", "no-such-folder"},
+               [&] { write_small(); });
+}
+
+// --- weights that read a store -------------------------------------------------------------------
+
+fs::path model_dir(const std::string& name) {
+  return fs::path(QUANTSPEC_TESTDATA) / "models" / name;
+}
+
+struct Loaded {
+  explicit Loaded(const std::string& name)
+      : config(load_config(model_dir(name))),
+        backend(make_backend({.name = "reference", .num_threads = 1})),
+        weights(config, Checkpoint(model_dir(name)), *backend) {}
+
+  ModelConfig config;
+  std::unique_ptr<Backend> backend;
+  Weights weights;
+};
+
+// A store of all matrices of `weights` by the codec; of the head with both planes.
+void write_store(const fs::path& path, const Weights& weights, int group, std::uint64_t checkpoint,
+                 bool transposed = false) {
+  std::vector<StoredMatrix> entries;
+  for (const auto& [name, linear] : weights.matrices()) {
+    entries.push_back({name, linear->outputs(), linear->inputs(), linear == &weights.head()});
+    if (transposed) std::swap(entries.back().rows, entries.back().cols);
+  }
+  DraftStoreWriter writer(path, {.method = "rtn", .group = group, .checkpoint = checkpoint},
+                          entries);
+  for (const StoredMatrix& entry : entries) {
+    writer.add(Codes(entry.rows, entry.cols, group, entry.rows + entry.cols).get());
+  }
+  writer.finish();
+}
+
+TEST_F(DraftStoreTest, WeightsReadTheirPlanesFromIt) {
+  for (const int group : {64, 128}) {
+    Loaded model("qwen3-qk-norm");
+    write_store(path_, model.weights, group, model.weights.checkpoint_hash());
+    const DraftStore store(path_);
+    model.weights.use_draft_store(*model.backend, store);
+    EXPECT_EQ(model.weights.draft_bytes(), Weights::draft_bytes_for(store, *model.backend));
+    for (const auto& [name, linear] : model.weights.matrices()) {
+      const bool is_head = linear == &model.weights.head();
+      EXPECT_EQ(linear->group, group);
+      EXPECT_EQ(linear->lower != nullptr, is_head) << name;
+      const auto bytes = model.backend->plane_bytes(linear->outputs(), linear->inputs(), group);
+      std::vector<std::byte> upper(bytes.upper), lower(bytes.lower);
+      model.backend->import_planes(
+          Codes(linear->outputs(), linear->inputs(), group, linear->outputs() + linear->inputs())
+              .get(),
+          upper.data(), lower.data());
+      EXPECT_EQ(std::memcmp(linear->upper, upper.data(), bytes.upper), 0) << name;
+      if (is_head) {
+        EXPECT_EQ(std::memcmp(linear->lower, lower.data(), bytes.lower), 0) << name;
+      }
+    }
+  }
+}
+
+TEST_F(DraftStoreTest, WeightsSayWhatDraftsCanRead) {
+  Loaded model("llama2-mha");
+  EXPECT_EQ(model.weights.draft_description(), "none");
+  write_store(path_, model.weights, 64, model.weights.checkpoint_hash());
+  model.weights.use_draft_store(*model.backend, DraftStore(path_));
+  EXPECT_EQ(model.weights.draft_description(),
+            "4 bits, 4 and 8 bits in the head, from " + path_.string());
+  model.weights.make_draft_planes(*model.backend, WeightRead::kBoth);
+  EXPECT_EQ(model.weights.draft_description(), "4 and 8 bits");
+  EXPECT_EQ(model.weights.head().group, kWeightGroup);
+}
+
+TEST_F(DraftStoreTest, StoreOfAnotherModelIsRefused) {
+  Loaded model("llama2-mha");
+  write_store(path_, model.weights, 64, model.weights.checkpoint_hash() + 1);
+  expect_error(ErrorKind::kInvalidRequest,
+               {"--draft-store " + path_.string(), "made for another checkpoint"},
+               [&] { model.weights.use_draft_store(*model.backend, DraftStore(path_)); });
+  write_store(path_, model.weights, 64, model.weights.checkpoint_hash(), true);
+  expect_error(ErrorKind::kInvalidRequest, {"--draft-store " + path_.string(), "has no model."},
+               [&] { model.weights.use_draft_store(*model.backend, DraftStore(path_)); });
+  EXPECT_EQ(model.weights.head().upper, nullptr);
+}
+
+TEST(CheckpointHash, TellsCheckpointsApart) {
+  const auto hash = [](const char* name) { return Checkpoint(model_dir(name)).hash(); };
+  EXPECT_EQ(hash("llama2-mha"), hash("llama2-mha"));
+  EXPECT_NE(hash("llama2-mha"), hash("llama3-gqa"));
+  EXPECT_NE(hash("llama-yarn-sharded"), hash("llama2-mha"));
+}
+
+}  // namespace
+}  // namespace quantspec

@@ -1,0 +1,146 @@
+// Plan files: JSON (docs/bench.md has the schema).
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "model/fields.h"
+#include "model/plan.h"
+
+namespace quantspec {
+
+namespace {
+
+template <typename T>
+struct Name {
+  std::string_view name;
+  T value;
+};
+
+constexpr Name<KvTokens> kPages[] = {{"all", KvTokens::kAll},
+                                     {"none", KvTokens::kNone},
+                                     {"mass", KvTokens::kByMass},
+                                     {"bounds", KvTokens::kByBound}};
+constexpr Name<KvRead> kReads[] = {
+    {"upper", KvRead::kUpper}, {"both", KvRead::kBoth}, {"full", KvRead::kFull}};
+constexpr Name<WeightRead> kWeights[] = {
+    {"4", WeightRead::kUpper}, {"8", WeightRead::kBoth}, {"16", WeightRead::kFull}};
+constexpr std::string_view kWeightChoice = "4, 8 or 16";
+
+template <typename T, std::size_t N>
+std::string_view name_of(const Name<T> (&names)[N], T value) {
+  return std::ranges::find(names, value, &Name<T>::value)->name;
+}
+
+// The key's value as `names` have it; `otherwise` when it is absent.
+template <typename T, std::size_t N>
+T choice(const Fields& fields, std::string_view key, const Name<T> (&names)[N],
+         std::string_view expected, T otherwise) {
+  const std::string* text = fields.find_string(key);
+  if (text == nullptr) return otherwise;
+  const auto found = std::ranges::find(names, *text, &Name<T>::name);
+  if (found == std::end(names)) fields.corrupt(key, expected);
+  return found->value;
+}
+
+WeightRead weights(const Fields& fields, WeightRead otherwise) {
+  const auto bits = fields.find_integer("weights", 4, 16);
+  if (!bits) return otherwise;
+  const auto found = std::ranges::find(kWeights, std::to_string(*bits), &Name<WeightRead>::name);
+  if (found == std::end(kWeights)) fields.corrupt("weights", kWeightChoice);
+  return found->value;
+}
+
+LayerPlan read_layer(const Fields& fields, LayerPlan plan, const PlanContext& context) {
+  plan.run = fields.flag("run", plan.run);
+  plan.weights = weights(fields, plan.weights);
+  plan.kv.read = choice(fields, "kv", kReads, "upper, both or full", plan.kv.read);
+  plan.kv.tokens = choice(fields, "pages", kPages, "all, none, mass or bounds", plan.kv.tokens);
+  if (!plan.kv.chooses_pages()) {
+    plan.kv.budget = 0;
+    return plan;
+  }
+  const int otherwise = context.budget > 0 ? context.budget : context.context / 4;
+  plan.kv.budget = fields.find_integer("budget", context.page_size, 1 << 30)
+                       .value_or(plan.kv.budget > 0 ? plan.kv.budget : otherwise);
+  return plan;
+}
+
+// A layer's copy in full precision is the target's: a draft may read it only where there is one.
+void require_consistent(const Plan& plan, const std::string& where) {
+  for (int layer = 0; layer < std::ssize(plan.layers); ++layer) {
+    const KvAccess& kv = plan.layers[layer].kv;
+    const bool full = std::ranges::count(plan.target_full_layers, layer) > 0;
+    if (kv.read == KvRead::kFull && !full) {
+      fail(ErrorKind::kInvalidRequest,
+           "{}: layer {} reads \"full\" KV, which only layers in \"target_full_layers\" have",
+           where, layer);
+    }
+    if (full && kv.tokens == KvTokens::kByMass) {
+      fail(ErrorKind::kInvalidRequest,
+           "{}: layer {} chooses pages by mass, which a target in full precision does not give; "
+           "\"bounds\" works",
+           where, layer);
+    }
+  }
+}
+
+Json layer_json(const LayerPlan& plan) {
+  Json json = {{"run", plan.run},
+               {"weights", std::stoi(std::string(name_of(kWeights, plan.weights)))},
+               {"kv", name_of(kReads, plan.kv.read)},
+               {"pages", name_of(kPages, plan.kv.tokens)}};
+  if (plan.kv.chooses_pages()) json["budget"] = plan.kv.budget;
+  return json;
+}
+
+}  // namespace
+
+Plan read_plan_file(const std::filesystem::path& file, const PlanContext& context) {
+  const Json json = parse_json_file(file);
+  const Fields fields(json, file.string());
+  LayerPlan layer{true, WeightRead::kUpper, {}};
+  if (const Json* defaults = fields.find("default")) {
+    layer = read_layer(Fields(*defaults, file.string() + ": default"), layer, context);
+  }
+  Plan plan = Plan::uniform("plan:" + file.string(), context.num_layers, layer.weights, layer.kv);
+  for (LayerPlan& each : plan.layers) each.run = layer.run;
+  if (const std::string* name = fields.find_string("name")) plan.name = *name;
+  if (const Json* head = fields.find("head")) {
+    plan.head = weights(Fields(*head, file.string() + ": head"), plan.head);
+  }
+  if (const Json* layers = fields.find("layers")) {
+    if (!layers->is_array()) fields.corrupt("layers", "a list");
+    for (const Json& entry : *layers) {
+      const Fields one(entry, file.string() + ": layers");
+      const int index = one.integer("layer", 0, context.num_layers - 1);
+      plan.layers[index] = read_layer(one, plan.layers[index], context);
+    }
+  }
+  plan.target_full_layers = fields.integers("target_full_layers", 0, context.num_layers - 1);
+  std::ranges::sort(plan.target_full_layers);
+  if (std::ranges::none_of(plan.layers, &LayerPlan::run)) {
+    fail(ErrorKind::kInvalidRequest, "{}: no layer runs", file.string());
+  }
+  require_consistent(plan, file.string());
+  return plan;
+}
+
+void write_plan_file(const Plan& plan, const std::filesystem::path& file) {
+  Json json = {{"name", plan.name},
+               {"head", {{"weights", std::stoi(std::string(name_of(kWeights, plan.head)))}}},
+               {"layers", Json::array()}};
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    Json layer = {{"layer", i}};
+    layer.update(layer_json(plan.layers[i]));
+    json["layers"].push_back(std::move(layer));
+  }
+  json["target_full_layers"] = plan.target_full_layers;
+  std::ofstream out(file);
+  out << json.dump(2) << "\n";
+  out.close();
+  if (!out) fail(ErrorKind::kInvalidRequest, "{}: cannot be written", file.string());
+}
+
+}  // namespace quantspec

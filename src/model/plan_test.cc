@@ -1,0 +1,162 @@
+#include "model/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "model/expect_error.h"
+
+namespace quantspec {
+namespace {
+
+constexpr PlanContext kContext{.num_layers = 6, .page_size = 128, .context = 8192};
+
+TEST(Plan, NamesMeanWhatTheySay) {
+  const Plan quantspec = make_plan("quantspec", kContext);
+  EXPECT_EQ(quantspec, (Plan::uniform("quantspec", 6, WeightRead::kUpper, {})));
+  EXPECT_EQ(make_plan("quantspec+w8", kContext).layers, Plan::draft(6, WeightRead::kBoth).layers);
+  EXPECT_EQ(make_plan("kv-only", kContext).layers, Plan::draft(6, WeightRead::kFull).layers);
+  EXPECT_EQ(make_plan("weights-only+w8", kContext).layers[3],
+            (LayerPlan{true, WeightRead::kBoth, {KvRead::kBoth}}));
+  EXPECT_EQ(make_plan("snapkv+w4", kContext).layers[0],
+            (LayerPlan{true, WeightRead::kUpper, {KvRead::kUpper, KvTokens::kSnap, 2048}}));
+  EXPECT_EQ(make_plan("quantspec+sparse", kContext).layers[0].kv,
+            (KvAccess{KvRead::kUpper, KvTokens::kByMass, 2048}));
+  PlanContext budget = kContext;
+  budget.budget = 1000;
+  EXPECT_EQ(make_plan("quantspec+bounds", budget).layers[0].kv,
+            (KvAccess{KvRead::kUpper, KvTokens::kByBound, 1000}));
+  EXPECT_EQ(make_plan("streaming", budget).layers[5].kv.budget, 1000);
+}
+
+TEST(Plan, TheHeadIsReadAsTheLayersAre) {
+  EXPECT_EQ(make_plan("quantspec+w8", kContext).head, WeightRead::kBoth);
+  EXPECT_EQ(make_plan("streaming", kContext).head, WeightRead::kFull);
+}
+
+TEST(Plan, LayerSkipLeavesLayersOut) {
+  const Plan plan = make_plan("layer-skip:1,3-4+w4", kContext);
+  for (int layer = 0; layer < 6; ++layer) {
+    EXPECT_EQ(plan.layers[layer].run, layer == 0 || layer == 2 || layer == 5);
+    EXPECT_EQ(plan.layers[layer].weights, WeightRead::kUpper);
+  }
+  for (const char* list : {"6", "1,", "a", "", "3-", "0-5", "-1", "4-2", "1,,2"}) {
+    expect_error(ErrorKind::kInvalidRequest, {"--plan layer-skip:", "0 to 5"},
+                 [&] { make_plan(std::string("layer-skip:") + list, kContext); });
+  }
+}
+
+TEST(Plan, UnknownNamesListTheKnownOnes) {
+  expect_error(ErrorKind::kInvalidRequest,
+               {"'quantspek'", "quantspec, weights-only", "snapkv", "plan:FILE"},
+               [&] { make_plan("quantspek", kContext); });
+  expect_error(ErrorKind::kInvalidRequest, {"'w5'", "w4, w8", "bounds"},
+               [&] { make_plan("quantspec+w5", kContext); });
+  expect_error(ErrorKind::kInvalidRequest, {"''"}, [&] { make_plan("quantspec+", kContext); });
+  expect_error(ErrorKind::kInvalidRequest, {"no pages"},
+               [&] { make_plan("streaming+sparse", kContext); });
+}
+
+TEST(Plan, RefusesBudgetsThatDoNotFit) {
+  PlanContext context = kContext;
+  for (const int budget : {100, 8192, 100000}) {
+    context.budget = budget;
+    expect_error(ErrorKind::kInvalidRequest, {"--draft-budget", "8192 tokens", "from 128 to 8191"},
+                 [&] { make_plan("quantspec+sparse", context); });
+  }
+  context = kContext;
+  context.context = 400;
+  expect_error(ErrorKind::kInvalidRequest, {"a quarter"},
+               [&] { make_plan("quantspec+sparse", context); });
+}
+
+TEST(Plan, AutoChoosesAmongFewerPagesInLongContexts) {
+  PlanContext context = kContext;
+  context.context = 1000;
+  EXPECT_EQ(auto_plans(context).size(), 3u);
+  context.context = 32768;
+  const auto plans = auto_plans(context);
+  EXPECT_EQ(plans.size(), 7u);
+  EXPECT_EQ(plans.back().layers[0].kv.budget, 2048);
+  // They differ in name, so that a log can tell them apart.
+  EXPECT_NE(plans[3].name, plans[5].name);
+}
+
+TEST(Plan, ACacheIsMadeForAllPlans) {
+  const KvOptions options =
+      kv_options({make_plan("quantspec", kContext), make_plan("snapkv", kContext),
+                  make_plan("snapkv+w4", kContext), make_plan("quantspec+sparse", kContext)});
+  EXPECT_EQ(options.accesses.size(), 2u);
+  Plan other = make_plan("quantspec", kContext);
+  other.target_full_layers = {1};
+  expect_error(ErrorKind::kInvalidRequest, {"different targets"}, [&] {
+    kv_options({make_plan("quantspec", kContext), other});
+  });
+}
+
+// --- files ---------------------------------------------------------------------------------------
+
+class PlanFile : public ::testing::Test {
+ protected:
+  std::filesystem::path write(const std::string& text) {
+    std::ofstream(file_) << text;
+    return file_;
+  }
+  std::filesystem::path file_ =
+      std::filesystem::path(::testing::TempDir()) /
+      (std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()) + ".json");
+};
+
+TEST_F(PlanFile, IsReadLayerByLayer) {
+  const auto file = write(R"({
+    "name": "mine", "default": {"weights": 8, "pages": "mass", "budget": 640},
+    "head": {"weights": 16},
+    "layers": [{"layer": 0, "kv": "full", "pages": "all", "weights": 16},
+               {"layer": 3, "run": false}, {"layer": 5, "pages": "none"}],
+    "target_full_layers": [0]})");
+  const Plan plan = make_plan("plan:" + file.string(), kContext);
+  EXPECT_EQ(plan.name, "mine");
+  EXPECT_EQ(plan.head, WeightRead::kFull);
+  EXPECT_EQ(plan.layers[0], (LayerPlan{true, WeightRead::kFull, {KvRead::kFull}}));
+  EXPECT_EQ(plan.layers[1],
+            (LayerPlan{true, WeightRead::kBoth, {KvRead::kUpper, KvTokens::kByMass, 640}}));
+  EXPECT_FALSE(plan.layers[3].run);
+  EXPECT_EQ(plan.layers[5].kv, (KvAccess{KvRead::kUpper, KvTokens::kNone}));
+  EXPECT_EQ(plan.target_full_layers, std::vector{0});
+}
+
+TEST_F(PlanFile, SurvivesWritingAndReading) {
+  Plan plan = make_plan("quantspec+sparse+w8", kContext);
+  plan.name = "written";
+  plan.layers[2] = {false, WeightRead::kUpper, {KvRead::kBoth}};
+  plan.layers[4].kv = {KvRead::kUpper, KvTokens::kByBound, 256};
+  plan.head = WeightRead::kFull;
+  plan.target_full_layers = {1, 2};
+  plan.layers[1].kv = {KvRead::kFull};
+  write_plan_file(plan, file_);
+  EXPECT_EQ(read_plan_file(file_, kContext), plan);
+}
+
+TEST_F(PlanFile, SaysWhatIsWrong) {
+  const auto expect = [&](const std::string& text, ErrorKind kind,
+                          const std::vector<std::string>& parts) {
+    const auto file = write(text);
+    expect_error(kind, parts, [&] { read_plan_file(file, kContext); });
+  };
+  expect(R"({"layers": [{"layer": 6}]})", ErrorKind::kCorruptFile, {"layer", "5", "6"});
+  expect(R"({"layers": [{"layer": 1, "weights": 5}]})", ErrorKind::kCorruptFile, {"4, 8 or 16"});
+  expect(R"({"layers": [{"layer": 1, "kv": "half"}]})", ErrorKind::kCorruptFile, {"upper, both"});
+  expect(R"({"default": {"pages": "some"}})", ErrorKind::kCorruptFile, {"all, none, mass"});
+  expect(R"({"default": {"pages": "mass", "budget": 100}})", ErrorKind::kCorruptFile, {"budget"});
+  expect(R"({"default": {"run": false}})", ErrorKind::kInvalidRequest, {"no layer runs"});
+  expect(R"({"layers": {}})", ErrorKind::kCorruptFile, {"layers"});
+  expect("{", ErrorKind::kCorruptFile, {".json"});
+  expect(R"({"default": {"kv": "full"}})", ErrorKind::kInvalidRequest, {"target_full_layers"});
+  expect(R"({"target_full_layers": [0], "default": {"pages": "mass"}})", ErrorKind::kInvalidRequest,
+         {"bounds"});
+  EXPECT_THROW(read_plan_file("/nowhere/plan.json", kContext), Error);
+}
+
+}  // namespace
+}  // namespace quantspec

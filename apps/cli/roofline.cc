@@ -1,0 +1,114 @@
+// quantspec roofline
+#include "roofline/roofline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "apps/cli/command.h"
+#include "apps/cli/option_values.h"
+#include "apps/cli/output.h"
+
+namespace quantspec::cli {
+
+namespace {
+
+constexpr int kMaxContext = 100'000'000;
+constexpr int kMaxBatch = 1'000'000;
+constexpr int kMaxGenerated = 100'000;
+
+struct RooflineArgs {
+  std::filesystem::path model;
+  std::string machine = "this";
+  int num_threads = 0;
+  std::vector<int> contexts = {4096, 8192, 16384, 32768, 65536, 131072};
+  std::vector<int> batches = {1, 2, 4, 8, 16, 32, 64};
+  int generated = 1024;
+  std::vector<double> acceptance = {0.9, 0.95};
+  bool json = false;
+};
+
+// Numbers in [low, high] with commas between; `what` names them.
+template <typename T>
+void add_list(CLI::App& app, const char* name, const char* help, const char* what,
+              std::vector<T>& target, T low, T high) {
+  add_value(app, name, "LIST", help, [=, &target](const std::string& text) {
+    std::vector<T> values;
+    for (std::size_t first = 0; first <= text.size();) {
+      const std::size_t comma = std::min(text.find(',', first), text.size());
+      const auto value = parse_number<T>(std::string_view(text).substr(first, comma - first));
+      if (!value || *value < low || *value > high) {
+        throw UsageError(fmt::format("{} '{}': must be {} from {} to {}, with commas between", name,
+                                     text, what, low, high));
+      }
+      values.push_back(*value);
+      first = comma + 1;
+    }
+    target = std::move(values);
+  });
+}
+
+int run(const RooflineArgs& args) {
+  RooflineRequest request;
+  const std::filesystem::path model = resolve_model(args.model);
+  request.model = load_config(model);
+  request.model_name = std::filesystem::weakly_canonical(model).filename().string();
+  request.machine = args.machine == "this" ? measure_this_machine(args.num_threads)
+                                           : machine_preset(args.machine);
+  request.contexts = args.contexts;
+  request.batches = args.batches;
+  request.generated = args.generated;
+  request.acceptance = args.acceptance;
+  write_output(args.json ? roofline_json(request) : roofline_markdown(request));
+  return 0;
+}
+
+void add_machine(CLI::App& app, RooflineArgs& args) {
+  app.option_defaults()->group("Machine");
+  add_value(app, "--machine", "NAME",
+            "a6000, a100, h100, h200, rtx4090; or this, which is\n"
+            "measured for a second (default: this)",
+            [&args](const std::string& text) {
+              if (text != "this") machine_preset(text);  // throws when it is not known
+              args.machine = text;
+            });
+  add_threads(app, args.num_threads);
+}
+
+void add_points(CLI::App& app, RooflineArgs& args) {
+  app.option_defaults()->group("What is computed");
+  add_list(app, "--ctx", "tokens of context\n(default: 4096,8192,16384,32768,65536,131072)",
+           "whole numbers", args.contexts, 1, kMaxContext);
+  add_list(app, "--batch",
+           "sequences at once (default: 1,2,4,8,16,32,64); Table 1\nand steps are "
+           "printed for the first",
+           "whole numbers", args.batches, 1, kMaxBatch);
+  add_int(app, "-n,--predict", "N",
+          "tokens that are decoded in Table 1 and the planes\n(default: "
+          "1024)",
+          args.generated, 1, kMaxGenerated);
+  add_list(app, "--acceptance", "shares of drafted tokens that are accepted\n(default: 0.9,0.95)",
+           "numbers", args.acceptance, 0.0, 1.0);
+}
+
+}  // namespace
+
+Subcommand add_roofline(CLI::App& app) {
+  CLI::App* command = add_command(
+      app, "roofline", "Print what limits a model on a machine, and what drafts can gain.");
+  const auto args = std::make_shared<RooflineArgs>();
+  add_model(*command, args->model);
+  add_machine(*command, *args);
+  add_points(*command, *args);
+  command->option_defaults()->group("Output");
+  add_choice<bool>(*command, "-o,--output", "FORMAT", "md or json (default: md)",
+                   {{"md", false}, {"json", true}}, args->json);
+  finish_command(*command,
+                 "Examples:\n"
+                 "  quantspec roofline --machine this --ctx 8192,32768 --batch 1\n"
+                 "  quantspec roofline -m ~/models/Llama-2-7B --machine a6000 -o json");
+  return {command, [args] { return run(*args); }};
+}
+
+}  // namespace quantspec::cli

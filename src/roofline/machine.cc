@@ -1,0 +1,45 @@
+// What limits a machine: the vendors' numbers.
+#include <fmt/ranges.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "roofline/roofline.h"
+
+namespace quantspec {
+
+namespace {
+
+struct Preset {
+  std::string_view name;
+  double bandwidth;  // GB/s
+  double teraflops;  // 16-bit tensor cores, fp32 sums, without sparsity
+  double memory;     // GB
+};
+
+// NVIDIA's data sheets and architecture papers; which ones is in docs/roofline.md.
+constexpr std::array kPresets = {
+    Preset{"a6000", 768, 154.8, 48},    Preset{"a100", 2039, 312, 80},
+    Preset{"h100", 3350, 989.4, 80},    Preset{"h200", 4800, 989.4, 141},
+    Preset{"rtx4090", 1008, 165.2, 24},
+};
+
+}  // namespace
+
+Machine machine_preset(std::string_view name) {
+  for (const Preset& preset : kPresets) {
+    if (preset.name != name) continue;
+    return {std::string(name), preset.bandwidth * 1e9, preset.teraflops * 1e12,
+            preset.memory * 1e9};
+  }
+  fail(ErrorKind::kInvalidRequest, "--machine '{}': must be one of {}, this", name,
+       fmt::join(machine_presets(), ", "));
+}
+
+std::vector<std::string_view> machine_presets() {
+  std::vector<std::string_view> names;
+  for (const Preset& preset : kPresets) names.push_back(preset.name);
+  return names;
+}
+
+}  // namespace quantspec

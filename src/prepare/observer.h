@@ -1,0 +1,97 @@
+// A backend that does what another one does, and watches what goes into chosen matrices meanwhile:
+// so calibration runs the model's own forward, and not a second one.
+#pragma once
+
+#include <map>
+#include <set>
+
+#include "backend/backend.h"
+#include "prepare/linear_algebra.h"
+
+namespace quantspec {
+
+class Observer final : public Backend {
+ public:
+  // Both outlive the observer.
+  Observer(Backend& backend, ThreadPool& pool) : backend_(backend), pool_(pool) {}
+
+  // From now on, sums up the inputs of these matrices. Of matrices that share their input, only the
+  // first of an op is looked at: q, gate.
+  void watch(const std::set<const Linear*>& linears);
+  // What was summed up; ends the watch.
+  std::map<const Linear*, Gram> take();
+
+  std::string name() const override { return backend_.name(); }
+  std::string description() const override { return backend_.description(); }
+
+  Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
+  std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
+    return backend_.full_kv_bytes(shape, capacity);
+  }
+  std::size_t scratch_bytes(int inputs, int row_floats) const override {
+    return backend_.scratch_bytes(inputs, row_floats);
+  }
+  PlaneBytes plane_bytes(int rows, int cols, int group) const override {
+    return backend_.plane_bytes(rows, cols, group);
+  }
+  void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override {
+    backend_.make_planes(full, upper, lower);
+  }
+  void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override {
+    backend_.import_planes(coded, upper, lower);
+  }
+
+  void embed(const EmbedParams& params) override { backend_.embed(params); }
+  void qkv(const QkvParams& params) override;
+  void attention(const AttentionParams& params) override { backend_.attention(params); }
+  void page_bounds(const PageBoundsParams& params) override { backend_.page_bounds(params); }
+  void prefill_attention(const PrefillAttentionParams& params) override {
+    backend_.prefill_attention(params);
+  }
+  void add_linear(const AddLinearParams& params) override;
+  void gate_up(const GateUpParams& params) override;
+  void head(const HeadParams& params) override;
+
+  void quantize_pages(const KvShape& shape, int layer, FullKv source, int first_position,
+                      std::span<const PagePlanes> pages) override {
+    backend_.quantize_pages(shape, layer, source, first_position, pages);
+  }
+  void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
+                  FullKv target) override {
+    backend_.load_pages(shape, layer, pages, read, target);
+  }
+  void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
+                    int count) override {
+    backend_.copy_full_kv(shape, source, target, first, count);
+  }
+  void gather_full_kv(const KvShape& shape, FullKv source, FullKv target,
+                      std::span<const int> positions, int first_slot) override {
+    backend_.gather_full_kv(shape, source, target, positions, first_slot);
+  }
+  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
+                    float* value) const override {
+    backend_.read_full_kv(shape, source, kv_head, position, key, value);
+  }
+  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,
+                     const float* key, const float* value) override {
+    backend_.write_full_kv(shape, target, kv_head, position, key, value);
+  }
+  void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
+                   std::byte* lower) const override {
+    backend_.export_unit(shape, layer, kv_head, page, upper, lower);
+  }
+  void import_unit(const KvShape& shape, int layer, int kv_head, const std::byte* upper,
+                   const std::byte* lower, PagePlanes page) override {
+    backend_.import_unit(shape, layer, kv_head, upper, lower, page);
+  }
+
+ private:
+  // Adds norm(x), [rows, linear->inputs()], to the sum of a matrix that is watched.
+  void note(const Linear* linear, const Norm& norm, const float* x, int rows);
+
+  Backend& backend_;
+  ThreadPool& pool_;
+  std::map<const Linear*, Gram> sums_;
+};
+
+}  // namespace quantspec

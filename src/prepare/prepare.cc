@@ -1,0 +1,267 @@
+#include "prepare/prepare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "datasets/datasets.h"
+#include "model/model.h"
+#include "prepare/observer.h"
+#include "prepare/quantize.h"
+#include "tokenizer/tokenizer.h"
+
+namespace quantspec {
+
+namespace {
+
+constexpr int kSequenceTokens = 2048;  // of calibration text, each from the start
+constexpr float kDamping = 0.01f;      // section 3.3 of arXiv:2210.17323
+// Sums of inputs that are kept at once; larger models read the text several times.
+constexpr std::size_t kGramBytes = std::size_t{2} << 30;
+
+using Progress = std::function<void(std::string_view, double)>;
+
+// One matrix to make, and the one whose input is watched for it.
+struct Job {
+  NamedLinear matrix;
+  const Linear* input;
+};
+
+std::vector<Job> list_jobs(const Weights& weights) {
+  std::map<const Linear*, const Linear*> input_of;
+  for (const LayerWeights& layer : weights.layers()) {
+    input_of[&layer.k] = input_of[&layer.v] = &layer.q;
+    input_of[&layer.up] = &layer.gate;
+  }
+  std::vector<Job> jobs;
+  for (const NamedLinear& matrix : weights.matrices()) {
+    const auto found = input_of.find(matrix.linear);
+    jobs.push_back({matrix, found == input_of.end() ? matrix.linear : found->second});
+  }
+  return jobs;
+}
+
+// The jobs in runs whose sums of inputs fit into kGramBytes.
+std::vector<std::span<const Job>> split_jobs(std::span<const Job> jobs) {
+  std::vector<std::span<const Job>> runs;
+  std::size_t first = 0, bytes = 0;
+  const Linear* last_input = nullptr;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (jobs[i].input == last_input) continue;
+    last_input = jobs[i].input;
+    const std::size_t needed =
+        sizeof(float) * static_cast<std::size_t>(last_input->inputs()) * last_input->inputs();
+    if (i > first && bytes + needed > kGramBytes) {
+      runs.push_back(jobs.subspan(first, i - first));
+      first = i;
+      bytes = 0;
+    }
+    bytes += needed;
+  }
+  runs.push_back(jobs.subspan(first));
+  return runs;
+}
+
+std::vector<Prompt> load_calibration(const PrepareOptions& options, const ModelConfig& config) {
+  if (options.calibration.empty()) return {};
+  int length = std::min({kSequenceTokens, options.calibration_tokens, config.max_positions});
+  if (config.sliding_window) length = std::min(length, *config.sliding_window);
+  const int count = std::max(1, options.calibration_tokens / length);
+  const auto tokenizer = load_tokenizer(options.model);
+  const Dataset dataset = Dataset::load(options.calibration);
+  auto prompts = dataset.prompts(*tokenizer, {.length = length, .count = count});
+  for (const Prompt& prompt : prompts) {
+    if (*std::max_element(prompt.tokens.begin(), prompt.tokens.end()) >= config.vocab_size) {
+      fail(ErrorKind::kCorruptFile, "{}: the tokenizer has ids beyond the model's vocabulary of {}",
+           options.model.string(), config.vocab_size);
+    }
+  }
+  return prompts;
+}
+
+Model load_model(const PrepareOptions& options, Backend& backend) {
+  ModelConfig config = load_config(options.model);
+  Weights weights(config, Checkpoint(options.model), backend);
+  return Model(std::move(config), std::move(weights), backend);
+}
+
+void require_valid(const PrepareOptions& options) {
+  if (options.group != 64 && options.group != 128) {
+    fail(ErrorKind::kInvalidRequest, "--group {}: supported are 64 and 128", options.group);
+  }
+  if (options.head_bits != 4 && options.head_bits != 8) {
+    fail(ErrorKind::kInvalidRequest, "--head-bits {}: supported are 4 and 8", options.head_bits);
+  }
+  if (options.method == DraftMethod::kGptq && options.calibration.empty()) {
+    fail(ErrorKind::kInvalidRequest,
+         "--method gptq: needs text to calibrate on; give --calibration KIND:PATH, or use rtn");
+  }
+}
+
+void require_finite(ThreadPool& pool, const NamedLinear& matrix, const PrepareOptions& options) {
+  const TensorView& w = matrix.linear->full;
+  pool.parallel_for(w.rows, [&](std::int64_t row, int) {
+    for (int c = 0; c < w.cols; ++c) {
+      if (std::isfinite(load_f32(w.data, w.dtype, row * w.cols + c))) continue;
+      fail(ErrorKind::kCorruptFile, "{}: {} has weights that are not finite",
+           options.model.string(), matrix.name);
+    }
+  });
+}
+
+class Preparer {
+ public:
+  Preparer(const PrepareOptions& options, const Progress& progress)
+      : options_(options),
+        progress_(progress),
+        pool_(options.backend.num_threads > 0 ? options.backend.num_threads : num_physical_cores()),
+        backend_(make_backend(options.backend)),
+        observer_(*backend_, pool_),
+        model_(load_model(options, observer_)),
+        text_(load_calibration(options, model_.config())) {
+    for (const Prompt& prompt : text_) summary_.calibration_tokens += std::ssize(prompt.tokens);
+  }
+
+  PrepareSummary run() {
+    const std::vector<Job> jobs = list_jobs(model_.weights());
+    const auto runs = split_jobs(jobs);
+    DraftStoreWriter writer(options_.output,
+                            {.method = options_.method == DraftMethod::kGptq ? "gptq" : "rtn",
+                             .calibration = options_.calibration,
+                             .calibration_tokens = summary_.calibration_tokens,
+                             .group = options_.group,
+                             .checkpoint = model_.weights().checkpoint_hash()},
+                            entries(jobs));
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Grams grams = watch(runs[i], i, runs.size());
+      const Gram* factored = nullptr;
+      std::vector<float> factor;
+      for (const Job& job : runs[i]) {
+        const Gram* inputs = grams.empty() ? nullptr : &grams.at(job.input);
+        if (uses_gptq(job) && inputs != factored) {
+          factor = inverse_factor(pool_, *inputs, kDamping);
+          factored = inputs;
+        }
+        make(job, inputs, factor, writer);
+        report("rounding weights", static_cast<double>(++made_) / std::ssize(jobs));
+      }
+    }
+    writer.finish();
+    summarize(jobs);
+    return summary_;
+  }
+
+ private:
+  using Grams = std::map<const Linear*, Gram>;
+
+  bool is_wide(const Job& job) const {
+    return options_.head_bits == 8 && job.matrix.linear == &model_.weights().head();
+  }
+  bool uses_gptq(const Job& job) const {
+    return options_.method == DraftMethod::kGptq && !is_wide(job);
+  }
+  void report(std::string_view stage, double done) const {
+    if (progress_) progress_(stage, done);
+  }
+
+  std::vector<StoredMatrix> entries(const std::vector<Job>& jobs) const {
+    std::vector<StoredMatrix> entries;
+    for (const Job& job : jobs) {
+      const Linear& linear = *job.matrix.linear;
+      entries.push_back({job.matrix.name, linear.outputs(), linear.inputs(), is_wide(job)});
+    }
+    return entries;
+  }
+
+  // The inputs of a run's matrices over the calibration text.
+  Grams watch(std::span<const Job> run, std::size_t index, std::size_t runs) {
+    if (text_.empty()) return {};
+    std::set<const Linear*> inputs;
+    for (const Job& job : run) inputs.insert(job.input);
+    observer_.watch(inputs);
+    const double all = static_cast<double>(runs) * summary_.calibration_tokens;
+    double done = static_cast<double>(index) * summary_.calibration_tokens;
+    for (const Prompt& prompt : text_) {
+      forward(prompt.tokens, [&](int tokens) {
+        done += tokens;
+        report("calibrating", done / all);
+      });
+    }
+    return observer_.take();
+  }
+
+  void forward(std::span<const TokenId> tokens, const std::function<void(int)>& done) {
+    const ModelConfig& config = model_.config();
+    PagePool pages(observer_, kv_shape(config, 0));
+    KvCache cache(observer_, pages, static_cast<int>(tokens.size()));
+    const Plan plan = Plan::target(config.num_layers);
+    std::vector<float> logits;
+    while (!tokens.empty()) {
+      const auto count =
+          std::min<std::size_t>(tokens.size(), static_cast<std::size_t>(cache.max_extend()));
+      logits.resize(count * config.vocab_size);
+      const SequenceInput input{tokens.first(count), &cache};
+      model_.forward({&input, 1}, plan, logits);
+      cache.commit();
+      tokens = tokens.subspan(count);
+      done(static_cast<int>(count));
+    }
+  }
+
+  void make(const Job& job, const Gram* inputs, const std::vector<float>& factor,
+            DraftStoreWriter& writer) {
+    const TensorView& full = job.matrix.linear->full;
+    require_finite(pool_, job.matrix, options_);
+    std::optional<Codes> codes;
+    if (uses_gptq(job)) codes = gptq(pool_, full, options_.group, *inputs, factor);
+    if (!codes || inputs != nullptr) {
+      const Codes nearest = round_to_nearest(pool_, full, options_.group);
+      if (inputs != nullptr) {
+        const double rtn_error = output_error(pool_, full, nearest.view(), *inputs);
+        summary_.rtn_error += rtn_error;
+        summary_.error += codes ? output_error(pool_, full, codes->view(), *inputs) : rtn_error;
+      }
+      if (!codes) codes = nearest;
+    }
+    writer.add(codes->view());
+  }
+
+  void summarize(const std::vector<Job>& jobs) {
+    double bits = 0.0;
+    for (const Job& job : jobs) {
+      const Linear& linear = *job.matrix.linear;
+      const double weights = static_cast<double>(linear.outputs()) * linear.inputs();
+      summary_.weights += static_cast<std::size_t>(weights);
+      bits += weights * (is_wide(job) ? 8 : 4) + 8.0 * sizeof(GroupScale) * linear.outputs() *
+                                                     weight_groups(linear.inputs(), options_.group);
+    }
+    summary_.bits_per_weight = bits / static_cast<double>(summary_.weights);
+    summary_.error /= static_cast<double>(jobs.size());
+    summary_.rtn_error /= static_cast<double>(jobs.size());
+    summary_.seconds = time_.seconds();
+  }
+
+  const PrepareOptions& options_;
+  const Progress& progress_;
+  Stopwatch time_;
+  ThreadPool pool_;
+  std::unique_ptr<Backend> backend_;
+  Observer observer_;
+  Model model_;
+  std::vector<Prompt> text_;
+  int made_ = 0;
+  PrepareSummary summary_;
+};
+
+}  // namespace
+
+PrepareSummary prepare_draft_store(const PrepareOptions& options, const Progress& progress) {
+  require_valid(options);
+  return Preparer(options, progress).run();
+}
+
+}  // namespace quantspec

@@ -1,0 +1,239 @@
+#include "prepare/prepare.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+
+#include "base/error.h"
+#include "model/model.h"
+#include "prepare/observer.h"
+#include "prepare/test_support.h"
+
+namespace quantspec {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A test model with a tokenizer of the letters a to z and the space, and text of them.
+class PrepareTest : public testing::Test {
+ protected:
+  PrepareTest() : folder_(fs::path(testing::TempDir()) / "quantspec-prepare") {
+    fs::remove_all(folder_);
+    fs::create_directories(model());
+    const fs::path source = fs::path(QUANTSPEC_TESTDATA) / "models" / "llama3-gqa";
+    for (const char* name : {"config.json", "model.safetensors"}) {
+      fs::copy(source / name, model() / name);
+    }
+    std::string vocabulary = "\"\u0120\": 26", text;
+    for (char c = 'a'; c <= 'z'; ++c)
+      vocabulary += ", \"" + std::string(1, c) + "\": " + std::to_string(c - 'a');
+    std::ofstream(model() / "tokenizer.json")
+        << R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false,)"
+        << R"( "use_regex": false}, "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE",)"
+        << R"( "merges": [], "vocab": {)" << vocabulary << "}}}";
+    const CounterRng rng(5);
+    for (int i = 0; i < 3000; ++i) {
+      const auto word = rng.block(i, RandomStream::kSample, 0)[0];
+      text += i % 7 == 6 ? ' ' : static_cast<char>('a' + word % 26);
+    }
+    std::ofstream(folder_ / "text.txt") << text;
+    options_.model = model();
+    options_.calibration = "text:" + (folder_ / "text.txt").string();
+    options_.calibration_tokens = 1024;
+    options_.output = folder_ / "draft.qsd";
+    options_.backend = {.name = "reference", .num_threads = 1};
+  }
+  ~PrepareTest() override { fs::remove_all(folder_); }
+
+  fs::path model() const { return folder_ / "model"; }
+
+  void expect_refused(const std::string& mention) {
+    try {
+      prepare_draft_store(options_);
+      ADD_FAILURE() << "no error; expected one that mentions " << mention;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
+      EXPECT_NE(std::string(error.what()).find(mention), std::string::npos) << error.what();
+    }
+    EXPECT_FALSE(fs::exists(options_.output));
+  }
+
+  // Logits of a few tokens with the draft's weights of `store` (none: the target's).
+  std::vector<float> logits(const DraftStore* store, WeightRead head = WeightRead::kUpper) {
+    const auto backend = make_backend(options_.backend);
+    const ModelConfig config = load_config(model());
+    Weights weights(config, Checkpoint(model()), *backend);
+    if (store != nullptr) weights.use_draft_store(*backend, *store);
+    const Model model(config, std::move(weights), *backend);
+    PagePool pages(*backend, kv_shape(config, 0));
+    KvCache cache(*backend, pages, 64);
+    Plan plan = Plan::target(config.num_layers);
+    if (store != nullptr) {
+      for (LayerPlan& layer : plan.layers) layer.weights = WeightRead::kUpper;
+      plan.head = head;
+    }
+    const std::vector<TokenId> tokens = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
+    std::vector<float> out(tokens.size() * config.vocab_size);
+    const SequenceInput input{tokens, &cache};
+    model.forward({&input, 1}, plan, out);
+    return out;
+  }
+
+  fs::path folder_;
+  PrepareOptions options_;
+};
+
+// |a - b|^2 / |b|^2
+double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
+  double error = 0.0, power = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    error += std::pow(double{a[i]} - b[i], 2);
+    power += std::pow(double{b[i]}, 2);
+  }
+  return error / power;
+}
+
+TEST_F(PrepareTest, GptqMakesAStoreThatDraftsRead) {
+  const std::vector<float> target = logits(nullptr);
+  for (const int group : {64, 128}) {
+    options_.group = group;
+    options_.method = DraftMethod::kGptq;
+    const PrepareSummary made = prepare_draft_store(options_);
+    EXPECT_EQ(made.calibration_tokens, 1024);
+    EXPECT_GT(made.error, 0.0);
+    EXPECT_LT(made.error, 0.8 * made.rtn_error);
+    const DraftStore store(options_.output);
+    EXPECT_EQ(store.info().method, "gptq");
+    EXPECT_EQ(store.info().calibration, options_.calibration);
+    EXPECT_EQ(store.info().group, group);
+    // 4-bit weights of a random model: other logits, but near.
+    const double error = relative_error(logits(&store), target);
+    EXPECT_GT(error, 1e-6);
+    EXPECT_LT(error, 0.1);
+  }
+}
+
+TEST_F(PrepareTest, RtnNeedsNoTextAndIsTheCodec) {
+  options_.method = DraftMethod::kRtn;
+  options_.calibration.clear();
+  const PrepareSummary made = prepare_draft_store(options_);
+  EXPECT_EQ(made.calibration_tokens, 0);
+  EXPECT_EQ(made.error, 0.0);
+  const auto backend = make_backend(options_.backend);
+  const ModelConfig config = load_config(model());
+  Weights stored(config, Checkpoint(model()), *backend),
+      usual(config, Checkpoint(model()), *backend);
+  stored.use_draft_store(*backend, DraftStore(options_.output));
+  usual.make_draft_planes(*backend, WeightRead::kUpper);
+  const auto a = stored.matrices(), b = usual.matrices();
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto bytes = backend->plane_bytes(a[i].linear->outputs(), a[i].linear->inputs());
+    EXPECT_EQ(std::memcmp(a[i].linear->upper, b[i].linear->upper, bytes.upper), 0) << a[i].name;
+  }
+}
+
+TEST_F(PrepareTest, HeadOf8BitsIsNearerToTheTarget) {
+  options_.head_bits = 8;
+  prepare_draft_store(options_);
+  const DraftStore store(options_.output);
+  for (const StoredMatrix& matrix : store.matrices()) {
+    EXPECT_EQ(matrix.has_lower, matrix.name == "lm_head.weight") << matrix.name;
+  }
+  const std::vector<float> target = logits(nullptr);
+  EXPECT_LT(relative_error(logits(&store, WeightRead::kBoth), target),
+            relative_error(logits(&store, WeightRead::kUpper), target));
+}
+
+TEST_F(PrepareTest, SameCommandGivesTheSameBytes) {
+  prepare_draft_store(options_);
+  const std::string first = read_file(options_.output);
+  prepare_draft_store(options_);
+  EXPECT_EQ(read_file(options_.output), first);
+}
+
+TEST_F(PrepareTest, CancellingLeavesNoFile) {
+  for (const std::string_view stage : {"calibrating", "rounding weights"}) {
+    const auto cancel = [&](std::string_view now, double done) {
+      if (now == stage && done > 0.3) throw std::runtime_error("cancelled");
+    };
+    EXPECT_THROW(prepare_draft_store(options_, cancel), std::runtime_error);
+    int files = 0;
+    for (const auto& entry : fs::directory_iterator(folder_)) files += entry.is_regular_file();
+    EXPECT_EQ(files, 1) << "only the text";
+  }
+}
+
+TEST_F(PrepareTest, ImpossibleRequestsAreRefused) {
+  options_.group = 32;
+  expect_refused("--group 32");
+  options_.group = 64;
+  options_.head_bits = 5;
+  expect_refused("--head-bits 5");
+  options_.head_bits = 4;
+  options_.calibration.clear();
+  expect_refused("--calibration");
+}
+
+TEST_F(PrepareTest, WeightsThatAreNotFiniteAreNamed) {
+  std::string file = read_file(model() / "model.safetensors");
+  const TensorEntry down = parse_safetensors(std::as_bytes(std::span(file)), "")
+                               .at("model.layers.1.mlp.down_proj.weight");
+  file.replace(down.begin + 8, 4, "\x80\x7f\x80\x7f");  // infinite as fp32 and as bf16
+  std::ofstream(model() / "model.safetensors", std::ios::binary) << file;
+  options_.method = DraftMethod::kRtn;
+  options_.calibration.clear();
+  try {
+    prepare_draft_store(options_);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kCorruptFile);
+    EXPECT_NE(std::string(error.what()).find("layers.1.mlp.down_proj"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_FALSE(fs::exists(options_.output));
+}
+
+TEST(Observer, SumsTheInputsOfWhatItWatchesAndChangesNothing) {
+  constexpr int kIn = 48, kOut = 20, kRows = 5;
+  const auto backend = make_backend({.name = "reference", .num_threads = 1});
+  ThreadPool pool(1);
+  Observer observer(*backend, pool);
+  const std::vector<float> w = uniform_floats(kIn * kOut, 1), x = uniform_floats(kIn * kRows, 2),
+                           norm = uniform_floats(kIn, 3);
+  const Linear first{view_of(w, kOut, kIn)}, second{view_of(w, kOut, kIn)};
+  observer.watch({&first});
+  std::vector<float> a(kOut * kRows), b(kOut * kRows);
+  for (Backend* to : {static_cast<Backend*>(&observer), backend.get()}) {
+    auto& out = to == backend.get() ? b : a;
+    to->add_linear({Phase::kDecode, WeightRead::kFull, x.data(), kRows, &second, out.data()});
+    to->gate_up({Phase::kDecode,
+                 WeightRead::kFull,
+                 x.data(),
+                 kRows,
+                 {norm.data(), 1e-5f},
+                 &first,
+                 &second,
+                 out.data()});
+  }
+  EXPECT_EQ(a, b);
+  const auto sums = observer.take();
+  ASSERT_EQ(sums.size(), 1u);
+  const Gram& gram = sums.at(&first);
+  EXPECT_EQ(gram.rows(), kRows);
+  for (int i = 0; i < kIn; ++i) {
+    double expected = 0.0;
+    for (int r = 0; r < kRows; ++r) {
+      double squares = 0.0;
+      for (int c = 0; c < kIn; ++c) squares += double{x[r * kIn + c]} * x[r * kIn + c];
+      expected += std::pow(x[r * kIn + i] * norm[i], 2) / (squares / kIn + 1e-5);
+    }
+    EXPECT_NEAR(gram.at(i, i), expected, 1e-5);
+  }
+  EXPECT_TRUE(observer.take().empty());
+}
+
+}  // namespace
+}  // namespace quantspec

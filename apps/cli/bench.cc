@@ -1,0 +1,258 @@
+// quantspec bench
+#include "bench/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "apps/cli/command.h"
+#include "apps/cli/interrupt.h"
+#include "apps/cli/list_values.h"
+#include "apps/cli/output.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/terminal.h"
+
+namespace quantspec::cli {
+
+namespace {
+
+constexpr int kMaxContext = 100'000'000;
+constexpr int kMaxRuns = 1'000'000;
+
+enum class Sweep : std::uint8_t { kNone, kDraftLen, kBudget };
+
+struct BenchArgs {
+  EngineOptions engine;
+  std::string dataset;
+  BenchOptions bench;
+  bool typed_plans = false;
+  bool typed_draft_lens = false;
+  bool typed_budgets = false;
+  Sweep sweep = Sweep::kNone;
+  BenchFormat format = BenchFormat::kMarkdown;
+  bool quiet = false;
+};
+
+// --- options -------------------------------------------------------------------------------------
+
+void add_engine(CLI::App& app, BenchArgs& args) {
+  add_model(app, args.engine.model);
+  app.option_defaults()->group("Model");
+  add_value(app, "--draft-store", "FILE",
+            "weights that drafts read, from quantspec prepare\n(default: rounded while loading)",
+            [&args](const std::string& text) { args.engine.draft_store = text; });
+  add_int(app, "--page-size", "N",
+          "tokens of a page of the cache: 32, 64, 128 or 256\n"
+          "(default: 64 for heads of 64 channels, else 128)",
+          args.engine.page_size, 1);
+  add_choice<std::string>(app, "--backend", "NAME", "auto, cpu or reference (default: auto)",
+                          {{"auto", "auto"}, {"cpu", "cpu"}, {"reference", "reference"}},
+                          args.engine.backend);
+  add_threads(app, args.engine.num_threads);
+}
+
+void add_texts(CLI::App& app, BenchArgs& args) {
+  std::string kinds;
+  for (const std::string_view kind : Dataset::kinds()) {
+    if (!kinds.empty()) kinds += kinds.size() < 40 || kinds.find('\n') != kinds.npos ? ", " : ",\n";
+    kinds += kind;
+  }
+  app.option_defaults()->group("Prompts");
+  add_value(app, "-d,--dataset", "KIND:PATH", "texts; needed. KIND is one of\n" + kinds,
+            [&args](const std::string& text) { args.dataset = text; });
+  add_list(app, "-c,--ctx", "tokens of a prompt (default: 4096)", "whole numbers",
+           args.bench.contexts, 1, kMaxContext);
+  add_int(app, "--prompts", "N", "prompts at each context (default: 1)", args.bench.prompts, 1,
+          kMaxRuns);
+  add_int(app, "--recall-distance", "N",
+          "recall: tokens back to the passage that the prompt's\n"
+          "end repeats (default: half of the context)",
+          args.bench.recall_distance, 1);
+}
+
+void take_draft_lens(BenchArgs& args, const std::string& text) {
+  args.typed_draft_lens = true;
+  args.bench.draft_lens.clear();
+  for (const std::string& part : split_list(text)) {
+    const auto value = parse_number<int>(part);
+    const bool fits = value && *value >= 0 && *value <= DraftControl::kMaxDraftLen;
+    if (!fits && part != "auto") {
+      throw UsageError(
+          fmt::format("--draft-len '{}': must be auto or from 0 to {}, with commas "
+                      "between",
+                      text, DraftControl::kMaxDraftLen));
+    }
+    args.bench.draft_lens.push_back(value);
+  }
+}
+
+void add_drafts(CLI::App& app, BenchArgs& args) {
+  app.option_defaults()->group("What is measured, beside plain decoding");
+  app.add_option_function<std::string>(
+         "--plan",
+         [&args](const std::string& text) {
+           if (!args.typed_plans) args.bench.plans.clear();
+           args.typed_plans = true;
+           for (std::string& plan : split_plans(text)) args.bench.plans.push_back(std::move(plan));
+         },
+         "what drafts read, with commas between or again; see\n"
+         "below (default: quantspec,auto)")
+      ->option_text("LIST")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->trigger_on_parse();
+  add_value(app, "--draft-len", "LIST",
+            "tokens to draft each round, 0 to 16, and auto: what\n"
+            "measures fastest (default: auto)",
+            [&args](const std::string& text) { take_draft_lens(args, text); });
+  add_value(app, "--draft-budget", "LIST",
+            "tokens that sparse plans read (default: a quarter of\nthe context)",
+            [&args](const std::string& text) {
+              args.typed_budgets = true;
+              args.bench.draft_budgets.clear();
+              for (const std::string& part : split_list(text)) {
+                const auto value = parse_number<int>(part);
+                if (!value || *value < 1) {
+                  throw UsageError(fmt::format(
+                      "--draft-budget '{}': must be tokens, with commas between", text));
+                }
+                args.bench.draft_budgets.push_back(*value);
+              }
+            });
+  add_choice<Sweep>(app, "--sweep", "WHAT",
+                    "draft-len: 1 to 8; budget: 1/32 to 1/2 of the context,\n"
+                    "by default with both rules by which pages are chosen",
+                    {{"draft-len", Sweep::kDraftLen}, {"budget", Sweep::kBudget}}, args.sweep);
+}
+
+void add_runs(CLI::App& app, BenchArgs& args) {
+  app.option_defaults()->group("Runs");
+  add_int(app, "-n,--predict", "N", "tokens to decode in a run (default: 512)", args.bench.predict,
+          1, kMaxRuns);
+  add_int(app, "--repeat", "N", "runs of everything on every prompt (default: 3)",
+          args.bench.repeats, 1, kMaxRuns);
+  add_int(app, "--warm-up", "N", "tokens before that, not counted (default: 64)",
+          args.bench.warm_up, 0, kMaxRuns);
+  add_list(app, "--temp", "temperatures; 0: always the likeliest (default: 1)", "numbers",
+           args.bench.temperatures, 0.0f, 100.0f);
+  add_choice<SpecSampling>(
+      app, "--spec-sampling", "HOW", "rejection or coupled (default: rejection)",
+      {{"rejection", SpecSampling::kRejection}, {"coupled", SpecSampling::kCoupled}},
+      args.bench.spec_sampling);
+  add_value(app, "-s,--seed", "N", "of the random numbers (default: 1)",
+            [&args](const std::string& text) {
+              const auto value = parse_number<std::uint64_t>(text);
+              if (!value) {
+                throw UsageError(
+                    fmt::format("--seed '{}': must be a whole number from 0 to 2^64 - 1", text));
+              }
+              args.bench.seed = *value;
+            });
+}
+
+// What a sweep varies cannot be given too.
+void apply_sweep(BenchArgs& args) {
+  BenchOptions& bench = args.bench;
+  if (args.sweep == Sweep::kDraftLen) {
+    if (args.typed_draft_lens)
+      throw UsageError("--sweep draft-len and --draft-len exclude each other");
+    bench.draft_lens = {1, 2, 3, 4, 5, 6, 7, 8};
+    if (!args.typed_plans) bench.plans = {"quantspec", "streaming", "snapkv"};
+  }
+  if (args.sweep == Sweep::kBudget) {
+    if (args.typed_budgets)
+      throw UsageError("--sweep budget and --draft-budget exclude each other");
+    bench.budget_shares = {32, 16, 8, 4, 2};
+    if (!args.typed_plans) bench.plans = {"quantspec", "quantspec+sparse", "quantspec+bounds"};
+  }
+}
+
+// --- the run -------------------------------------------------------------------------------------
+
+BenchOptions resolve(const BenchArgs& args, const ModelConfig& config) {
+  BenchOptions options = args.bench;
+  options.num_threads = args.engine.num_threads;
+  options.version = QUANTSPEC_VERSION;
+  options.model = std::filesystem::weakly_canonical(args.engine.model).filename().string();
+  options.draft_store = args.engine.draft_store.string();
+  std::vector<std::string> plans;
+  for (const std::string& plan : options.plans) {
+    if (plan == "all") {
+      std::ranges::copy(all_bench_plans(config.num_layers), std::back_inserter(plans));
+    } else {
+      plans.push_back(plan);
+    }
+  }
+  options.plans = std::move(plans);
+  require_benchable(options, config);
+  return options;
+}
+
+int run(BenchArgs args) {
+  if (args.dataset.empty()) throw UsageError("--dataset KIND:PATH is needed");
+  apply_sweep(args);
+  args.engine.model = resolve_model(args.engine.model);
+  const BenchOptions options = resolve(args, load_config(args.engine.model));
+  const Dataset dataset = Dataset::load(args.dataset);
+  catch_interrupts();
+  Progress progress(!args.quiet && is_terminal(stderr));
+  args.engine.progress = progress.callback();
+  args.engine.ctx_size = std::ranges::max(options.contexts) + options.predict;
+  const auto engine = Engine::load(args.engine);
+
+  bool begun = false, first = true;
+  const auto write = [&](const std::string& text) {
+    progress.clear();
+    write_output(text);
+  };
+  BenchEvents events;
+  events.progress = progress.callback();
+  events.begin = [&](const BenchMeta& meta) {
+    write(bench_head(args.format, meta));
+    begun = true;
+  };
+  events.context_done = [&](std::span<const BenchRow> rows) {
+    write(bench_rows(args.format, rows, std::exchange(first, false)));
+  };
+  try {
+    run_bench(*engine, dataset, options, events);
+  } catch (const Interrupted&) {  // what was measured stays, and is whole
+    if (begun) write(bench_tail(args.format));
+    throw;
+  }
+  write(bench_tail(args.format));
+  return 0;
+}
+
+}  // namespace
+
+Subcommand add_bench(CLI::App& app) {
+  CLI::App* command =
+      add_command(app, "bench", "Measure speed, acceptance and memory of drafting plans.");
+  const auto args = std::make_shared<BenchArgs>();
+  add_engine(*command, *args);
+  add_texts(*command, *args);
+  add_drafts(*command, *args);
+  add_runs(*command, *args);
+  command->option_defaults()->group("Output");
+  add_choice<BenchFormat>(*command, "-o,--output", "FORMAT", "md, csv, json or jsonl (default: md)",
+                          {{"md", BenchFormat::kMarkdown},
+                           {"csv", BenchFormat::kCsv},
+                           {"json", BenchFormat::kJson},
+                           {"jsonl", BenchFormat::kJsonl}},
+                          args->format);
+  command->add_flag("-q,--quiet", args->quiet, "no progress on standard error");
+  const std::string more =
+      "Plans:\n" + describe_plans() +
+      "  all              quantspec, its parts and every rival, with 4- and 8-bit\n"
+      "                   weights too; a third of the layers skipped; auto\n\n"
+      "Examples:\n"
+      "  quantspec bench -d text:books --ctx 4096,8192 --plan all\n"
+      "  quantspec bench -d recall:books --plan quantspec,snapkv --draft-len 4\n"
+      "  quantspec bench -d text:books --sweep draft-len -o json > sweep.json\n\n"
+      "docs/bench.md says how it is measured and what every field means.";
+  finish_command(*command, more.c_str());
+  return {command, [args] { return run(*args); }};
+}
+
+}  // namespace quantspec::cli

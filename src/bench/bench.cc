@@ -1,0 +1,108 @@
+#include "bench/bench.h"
+
+#include <fmt/chrono.h>
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <utility>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "bench/summary.h"
+
+namespace quantspec {
+
+namespace {
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const std::size_t colon = line.find(": ");
+    if (colon != line.npos) return line.substr(colon + 2);
+  }
+  return {};
+}
+
+// Of reading what plain decoding reads at the longest context: a cache of the CPU may hold that.
+Machine machine_of(Engine& engine, const BenchOptions& options, int longest) {
+  if (options.machine) return *options.machine;
+  const std::size_t kv =
+      KvCache::page_bytes_for(engine.pool().shape(), longest, KvStore::kHierarchical);
+  return measure_this_machine(options.num_threads, engine.checkpoint_bytes() + kv);
+}
+
+BenchMeta make_meta(Engine& engine, const Dataset& dataset, const BenchOptions& options) {
+  BenchMeta meta;
+  meta.version = options.version;
+  meta.date = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
+  meta.model = options.model;
+  meta.dataset = dataset.spec();
+  meta.draft_store = options.draft_store;
+  meta.backend = engine.backend_description();
+  meta.cpu = cpu_name();
+  meta.threads = options.num_threads > 0 ? options.num_threads : num_physical_cores();
+  meta.page_size = engine.pool().shape().page_size;
+  meta.contexts = options.contexts;
+  meta.prompts = options.prompts;
+  meta.repeats = options.repeats;
+  meta.predict = options.predict;
+  meta.warm_up = options.warm_up;
+  meta.recall_distance = options.recall_distance;
+  meta.seed = options.seed;
+  meta.spec_sampling = options.spec_sampling;
+  meta.machine = machine_of(engine, options, std::ranges::max(options.contexts));
+  return meta;
+}
+
+// All that is to run at one context.
+struct Job {
+  int context;
+  std::vector<bench::Entry> entries;
+  std::vector<Prompt> prompts;
+};
+
+// Everything that can be wrong is found here.
+std::vector<Job> make_jobs(Engine& engine, const Dataset& dataset, const BenchOptions& options) {
+  std::vector<Job> jobs;
+  for (const int context : options.contexts) {
+    jobs.push_back({context, bench::make_entries(engine, options, context), {}});
+    bench::require_memory(engine, jobs.back().entries, options, context);
+  }
+  for (Job& job : jobs) {
+    job.prompts =
+        dataset.prompts(engine.tokenizer(), {job.context, options.prompts,
+                                             /*continuation=*/0, options.recall_distance});
+  }
+  return jobs;
+}
+
+std::vector<BenchRow> run_job(Engine& engine, const Job& job, const BenchOptions& options,
+                              const Machine& machine, const ProgressCallback& progress) {
+  const std::string stage = fmt::format("ctx {}", job.context);
+  const double total = bench::tokens_to_do(job.entries, options, job.context);
+  const auto measured = bench::measure(engine, job.entries, job.prompts, options, [&](double done) {
+    if (progress) progress(stage, done / total);
+  });
+  return bench::make_rows(job.entries, measured, options, job.context, engine.config(), machine);
+}
+
+}  // namespace
+
+BenchReport run_bench(Engine& engine, const Dataset& dataset, const BenchOptions& options,
+                      const BenchEvents& events) {
+  require_benchable(options, engine.config());
+  const std::vector<Job> jobs = make_jobs(engine, dataset, options);
+  BenchReport report{make_meta(engine, dataset, options), {}};
+  if (events.begin) events.begin(report.meta);
+  for (const Job& job : jobs) {
+    const std::vector<BenchRow> rows =
+        run_job(engine, job, options, report.meta.machine, events.progress);
+    if (events.context_done) events.context_done(rows);
+    report.rows.insert(report.rows.end(), rows.begin(), rows.end());
+  }
+  return report;
+}
+
+}  // namespace quantspec

@@ -1,0 +1,146 @@
+// The measuring instrument: speed, acceptance and memory of plans (model/plan.h), all over the same
+// weights, kernels and prompts, in one process and interleaved run by run, so that whatever drifts
+// hits all of them alike. docs/bench.md says how it measures and what every field means.
+//
+// Plain decoding is measured twice, over an fp16 cache and over the hierarchical one (8-bit pages):
+// speed-ups are over both. Every run starts from a copy of the same state after the prompt.
+//
+// Times are in milliseconds unless a name says otherwise, sizes in bytes. One call at a time.
+// Errors: kInvalidRequest before any long work for what cannot be run, kOutOfMemory, and kInternal
+// where runs that must give the same tokens did not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "datasets/datasets.h"
+#include "engine/engine.h"
+#include "roofline/roofline.h"
+
+namespace quantspec {
+
+inline constexpr std::string_view kPlainFp16 = "plain-fp16";
+inline constexpr std::string_view kPlainInt8 = "plain-int8";
+
+struct BenchOptions {
+  std::vector<int> contexts = {4096};  // tokens of a prompt
+  int predict = 512;                   // tokens that a run decodes, whatever they are
+  std::vector<std::string> plans = {"quantspec", "auto"};
+  std::vector<std::optional<int>> draft_lens = {std::nullopt};  // nullopt: chosen by measured cost
+  std::vector<int> draft_budgets = {
+      0};  // tokens that sparse plans read; 0: a quarter of the context
+  std::vector<int> budget_shares = {};  // if any: instead, the context over these, in whole pages
+  std::vector<float> temperatures = {1};
+  SpecSampling spec_sampling = SpecSampling::kRejection;
+  int prompts = 1;
+  int repeats = 3;   // of every run; medians and spreads are over them
+  int warm_up = 64;  // tokens before the counted runs, of every plan on every prompt
+  std::uint64_t seed = 1;
+  int recall_distance = 0;              // as PromptOptions'
+  std::optional<Machine> machine = {};  // for predictions; nullopt: this one, measured
+  int num_threads = 0;                  // as the engine's
+  // For the report: what was loaded, and by what.
+  std::string version = {};
+  std::string model = {};
+  std::string draft_store = {};
+};
+
+// The plans of the paper's tables and of section 4 of docs/design.md, `auto` last.
+std::vector<std::string> all_bench_plans(int num_layers);
+
+// Throws kInvalidRequest for what this model cannot run, known without its weights.
+void require_benchable(const BenchOptions& options, const ModelConfig& model);
+
+// Over the repeats or, where it says so, over single runs.
+struct Spread {
+  double median = 0;
+  double min = 0;
+  double max = 0;
+};
+
+// One plan, draft length and temperature at one context. Where there is a median, each repeat gives
+// a value: of the runs on all prompts together.
+struct BenchRow {
+  int context = 0;
+  std::string plan;              // as asked for; kPlainFp16 and kPlainInt8
+  std::optional<int> draft_len;  // as asked for
+  float temperature = 0;
+  std::optional<int> draft_budget;  // tokens; none: the plan reads all
+  std::string chosen_plan;          // the one that drafted in most rounds; empty: none did
+  int prompts = 0;
+  int repeats = 0;
+  int tokens = 0;  // of a run
+  Spread decode_tokens_per_second;
+  Spread ms_per_token;
+  Spread speedup_fp16;  // over plain decoding in the same repeat, at the same temperature
+  Spread speedup_int8;
+  std::optional<Spread> acceptance_rate;       // accepted / drafted; spread over single runs
+  std::optional<Spread> acceptance_per_token;  // of those that the target judged; likewise
+  std::vector<double> accepted_per_position;   // [position in a draft], of those drafted there
+  Spread tokens_per_round;
+  double draft_len_mean = 0;
+  Spread draft_ms;  // of a round: all its draft passes
+  Spread verify_ms;
+  Spread commit_ms;
+  Spread prefill_ms;                  // over the prompts
+  double predicted_ms_per_token = 0;  // by the roofline, at this acceptance
+  MemoryPlan memory;  // of such a run alone; kv_bytes holds all of plain-fp16's cache
+  std::size_t process_peak_bytes = 0;  // the most that this process has held so far, in all
+  std::uint64_t tokens_hash = 0;       // of the tokens of the first repeat
+};
+
+struct BenchMeta {
+  std::string version;
+  std::string date;  // UTC, ISO 8601
+  std::string model;
+  std::string dataset;
+  std::string draft_store;
+  std::string backend;
+  std::string cpu;
+  int threads = 0;
+  int page_size = 0;
+  std::vector<int> contexts;
+  int prompts = 0;
+  int repeats = 0;
+  int predict = 0;
+  int warm_up = 0;
+  int recall_distance = 0;
+  std::uint64_t seed = 0;
+  SpecSampling spec_sampling = SpecSampling::kRejection;
+  Machine machine;
+};
+
+struct BenchReport {
+  BenchMeta meta;
+  std::vector<BenchRow> rows;
+};
+
+// What is told while it runs. Each may throw to cancel.
+struct BenchEvents {
+  std::function<void(const BenchMeta&)> begin = {};                  // everything was found good
+  std::function<void(std::span<const BenchRow>)> context_done = {};  // its rows
+  ProgressCallback progress = {};  // between rounds, not within what is timed
+};
+
+// REQUIRES: the engine keeps the weights that the plans read, both planes for `auto`.
+BenchReport run_bench(Engine& engine, const Dataset& dataset, const BenchOptions& options,
+                      const BenchEvents& events = {});
+
+// --- the report, also piece by piece -------------------------------------------------------------
+
+enum class BenchFormat : std::uint8_t { kMarkdown, kCsv, kJson, kJsonl };
+
+// A report is its head, the rows of one context after another, and its tail. Markdown is at most 80
+// columns wide.
+std::string bench_head(BenchFormat format, const BenchMeta& meta);
+// `first`: no rows were rendered before. REQUIRES: rows of one context.
+std::string bench_rows(BenchFormat format, std::span<const BenchRow> rows, bool first);
+std::string bench_tail(BenchFormat format);
+
+}  // namespace quantspec

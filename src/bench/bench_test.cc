@@ -1,0 +1,173 @@
+#include "bench/bench.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "bench/test_support.h"
+
+namespace quantspec::bench {
+namespace {
+
+using testing::dataset;
+using testing::engine;
+using testing::small_bench;
+
+const BenchRow& row_of(const BenchReport& report, std::string_view plan) {
+  return *std::ranges::find(report.rows, plan, &BenchRow::plan);
+}
+
+class Bench : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    report_ = new BenchReport(run_bench(engine(), dataset(), small_bench()));
+  }
+  static void TearDownTestSuite() { delete report_; }
+  static BenchReport* report_;
+};
+BenchReport* Bench::report_ = nullptr;
+
+TEST_F(Bench, HasARowForEveryEntry) {
+  std::vector<std::string> plans;
+  for (const BenchRow& row : report_->rows) plans.push_back(row.plan);
+  EXPECT_EQ(plans, (std::vector<std::string>{"plain-fp16", "plain-int8", "quantspec",
+                                             "quantspec+sparse", "auto"}));
+  for (const BenchRow& row : report_->rows) {
+    EXPECT_EQ(row.context, 300);
+    EXPECT_EQ((std::vector{row.prompts, row.repeats, row.tokens}), (std::vector{2, 2, 40}));
+    EXPECT_GT(row.prefill_ms.min, 0);
+    EXPECT_GT(row.predicted_ms_per_token, 0);
+    EXPECT_GT(row.commit_ms.min, 0);
+    for (const Spread& spread : {row.ms_per_token, row.speedup_fp16, row.speedup_int8,
+                                 row.verify_ms, row.tokens_per_round}) {
+      EXPECT_LE(spread.min, spread.median);
+      EXPECT_LE(spread.median, spread.max);
+      EXPECT_GT(spread.min, 0);
+    }
+    EXPECT_NEAR(row.ms_per_token.min * row.decode_tokens_per_second.max, 1e3, 1e-6);
+  }
+}
+
+TEST_F(Bench, TimesOfARoundAreWithinItsTime) {
+  for (const BenchRow& row : report_->rows) {
+    if (!row.draft_len) continue;  // its tokens in a round differ from repeat to repeat
+    const double parts = row.draft_ms.median + row.verify_ms.median + row.commit_ms.median;
+    const double round = row.ms_per_token.median * row.tokens_per_round.median;
+    EXPECT_LE(parts, round * 1.001) << row.plan;  // medians of two: means, and so they add up
+  }
+}
+
+TEST_F(Bench, PlainDecodingDraftsNothing) {
+  for (const std::string_view plan : {kPlainFp16, kPlainInt8}) {
+    const BenchRow& row = row_of(*report_, plan);
+    EXPECT_EQ(row.draft_len, 0);
+    EXPECT_EQ(row.tokens_per_round.median, 1);
+    EXPECT_FALSE(row.acceptance_rate);
+    EXPECT_EQ(row.memory.draft_weights_bytes, 0u);
+  }
+  EXPECT_EQ(row_of(*report_, kPlainInt8).speedup_int8.median, 1);
+}
+
+TEST_F(Bench, MemoryIsThatOfSuchARunAlone) {
+  const MemoryPlan& fp16 = row_of(*report_, kPlainFp16).memory;
+  const MemoryPlan& quantspec = row_of(*report_, "quantspec").memory;
+  const MemoryPlan& automatic = row_of(*report_, "auto").memory;
+  EXPECT_GE(fp16.kv_bytes, fp16.kv_fp16_bytes);  // its 340 tokens, rounded up to 16
+  EXPECT_LT(fp16.kv_bytes, fp16.kv_fp16_bytes * 360 / 340);
+  EXPECT_LT(quantspec.kv_bytes, fp16.kv_bytes);
+  EXPECT_GT(quantspec.ring_bytes, 0u);
+  EXPECT_LT(quantspec.draft_weights_bytes, automatic.draft_weights_bytes);  // 4 bits; both
+  EXPECT_EQ(automatic.draft_weights_bytes, engine().model().weights().draft_bytes());
+}
+
+TEST_F(Bench, ARerunGivesTheSameTokensAndAcceptance) {
+  const BenchReport again = run_bench(engine(), dataset(), small_bench());
+  for (std::size_t i = 0; i + 1 < report_->rows.size(); ++i) {  // but auto, which follows the clock
+    const BenchRow &a = report_->rows[i], &b = again.rows[i];
+    EXPECT_EQ(a.tokens_hash, b.tokens_hash) << a.plan;
+    EXPECT_EQ(a.accepted_per_position, b.accepted_per_position) << a.plan;
+    EXPECT_EQ(a.tokens_per_round.median, b.tokens_per_round.median) << a.plan;
+  }
+}
+
+TEST_F(Bench, AnotherSeedGivesOtherTokens) {
+  BenchOptions options = small_bench();
+  options.plans = {};
+  options.seed = 2;
+  const BenchReport other = run_bench(engine(), dataset(), options);
+  EXPECT_NE(row_of(other, kPlainInt8).tokens_hash, row_of(*report_, kPlainInt8).tokens_hash);
+}
+
+TEST(BenchRun, GreedyPlansGiveTheTokensOfPlainDecoding) {
+  BenchOptions options = small_bench();
+  options.temperatures = {0};
+  options.plans.push_back("streaming");
+  const BenchReport report = run_bench(engine(), dataset(), options);
+  for (const BenchRow& row : report.rows) {
+    if (row.plan == kPlainFp16) continue;
+    EXPECT_EQ(row.tokens_hash, row_of(report, kPlainInt8).tokens_hash) << row.plan;
+  }
+}
+
+TEST(BenchRun, TellsWhatItDoesAndCanBeCancelled) {
+  BenchOptions options = small_bench();
+  options.plans = {"quantspec"};
+  options.contexts = {200, 100};
+  std::vector<std::string> told;
+  std::map<std::string, double> last;
+  BenchEvents events;
+  events.begin = [&](const BenchMeta& meta) {
+    EXPECT_EQ(meta.contexts, options.contexts);
+    told.push_back("begin");
+  };
+  events.context_done = [&](std::span<const BenchRow> rows) {
+    EXPECT_EQ(rows.size(), 3u);
+    told.push_back(std::to_string(rows[0].context));
+  };
+  events.progress = [&](std::string_view stage, double done) {
+    EXPECT_GE(done, last[std::string(stage)]);
+    last[std::string(stage)] = done;
+  };
+  run_bench(engine(), dataset(), options, events);
+  EXPECT_EQ(told, (std::vector<std::string>{"begin", "200", "100"}));
+  ASSERT_EQ(last.size(), 2u);
+  for (const auto& [stage, done] : last) EXPECT_NEAR(done, 1, 1e-9) << stage;
+
+  told.clear();
+  events.progress = [](std::string_view stage, double) {
+    if (stage == "ctx 100") throw std::runtime_error("cancelled");
+  };
+  EXPECT_THROW(run_bench(engine(), dataset(), options, events), std::runtime_error);
+  EXPECT_EQ(told, (std::vector<std::string>{"begin", "200"}));
+}
+
+TEST(BenchRun, WhatCannotBeRunIsRefusedBeforeAnythingRuns) {
+  const auto refused = [](const char* word, auto change) {
+    BenchOptions options = small_bench();
+    change(options);
+    BenchEvents events;
+    events.begin = [](const BenchMeta&) { FAIL() << "it began"; };
+    events.progress = [](std::string_view, double) { FAIL() << "it worked"; };
+    try {
+      run_bench(engine(), dataset(), options, events);
+      ADD_FAILURE() << "no error for " << word;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    }
+  };
+  using O = BenchOptions;
+  refused("no plan 'x'", [](O& o) { o.plans.push_back("x"); });
+  refused("--draft-budget 300", [](O& o) { o.contexts.push_back(301), o.draft_budgets = {300}; });
+  refused("--draft-len 17", [](O& o) { o.draft_lens = {17}; });
+  refused("--predict 0", [](O& o) { o.predict = 0; });
+  refused("32768 tokens", [](O& o) { o.contexts.push_back(32769); });
+  refused("no document holds", [](O& o) { o.contexts.push_back(20000); });
+  refused("--temp", [](O& o) { o.temperatures = {-1}; });
+  refused("are available", [](O& o) { o.predict = 100'000'000; });
+}
+
+}  // namespace
+}  // namespace quantspec::bench

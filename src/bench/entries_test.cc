@@ -1,0 +1,104 @@
+#include "bench/entries.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "bench/test_support.h"
+
+namespace quantspec::bench {
+namespace {
+
+using testing::engine;
+
+// "plan/draft length", with the budget where there is one.
+std::vector<std::string> names(const std::vector<Entry>& entries) {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries) {
+    const std::optional<int>& len = entry.decoding.draft_len;
+    names.push_back(entry.plan + (entry.budget ? "@" + std::to_string(*entry.budget) : "") + "/" +
+                    (len ? std::to_string(*len) : "auto"));
+  }
+  return names;
+}
+
+BenchOptions options_of(std::vector<std::string> plans,
+                        std::vector<std::optional<int>> draft_lens) {
+  BenchOptions options;
+  options.plans = std::move(plans);
+  options.draft_lens = std::move(draft_lens);
+  return options;
+}
+
+TEST(Entries, AreEveryCombinationAfterBothBaselines) {
+  const auto entries =
+      make_entries(engine(), options_of({"quantspec", "kv-only"}, {4, std::nullopt}), 512);
+  EXPECT_EQ(names(entries),
+            (std::vector<std::string>{"plain-fp16/0", "plain-int8/0", "quantspec/4",
+                                      "quantspec/auto", "kv-only/4", "kv-only/auto"}));
+  EXPECT_EQ(entries[0].store, KvStore::kFull);
+  EXPECT_TRUE(entries[0].is_plain() && entries[1].is_plain() && !entries[2].is_plain());
+}
+
+TEST(Entries, EveryTemperatureHasItsOwnBaselines) {
+  BenchOptions options = options_of({"quantspec"}, {4});
+  options.temperatures = {1, 0};
+  const auto entries = make_entries(engine(), options, 512);
+  ASSERT_EQ(entries.size(), 6u);
+  EXPECT_EQ(entries[3].plan, kPlainFp16);
+  EXPECT_EQ(entries[2].decoding.sampling.temperature, 1);
+  EXPECT_EQ(entries[3].decoding.sampling.temperature, 0);
+}
+
+TEST(Entries, OnlySparsePlansComeOnceForEachBudget) {
+  BenchOptions options = options_of({"quantspec", "streaming"}, {4});
+  options.draft_budgets = {64, 128};
+  EXPECT_EQ(names(make_entries(engine(), options, 512)),
+            (std::vector<std::string>{"plain-fp16/0", "plain-int8/0", "quantspec/4",
+                                      "streaming@64/4", "streaming@128/4"}));
+}
+
+TEST(Entries, SharesOfTheContextAreWholePages) {
+  BenchOptions options = options_of({"quantspec+sparse"}, {4});
+  options.budget_shares = {64, 5, 2};
+  EXPECT_EQ(names(make_entries(engine(), options, 512)),
+            (std::vector<std::string>{"plain-fp16/0", "plain-int8/0", "quantspec+sparse@32/4",
+                                      "quantspec+sparse@96/4", "quantspec+sparse@256/4"}));
+}
+
+TEST(Entries, AutoChoosesItsDraftLengthWhateverIsAskedFor) {
+  const auto entries = make_entries(engine(), options_of({"auto"}, {1, 2}), 512);
+  EXPECT_EQ(names(entries),
+            (std::vector<std::string>{"plain-fp16/0", "plain-int8/0", "auto/auto"}));
+  EXPECT_GT(entries[2].decoding.plans.size(), 2u);
+  EXPECT_FALSE(entries[2].is_fixed());
+}
+
+TEST(Entries, WhatMustRepeatIsKnown) {
+  BenchOptions options = options_of({"quantspec"}, {4, std::nullopt});
+  auto entries = make_entries(engine(), options, 512);
+  EXPECT_TRUE(entries[2].is_fixed());
+  EXPECT_FALSE(entries[3].is_fixed());
+  EXPECT_FALSE(entries[2].is_lossless());
+  options.spec_sampling = SpecSampling::kCoupled;
+  entries = make_entries(engine(), options, 512);
+  EXPECT_TRUE(entries[3].is_lossless());
+}
+
+TEST(Entries, AllPlansAreKnownToTheEngine) {
+  const auto plans = all_bench_plans(engine().config().num_layers);
+  EXPECT_EQ(std::set(plans.begin(), plans.end()).size(), plans.size());
+  EXPECT_EQ(plans.back(), "auto");
+  EXPECT_EQ(make_entries(engine(), options_of(plans, {4}), 512).size(), plans.size() + 2);
+}
+
+TEST(RunOrder, IsEveryEntryOnceAndStartsElsewhereEachTime) {
+  EXPECT_EQ(run_order(3, 0), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(run_order(3, 1), (std::vector<int>{1, 2, 0}));
+  EXPECT_EQ(run_order(3, 5), (std::vector<int>{2, 0, 1}));
+}
+
+}  // namespace
+}  // namespace quantspec::bench

@@ -1,0 +1,83 @@
+#include "bench/prediction.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace quantspec::bench {
+
+namespace {
+
+// Of `old` tokens, those of which a pass reads K and V; beside them it reads the ring.
+double tokens_read(const KvAccess& kv, double old, int page_size) {
+  switch (kv.tokens) {
+    case KvTokens::kAll:
+      return old;
+    case KvTokens::kNone:
+      return 0;
+    case KvTokens::kStreaming:  // the ring counts towards its budget
+      return std::clamp<double>(kv.budget - page_size, 0, old);
+    case KvTokens::kSnap:
+      return std::clamp<double>(kv.budget - 32, 0, old);  // its observation window is recent
+    case KvTokens::kByMass:
+    case KvTokens::kByBound:
+    case KvTokens::kRetrieval:
+      break;
+  }
+  return std::min<double>(kv.budget, old);
+}
+
+// Bytes of an element of K and V that is not in the ring.
+double element_bytes(const ModelConfig& model, const KvAccess& kv) {
+  const KvRead read = kv.gathers() ? KvRead::kFull : kv.read;
+  return pass_read(model, WeightRead::kFull, read).kv_bytes;
+}
+
+}  // namespace
+
+PassRead read_of(const ModelConfig& model, const Plan& plan, int context) {
+  const double head_parameters = 1.0 * model.vocab_size * model.hidden_size;
+  const double layer_parameters = (read_parameters(model) - head_parameters) / model.num_layers;
+  const auto weight_bytes = [&](WeightRead read) {
+    return pass_read(model, read, KvRead::kBoth).weight_bytes;
+  };
+  const int page_size = kv_shape(model, 0).page_size;
+  const double ring =
+      std::min<double>(context, pass_read(model, WeightRead::kFull, KvRead::kBoth).ring_tokens);
+  const double old = context - ring;
+  double layers = 0, parameters = head_parameters, weights = parameters * weight_bytes(plan.head);
+  double tokens = 0, kv = 0;
+  for (const LayerPlan& layer : plan.layers) {
+    if (!layer.run) continue;
+    ++layers;
+    parameters += layer_parameters;
+    weights += layer_parameters * weight_bytes(layer.weights);
+    const double here = tokens_read(layer.kv, old, page_size);
+    tokens += here;
+    kv += here * element_bytes(model, layer.kv);
+    // Bounds: two fp16 numbers of every key channel of every page, of 2 G elements a channel.
+    if (layer.kv.tokens == KvTokens::kByBound) kv += old * 4 / (2 * page_size);
+  }
+  PassRead read;
+  read.weight_bytes = weights / parameters;
+  read.layers = layers / model.num_layers;
+  read.ring_tokens = ring;
+  read.kv_tokens = ring + (layers > 0 ? tokens / layers : 0);
+  read.kv_bytes = tokens > 0 ? kv / tokens : 2;
+  return read;
+}
+
+double predicted_ms(const Machine& machine, const ModelConfig& model, const Entry& entry,
+                    int context, const Plan* draft, int draft_len, double acceptance) {
+  const PassRead target =
+      entry.store == KvStore::kFull
+          ? pass_read(model, WeightRead::kFull, KvRead::kFull)
+          : read_of(model, Plan::target(model.num_layers, entry.full_layers()), context);
+  const bool drafts = draft != nullptr && draft_len > 0;
+  const RoundPrediction round =
+      predict_round(machine, model, context, 1, drafts ? read_of(model, *draft, context) : target,
+                    target, drafts ? draft_len : 0, acceptance);
+  return 1e3 * round.seconds_per_token();
+}
+
+}  // namespace quantspec::bench

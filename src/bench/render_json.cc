@@ -1,0 +1,170 @@
+// JSON, a line of JSON for each row, and CSV: the same fields in all of them.
+#include <fmt/format.h>
+
+#include "bench/render.h"
+
+namespace quantspec {
+
+namespace bench {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void put(Json& json, const std::string& key, const Spread& spread) {
+  json[key] = spread.median;
+  json[key + "_min"] = spread.min;
+  json[key + "_max"] = spread.max;
+}
+
+void put(Json& json, const std::string& key, const std::optional<Spread>& spread) {
+  if (spread) return put(json, key, *spread);
+  for (const char* end : {"", "_min", "_max"}) json[key + end] = nullptr;
+}
+
+Json or_null(const std::optional<int>& value) { return value ? Json(*value) : Json(nullptr); }
+
+void put(Json& json, const MemoryPlan& memory) {
+  json["peak_bytes"] = memory.total();
+  json["weights_bytes"] = memory.weights_bytes;
+  json["draft_weights_bytes"] = memory.draft_weights_bytes;
+  json["kv_bytes"] = memory.kv_bytes;
+  json["ring_bytes"] = memory.ring_bytes;
+  json["gathered_bytes"] = memory.gathered_bytes;
+  json["prefill_bytes"] = memory.prefill_bytes;
+  json["kv_fp16_bytes"] = memory.kv_fp16_bytes;
+}
+
+// Names without a comma or a quote stay as they are (RFC 4180).
+std::string csv_text(const std::string& text) {
+  if (text.find_first_of(",\"\n") == text.npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string csv_cell(const Json& value) {
+  if (value.is_null()) return {};
+  if (value.is_string()) return csv_text(value.get<std::string>());
+  if (!value.is_array()) return value.dump();
+  std::string list;
+  for (const Json& one : value) list += (list.empty() ? "" : ";") + one.dump();
+  return list;
+}
+
+std::string csv_rows(std::span<const BenchRow> rows, bool first) {
+  std::string text;
+  for (const BenchRow& row : rows) {
+    std::string names, cells;
+    const Json json = to_json(row);
+    for (const auto& [key, value] : json.items()) {
+      names += (names.empty() ? "" : ",") + key;
+      cells += (cells.empty() ? "" : ",") + csv_cell(value);
+    }
+    if (first && text.empty()) text += names + "\n";
+    text += cells + "\n";
+  }
+  return text;
+}
+
+std::string json_rows(std::span<const BenchRow> rows, bool first) {
+  std::string text;
+  for (const BenchRow& row : rows) {
+    text += (first && text.empty() ? "\n" : ",\n") + to_json(row).dump();
+  }
+  return text;
+}
+
+}  // namespace
+
+Json to_json(const BenchMeta& meta) {
+  return {{"quantspec", meta.version},
+          {"date", meta.date},
+          {"model", meta.model},
+          {"dataset", meta.dataset},
+          {"draft_store", meta.draft_store},
+          {"backend", meta.backend},
+          {"cpu", meta.cpu},
+          {"threads", meta.threads},
+          {"page_size", meta.page_size},
+          {"contexts", meta.contexts},
+          {"prompts", meta.prompts},
+          {"repeats", meta.repeats},
+          {"predict", meta.predict},
+          {"warm_up", meta.warm_up},
+          {"recall_distance", meta.recall_distance},
+          {"seed", meta.seed},
+          {"spec_sampling", meta.spec_sampling == SpecSampling::kCoupled ? "coupled" : "rejection"},
+          {"machine", meta.machine.name},
+          {"bandwidth_bytes_per_second", meta.machine.bandwidth},
+          {"flops_per_second", meta.machine.flops}};
+}
+
+Json to_json(const BenchRow& row) {
+  Json json;
+  json["context"] = row.context;
+  json["plan"] = row.plan;
+  json["draft_len"] = row.draft_len ? Json(*row.draft_len) : Json("auto");
+  json["temperature"] = row.temperature;
+  json["draft_budget"] = or_null(row.draft_budget);
+  json["chosen_plan"] = row.chosen_plan.empty() ? Json(nullptr) : Json(row.chosen_plan);
+  json["prompts"] = row.prompts;
+  json["repeats"] = row.repeats;
+  json["tokens"] = row.tokens;
+  put(json, "decode_tokens_per_second", row.decode_tokens_per_second);
+  put(json, "ms_per_token", row.ms_per_token);
+  put(json, "speedup_fp16", row.speedup_fp16);
+  put(json, "speedup_int8", row.speedup_int8);
+  put(json, "acceptance_rate", row.acceptance_rate);
+  put(json, "acceptance_per_token", row.acceptance_per_token);
+  json["accepted_per_position"] = row.accepted_per_position;
+  put(json, "tokens_per_round", row.tokens_per_round);
+  json["draft_len_mean"] = row.draft_len_mean;
+  put(json, "draft_ms", row.draft_ms);
+  put(json, "verify_ms", row.verify_ms);
+  put(json, "commit_ms", row.commit_ms);
+  put(json, "prefill_ms", row.prefill_ms);
+  json["predicted_ms_per_token"] = row.predicted_ms_per_token;
+  put(json, row.memory);
+  json["process_peak_bytes"] = row.process_peak_bytes;
+  json["tokens_hash"] = fmt::format("{:016x}", row.tokens_hash);
+  return json;
+}
+
+}  // namespace bench
+
+std::string bench_head(BenchFormat format, const BenchMeta& meta) {
+  switch (format) {
+    case BenchFormat::kMarkdown:
+      return bench::markdown_head(meta);
+    case BenchFormat::kCsv:
+      break;
+    case BenchFormat::kJson:
+      return fmt::format("{{\"meta\": {},\n\"rows\": [", bench::to_json(meta).dump());
+    case BenchFormat::kJsonl:
+      return fmt::format("{{\"meta\": {}}}\n", bench::to_json(meta).dump());
+  }
+  return {};
+}
+
+std::string bench_rows(BenchFormat format, std::span<const BenchRow> rows, bool first) {
+  switch (format) {
+    case BenchFormat::kMarkdown:
+      return bench::markdown_rows(rows);
+    case BenchFormat::kCsv:
+      return bench::csv_rows(rows, first);
+    case BenchFormat::kJson:
+      return bench::json_rows(rows, first);
+    case BenchFormat::kJsonl:
+      break;
+  }
+  std::string text;
+  for (const BenchRow& row : rows) text += bench::to_json(row).dump() + "\n";
+  return text;
+}
+
+std::string bench_tail(BenchFormat format) {
+  return format == BenchFormat::kJson ? "\n]}\n" : std::string();
+}
+
+}  // namespace quantspec

@@ -1,0 +1,115 @@
+#include "bench/render.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "base/json.h"
+#include "bench/test_support.h"
+
+namespace quantspec::bench {
+namespace {
+
+// Two contexts, of one row that drafts nothing and one whose fields are all there.
+BenchReport report() {
+  BenchReport report;
+  report.meta = {.version = "1.2.3", .model = "a model", .dataset = "text:x"};
+  report.meta.contexts = {100, 200};
+  for (const int context : {100, 200}) {
+    BenchRow plain;
+    plain.context = context;
+    plain.plan = kPlainInt8;
+    plain.draft_len = 0;
+    plain.predicted_ms_per_token = 1;
+    BenchRow row = plain;
+    row.plan = "layer-skip:1,3-4+sparse+w8";
+    row.draft_len = std::nullopt;
+    row.draft_len_mean = 2.5;
+    row.draft_budget = 4096;
+    row.chosen_plan = "it";
+    row.decode_tokens_per_second = {1234.5, 1000, 2000};
+    row.acceptance_rate = row.acceptance_per_token = Spread{0.5, 0.25, 0.75};
+    row.accepted_per_position = {0.5, 0.25};
+    row.memory = {1, 2, 4, 8, 16, 32, 64};
+    row.tokens_hash = 0xabc;
+    report.rows.push_back(plain);
+    report.rows.push_back(row);
+  }
+  return report;
+}
+
+std::string rendered(BenchFormat format) {
+  const BenchReport report = quantspec::bench::report();
+  const auto rows = std::span(report.rows);
+  return bench_head(format, report.meta) + bench_rows(format, rows.first(2), true) +
+         bench_rows(format, rows.last(2), false) + bench_tail(format);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Json, IsMetaAndRows) {
+  const quantspec::Json json = parse_json(rendered(BenchFormat::kJson), "it");
+  EXPECT_EQ(json["meta"]["quantspec"], "1.2.3");
+  ASSERT_EQ(json["rows"].size(), 4u);
+  const quantspec::Json& row = json["rows"][3];
+  EXPECT_EQ(row["context"], 200);
+  EXPECT_EQ(row["draft_len"], "auto");
+  EXPECT_EQ(row["acceptance_rate_max"], 0.75);
+  EXPECT_EQ(row["peak_bytes"], 63);
+  EXPECT_EQ(row["tokens_hash"], "0000000000000abc");
+  EXPECT_EQ(json["rows"][0]["draft_len"], 0);
+  EXPECT_TRUE(json["rows"][0]["acceptance_rate"].is_null());
+  EXPECT_TRUE(json["rows"][0]["draft_budget"].is_null());
+}
+
+TEST(Json, HasNothingButWhatTheDocumentationNames) {
+  std::ifstream file(std::string(QUANTSPEC_SOURCE_DIR) + "/docs/bench.md");
+  std::stringstream docs;
+  docs << file.rdbuf();
+  const quantspec::Json json = parse_json(rendered(BenchFormat::kJson), "it");
+  for (const quantspec::Json& object : {json["meta"], json["rows"][0]}) {
+    for (const auto& [key, value] : object.items()) {
+      std::string name = key;
+      for (const std::string end : {"_min", "_max"}) {
+        if (name.ends_with(end)) name.resize(name.size() - end.size());
+      }
+      EXPECT_NE(docs.str().find("`" + name + "`"), std::string::npos) << key;
+    }
+  }
+}
+
+TEST(Jsonl, IsALineForTheMetaAndEachRow) {
+  const auto lines = lines_of(rendered(BenchFormat::kJsonl));
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_TRUE(parse_json(lines[0], "it").contains("meta"));
+  const quantspec::Json all = parse_json(rendered(BenchFormat::kJson), "it");
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(parse_json(lines[i + 1], "it"), all["rows"][i]);
+}
+
+TEST(Csv, HasOneHeadAndAsManyCellsInEveryRow) {
+  const auto lines = lines_of(rendered(BenchFormat::kCsv));
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_TRUE(lines[0].starts_with("context,plan,draft_len,"));
+  EXPECT_EQ(std::ranges::count(lines[0], ','), std::ranges::count(lines[1], ','));
+  EXPECT_EQ(std::ranges::count(lines[0], ',') + 1, std::ranges::count(lines[2], ','));
+  EXPECT_TRUE(lines[2].starts_with("100,\"layer-skip:1,3-4+sparse+w8\",auto,"));
+  EXPECT_NE(lines[2].find(",0.5;0.25,"), std::string::npos);
+}
+
+TEST(Markdown, FitsATerminal) {
+  const std::string text = rendered(BenchFormat::kMarkdown);
+  for (const std::string& line : lines_of(text)) EXPECT_LE(line.size(), 80u) << line;
+  EXPECT_NE(text.find("## 200 tokens of context, temperature 0"), std::string::npos);
+  EXPECT_NE(text.find("sparse+w8@4k"), std::string::npos);
+  EXPECT_NE(text.find("1000-2000"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quantspec::bench

@@ -1,0 +1,18 @@
+// From runs to rows. Private to bench/.
+#pragma once
+
+#include <vector>
+
+#include "bench/measurement.h"
+
+namespace quantspec::bench {
+
+// REQUIRES: not empty.
+Spread spread_of(std::vector<double> values);
+
+// One row for each entry, in their order.
+std::vector<BenchRow> make_rows(const std::vector<Entry>& entries, const std::vector<Measured>& all,
+                                const BenchOptions& options, int context, const ModelConfig& model,
+                                const Machine& machine);
+
+}  // namespace quantspec::bench

@@ -1,0 +1,45 @@
+// What this room's tests share: the bundled model in small, and a text.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "bench/bench.h"
+
+namespace quantspec::bench::testing {
+
+inline Engine& engine() {
+  static const std::unique_ptr<Engine> engine = [] {
+    EngineOptions options;
+    options.model = std::filesystem::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m";
+    options.num_threads = 1;
+    options.ctx_size = 1024;
+    options.page_size = 32;
+    return Engine::load(options);
+  }();
+  return *engine;
+}
+
+inline const Dataset& dataset() {
+  static const Dataset dataset =
+      Dataset::load(std::string("text:") + QUANTSPEC_SOURCE_DIR + "/prompts");
+  return dataset;
+}
+
+// Two prompts of 300 tokens and 40 more, so that pages are made while decoding; nothing is probed.
+inline BenchOptions small_bench() {
+  BenchOptions options;
+  options.contexts = {300};
+  options.predict = 40;
+  options.plans = {"quantspec", "quantspec+sparse", "auto"};
+  options.draft_lens = {2};
+  options.prompts = 2;
+  options.repeats = 2;
+  options.warm_up = 8;
+  options.machine = Machine{"test", 1e10, 1e11, 1e10};
+  options.num_threads = 1;
+  return options;
+}
+
+}  // namespace quantspec::bench::testing

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""End-to-end tests of `quantspec bench`. Usage: bench_cli_test.py BINARY [unittest arguments]
+
+Runs the binary on the bundled model with short prompts. Standard library only.
+"""
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+BINARY = None
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / "models" / "pg-24m"
+TEXTS = f"text:{ROOT / 'prompts'}"
+
+
+def command(*args, dataset=TEXTS):
+    return [BINARY, "bench", "-m", str(MODEL), "-d", dataset, "-t", "1", *args]
+
+
+def bench(*args, **kwargs):
+    return subprocess.run(command(*args, **kwargs), capture_output=True, text=True, timeout=120)
+
+
+def short(*args, **kwargs):
+    """A run of a second: one prompt of 256 tokens and 12 more."""
+    return bench("--ctx", "256", "-n", "12", "--repeat", "2", "--warm-up", "4", "--page-size", "32",
+                 *args, **kwargs)
+
+
+class BenchTest(unittest.TestCase):
+    def report(self, *args, **kwargs):
+        done = short("-o", "json", *args, **kwargs)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(done.stdout)
+
+    def refused(self, *args, message, code=2, **kwargs):
+        done = short(*args, **kwargs)
+        lines = done.stderr.splitlines()
+        self.assertEqual((done.returncode, done.stdout), (code, ""), lines)
+        self.assertEqual(len(lines), 2 if code == 2 else 1, lines)
+        self.assertIn(message, lines[0])
+
+    def test_json_has_the_documented_fields(self):
+        report = self.report("--plan", "quantspec,snapkv+w4", "--draft-len", "3", "--temp", "1,0")
+        documented = (ROOT / "docs" / "bench.md").read_text()
+        for record in (report["meta"], report["rows"][2]):
+            for key in record:
+                self.assertIn(f"`{re.sub('_(min|max)$', '', key)}`", documented)
+        self.assertEqual([(row["plan"], row["draft_len"], row["temperature"])
+                          for row in report["rows"]],
+                         [(plan, length, temperature) for temperature in (1, 0)
+                          for plan, length in (("plain-fp16", 0), ("plain-int8", 0),
+                                               ("quantspec", 3), ("snapkv+w4", 3))])
+        for row in report["rows"]:
+            self.assertEqual((row["context"], row["tokens"], row["repeats"]), (256, 12, 2))
+            parts = ("weights", "draft_weights", "kv", "ring", "gathered", "prefill")
+            self.assertEqual(row["peak_bytes"], sum(row[part + "_bytes"] for part in parts))
+            self.assertGreater(row["predicted_ms_per_token"], 0)
+        self.assertEqual(report["rows"][0]["speedup_fp16"], 1)
+        self.assertEqual(report["rows"][3]["draft_budget"], 64)
+        self.assertGreater(report["rows"][3]["gathered_bytes"], 0)
+
+    def test_a_rerun_gives_the_same_tokens_and_acceptance(self):
+        def outcome():
+            rows = self.report("--plan", "quantspec,quantspec+sparse", "--draft-len", "2")["rows"]
+            return [(row["tokens_hash"], row["acceptance_rate"], row["accepted_per_position"])
+                    for row in rows]
+        self.assertEqual(outcome(), outcome())
+
+    def test_auto_chooses(self):
+        row = self.report("--plan", "auto", "--draft-len", "2")["rows"][2]
+        self.assertEqual((row["plan"], row["draft_len"], row["draft_budget"]),
+                         ("auto", "auto", None))
+
+    def test_plans_may_be_given_again_and_have_layers(self):
+        rows = self.report("--plan", "layer-skip:1,3-4,kv-only", "--plan", "quantspec+w8",
+                           "--draft-len", "1")["rows"]
+        self.assertEqual([row["plan"] for row in rows[2:]],
+                         ["layer-skip:1,3-4", "kv-only", "quantspec+w8"])
+
+    def test_plan_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "plan.json"
+            file.write_text('{"default": {"weights": 8}, "target_full_layers": [0, 5],'
+                            ' "layers": [{"layer": 0, "kv": "full"}]}')
+            rows = self.report("--plan", f"plan:{file}", "--draft-len", "2", "--temp", "0")["rows"]
+            self.assertEqual(rows[2]["plan"], f"plan:{file}")
+            self.assertGreater(rows[2]["ring_bytes"], rows[1]["ring_bytes"])
+            file.write_text('{"layers": [{"layer": 6}]}')
+            self.refused("--plan", f"plan:{file}", message="layer", code=1)
+
+    def test_sweeps(self):
+        rows = self.report("--sweep", "draft-len", "--plan", "quantspec")["rows"]
+        self.assertEqual([row["draft_len"] for row in rows[2:]], [1, 2, 3, 4, 5, 6, 7, 8])
+        rows = self.report("--sweep", "budget", "--draft-len", "2")["rows"]
+        self.assertEqual([(row["plan"], row["draft_budget"]) for row in rows[2:]],
+                         [("quantspec", None)] +
+                         [(plan, budget) for plan in ("quantspec+sparse", "quantspec+bounds")
+                          for budget in (32, 64, 128)])
+
+    def test_recall_prompts(self):
+        report = self.report("--recall-distance", "100", "--plan", "quantspec", "--draft-len", "2",
+                             dataset=f"recall:{ROOT / 'prompts'}")
+        self.assertEqual(report["meta"]["recall_distance"], 100)
+
+    def test_formats(self):
+        args = ("--plan", "quantspec", "--draft-len", "2")
+        lines = short(*args, "-o", "jsonl").stdout.splitlines()
+        self.assertEqual(list(json.loads(lines[0])), ["meta"])
+        rows = [json.loads(line) for line in lines[1:]]
+        table = list(csv.DictReader(io.StringIO(short(*args, "-o", "csv").stdout)))
+        self.assertEqual(list(table[0]), list(rows[0]))
+        self.assertEqual([row["tokens_hash"] for row in table],
+                         [row["tokens_hash"] for row in rows])
+        text = short(*args).stdout
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        self.assertIn("## 256 tokens of context, temperature 1", text)
+        self.assertIn("1 prompt x 2 repeats of 12 tokens", text)
+
+    def test_what_cannot_be_is_refused(self):
+        self.refused("--plan", "quick", message="no plan 'quick'; known are quantspec,")
+        self.refused("--plan", "quantspec+fast", message="known are w4, w8")
+        self.refused("--plan", "layer-skip:1,9", message="layer-skip:1,9")
+        self.refused("--draft-len", "17", message="--draft-len '17'")
+        self.refused("--draft-len", "1,,2", message="--draft-len '1,,2'")
+        self.refused("--plan", "quantspec+sparse", "--draft-budget", "256",
+                     message="--draft-budget 256")
+        self.refused("--draft-budget", "x", message="--draft-budget 'x'")
+        self.refused("--ctx", "40000", message="from 1 to 32768 tokens")
+        self.refused("--ctx", "30000", message="the longest", code=2)
+        self.refused("-n", "0", message="--predict '0'")
+        self.refused("--temp", "1,hot", message="--temp '1,hot'")
+        self.refused("--sweep", "width", message="draft-len, budget")
+        self.refused("--sweep", "budget", "--draft-budget", "64", message="exclude each other")
+        self.refused("--sweep", "draft-len", "--draft-len", "2", message="exclude each other")
+        self.refused("-o", "xml", message="md, csv, json, jsonl")
+        self.refused(dataset="novel:x", message="known: text, pg19")
+        self.refused(dataset="text:/nonexistent", message="/nonexistent")
+        done = subprocess.run([BINARY, "bench"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--dataset", done.stderr)
+
+    def test_help_fits_80_columns(self):
+        text = subprocess.run([BINARY, "bench", "--help"], capture_output=True, text=True,
+                              timeout=60).stdout
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        for word in ("--dataset --ctx --plan --draft-len --draft-budget --sweep --repeat --warm-up "
+                     "--temp --spec-sampling --recall-distance --draft-store --output retrieval "
+                     "quantspec+w8|NAME+w8 Examples").split():
+            self.assertRegex(text, word.replace("+", r"\+"))
+
+    def test_ctrl_c_leaves_what_was_measured(self):
+        process = subprocess.Popen(command("--ctx", "128,2048", "-n", "8", "--repeat", "1",
+                                           "--plan", "quantspec", "--warm-up", "0", "--prompts",
+                                           "1", "-o", "json"),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        written = b""
+        while written.count(b'"context"') < 3:  # the first context's rows
+            chunk = os.read(process.stdout.fileno(), 65536)
+            self.assertTrue(chunk)
+            written += chunk
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, err), (130, b"quantspec: interrupted\n"))
+        rows = json.loads(written + out)["rows"]
+        self.assertEqual({row["context"] for row in rows}, {128})
+
+
+if __name__ == "__main__":
+    BINARY = sys.argv.pop(1)
+    unittest.main()

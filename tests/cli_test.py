@@ -98,7 +98,9 @@ class Usage(CliTest):
         self.assertRegex(done.stdout.decode(), r"^quantspec \d+\.\d+\.\d+\n$")
 
     def test_help_fits_80_columns(self):
-        for args in [[], ["generate"], ["info"], ["tokenize"]]:
+        for args in [[], ["generate"], ["info"], ["tokenize"], ["bench"], ["prepare"], ["roofline"],
+                     ["eval", "perplexity"], ["eval", "axes"], ["eval", "fidelity"],
+                     ["eval", "sensitivity"], ["eval", "lossless"]]:
             done = quantspec(*args, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, b""))
             self.assertIn("Example", done.stdout.decode())
@@ -159,7 +161,7 @@ class Usage(CliTest):
                 self.check_error(quantspec("generate", "-p", PROMPT, *args), 2, word)
 
     def test_a_subcommand_is_needed(self):
-        self.check_error(quantspec(), 2, "generate, info or tokenize")
+        self.check_error(quantspec(), 2, "generate, info, tokenize, bench")
         self.check_error(quantspec("genrate"), 2, "genrate")
 
     def test_a_prompt_is_needed(self):
@@ -281,6 +283,21 @@ class Generate(CliTest):
         for row in ("prefill tokens/s", "decode tokens/s", "speed-up", "acceptance",
                     "tokens per round", "mean draft length", "KV cache", "KV cache in fp16"):
             self.assertRegex(table, rf"(?m)^{row}  ")
+
+    def test_every_plan_gives_the_same_text(self):
+        prompt = " ".join([PROMPT] * 60)
+        for plan in ["auto", "quantspec+sparse+w8", "snapkv", "layer-skip:1,4"]:
+            done = generate("--compare", "--json", "-p", prompt, "-n", "24", "--temp", "0",
+                            "--draft-budget", "256", "--plan", plan)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            run = json.loads(done.stdout)
+            self.assertIs(run["identical"], True, plan)
+            self.assertGreater(run["speculation"]["draft_n"], 0)
+        self.check_error(generate("-p", prompt, "--plan", "quantspek"), 2, "quantspec, weights-only")
+        self.check_error(generate("-p", prompt, "--draft-budget", "256"), 2, "sparse --plan")
+        self.check_error(generate("-p", prompt, "--plan", "streaming", "--draft-budget", "99999"),
+                         2, "--draft-budget")
+        self.check_error(generate("-p", prompt, "--draft-store", "/nowhere"), 1, "/nowhere")
 
     def test_rejection_sampling_is_not_comparable(self):
         done = generate("--compare", "--json", "-p", PROMPT, "-n", "8", "--spec-sampling",

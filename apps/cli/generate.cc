@@ -41,12 +41,13 @@ std::unique_ptr<Engine> load(const GenerateArgs& args, Progress& progress) {
 
 // One generation in a session of its own. `stream`: where the text goes as it comes, or null.
 Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions options,
-             Progress& progress, std::string_view stage, TextStream* stream) {
+             std::vector<Plan> plans, Progress& progress, std::string_view stage,
+             TextStream* stream) {
   const int room = engine.ctx_size() - static_cast<int>(prompt.size());
   const int wanted = options.predict < 0 ? room : std::min(room, options.predict);
   int written = 0;
   options.progress = progress.callback(prompt.size());
-  const auto session = engine.create_session();
+  const auto session = engine.create_session(std::move(plans));
   Run run;
   run.result = session->generate(prompt, options, [&](const TokenEvent& event) {
     if (stream != nullptr) {
@@ -66,12 +67,13 @@ Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   return run;
 }
 
-// The same without drafts, silently; nullopt when it was interrupted.
+// The same without drafts, silently; nullopt when it was interrupted. `plans`: their target.
 std::optional<Run> generate_plainly(Engine& engine, const std::vector<TokenId>& prompt,
-                                    GenerateOptions options, Progress& progress) {
+                                    GenerateOptions options, const std::vector<Plan>& plans,
+                                    Progress& progress) {
   options.draft_len = 0;
   try {
-    Run run = generate(engine, prompt, options, progress, "baseline", nullptr);
+    Run run = generate(engine, prompt, options, plans, progress, "baseline", nullptr);
     if (!interrupted()) return run;
   } catch (const Interrupted&) {
     progress.clear();
@@ -117,11 +119,15 @@ int run(const GenerateArgs& args) {
   spdlog::debug("seed {}", options.sampling.seed);
   const std::vector<TokenId> prompt = engine->tokenizer().encode(text, true);
   TextStream stream(tints_text(args));
+  std::vector<Plan> plans;
+  if (!args.plan.empty()) {
+    plans = engine->plans(args.plan, static_cast<int>(prompt.size()), args.draft_budget);
+  }
   const Run run =
-      generate(*engine, prompt, options, progress, "decode", args.json ? nullptr : &stream);
+      generate(*engine, prompt, options, plans, progress, "decode", args.json ? nullptr : &stream);
   if (!args.compare || interrupted()) return finish(args, run);
 
-  const auto baseline = generate_plainly(*engine, prompt, options, progress);
+  const auto baseline = generate_plainly(*engine, prompt, options, plans, progress);
   if (!baseline) {
     print(args, "\nthe comparison was interrupted; this is the self-speculative run\n");
     return finish(args, run);

@@ -1,6 +1,8 @@
 // quantspec: see options.cc for what it can do. Errors become exit codes here, and only here.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <new>
 #include <string_view>
 
@@ -15,6 +17,8 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
+constexpr std::string_view kCommands[] = {"generate", "info",    "tokenize", "bench",
+                                          "eval",     "prepare", "roofline"};
 
 int report_failure(std::string_view message) {
   fmt::print(stderr, "quantspec: error: {}\n", message);
@@ -23,7 +27,7 @@ int report_failure(std::string_view message) {
 
 int report_usage(std::string_view message, std::string_view command) {
   report_failure(message);
-  const bool known = command == "generate" || command == "info" || command == "tokenize";
+  const bool known = std::ranges::find(kCommands, command) != std::end(kCommands);
   fmt::print(stderr, "try quantspec {}{}--help\n", known ? command : "", known ? " " : "");
   return kExitUsage;
 }
@@ -47,7 +51,7 @@ int run_command_line(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "";
   try {
     const auto parsed = parse_command_line(argc, argv);
-    return parsed ? std::visit([](const auto& args) { return run(args); }, *parsed) : 0;
+    return parsed ? (*parsed)() : 0;
   } catch (const UsageError& error) {
     return report_usage(error.what(), command);
   } catch (const Interrupted&) {

@@ -1,9 +1,9 @@
 #include "apps/cli/options.h"
 
-#include <cstdlib>
 #include <sstream>
 #include <utility>
 
+#include "apps/cli/command.h"
 #include "apps/cli/option_values.h"
 #include "apps/cli/output.h"
 #include "base/error.h"
@@ -11,8 +11,6 @@
 namespace quantspec::cli {
 
 namespace {
-
-constexpr int kMaxThreads = 1024;
 
 void add_draft_len(CLI::App& app, std::optional<int>& target) {
   add_value(app, "--draft-len", "auto|N",
@@ -28,14 +26,6 @@ void add_draft_len(CLI::App& app, std::optional<int>& target) {
 }
 
 // --- groups of options ---------------------------------------------------------------------------
-
-void add_model(CLI::App& app, std::filesystem::path& model) {
-  add_value(app, "-m,--model", "DIR",
-            "model folder, as from Hugging Face (default:\n"
-            "$QUANTSPEC_MODEL, else the bundled pg-24m)",
-            [&model](const std::string& text) { model = text; })
-      ->group("Model");
-}
 
 void add_engine(CLI::App& app, EngineOptions& engine) {
   app.option_defaults()->group("Model");
@@ -53,6 +43,10 @@ void add_engine(CLI::App& app, EngineOptions& engine) {
                             {"8", DraftWeights::kBoth},
                             {"full", DraftWeights::kFull}},
                            engine.draft_weights);
+  add_value(app, "--draft-store", "FILE",
+            "weights that drafts read, from quantspec prepare\n"
+            "(default: made while loading)",
+            [&engine](const std::string& text) { engine.draft_store = text; });
   add_choice<KvStore>(app, "--kv-cache", "KIND",
                       "hierarchical: 8 bits for the target, 4 for drafts; or\n"
                       "full: fp16 for both, the plain cache, as a baseline\n"
@@ -116,6 +110,13 @@ void add_generation(CLI::App& app, GenerateArgs& args) {
 void add_speculation(CLI::App& app, GenerateArgs& args, std::optional<SpecSampling>& mode) {
   app.option_defaults()->group("Speculation");
   add_draft_len(app, args.generation.draft_len);
+  add_value(app, "--plan", "NAME",
+            "what drafts read: auto, or a plan of quantspec bench\n"
+            "(default: quantspec, with --draft-weights)",
+            [&args](const std::string& text) { args.plan = text; });
+  add_int(app, "--draft-budget", "N",
+          "tokens that a sparse plan reads (default: a quarter of\nthe prompt)", args.draft_budget,
+          1);
   add_choice<SpecSampling>(
       app, "--spec-sampling", "HOW",
       "rejection: the text has the model's distribution;\n"
@@ -139,27 +140,13 @@ void add_output(CLI::App& app, GenerateArgs& args) {
 
 // --- subcommands ---------------------------------------------------------------------------------
 
-CLI::App* add_command(CLI::App& app, const char* name, const char* what) {
-  CLI::App* command = app.add_subcommand(name, what);
-  command->set_help_flag();                             // it comes back at the end of the list
-  command->option_defaults()->disable_flag_override();  // --json=x is an error
-  return command;
-}
-
-void finish_command(CLI::App& command, const char* examples) {
-  command.option_defaults()->group("Output");
-  command.set_help_flag("-h,--help", "print this and exit")->group("Output");
-  command.footer(examples);
-}
-
 void add_generate(CLI::App& app, GenerateArgs& args, std::optional<SpecSampling>& mode) {
   CLI::App* command = add_command(app, "generate", "Continue a text.");
   args.generation.predict = 256;
   add_prompt(*command, args.prompt, "the text to continue");
   add_model(*command, args.engine.model);
   add_engine(*command, args.engine);
-  add_int(*command, "-t,--threads", "N", "threads (default: the physical cores)",
-          args.engine.num_threads, 1, kMaxThreads);
+  add_threads(*command, args.engine.num_threads);
   add_generation(*command, args);
   add_sampling(*command, args.sampling);
   add_speculation(*command, args, mode);
@@ -201,23 +188,6 @@ void add_tokenize(CLI::App& app, TokenizeArgs& args) {
 
 // --- the whole -----------------------------------------------------------------------------------
 
-// The bundled model: beside the build folder of a source tree, or under an install prefix.
-std::filesystem::path default_model() {
-  const char* wanted = std::getenv("QUANTSPEC_MODEL");
-  if (wanted != nullptr && *wanted != '\0') return wanted;
-  std::error_code error;
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  for (const char* place :
-       {"../models/pg-24m", "../../models/pg-24m", "../share/quantspec/models/pg-24m"}) {
-    const auto model = (folder / place).lexically_normal();
-    if (std::filesystem::is_directory(model, error)) return model;
-  }
-  fail(ErrorKind::kInvalidRequest,
-       "no model: the bundled pg-24m is not beside {}; give a folder with -m DIR or in "
-       "QUANTSPEC_MODEL",
-       folder.string());
-}
-
 constexpr std::pair<const char*, const char*> kExclusive[] = {
     {"--prompt", "--file"}, {"--quiet", "--verbose"}, {"--ids", "--json"}};
 
@@ -248,11 +218,19 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
     return fmt::format("unknown {} '{}'", unknown.front().starts_with('-') ? "option" : "argument",
                        unknown.front());
   }
-  return wants_command ? "a subcommand is needed: generate, info or tokenize" : error.what();
+  if (!wants_command) return error.what();
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", command->get_name());
+  }
+  return "a subcommand is needed: " + names;
 }
 
 // Options that are good one by one and make no sense together.
 void require_sense(const GenerateArgs& args) {
+  if (args.draft_budget > 0 && args.plan.empty()) {
+    throw UsageError("--draft-budget is for a sparse --plan, such as quantspec+sparse");
+  }
   if (args.compare && args.generation.draft_len == 0) {
     throw UsageError("--compare needs drafts to compare; --draft-len 0 is plain decoding");
   }
@@ -265,14 +243,14 @@ void require_sense(const GenerateArgs& args) {
 }
 
 template <typename Args>
-Command with_model(Args& args, std::filesystem::path& model) {
-  if (model.empty()) model = default_model();
-  return std::move(args);
+std::function<int()> runner(Args& args, std::filesystem::path& model) {
+  model = resolve_model(model);
+  return [args] { return run(args); };
 }
 
 }  // namespace
 
-std::optional<Command> parse_command_line(int argc, char** argv) {
+std::optional<std::function<int()>> parse_command_line(int argc, char** argv) {
   GenerateArgs generate;
   InfoArgs info;
   TokenizeArgs tokenize;
@@ -291,6 +269,7 @@ std::optional<Command> parse_command_line(int argc, char** argv) {
   add_generate(app, generate, spec_sampling);
   add_info(app, info);
   add_tokenize(app, tokenize);
+  const std::vector<Subcommand> others = add_subcommands(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {
@@ -301,13 +280,16 @@ std::optional<Command> parse_command_line(int argc, char** argv) {
   }
   for (const auto& [one, other] : kExclusive)
     refuse_both(*app.get_subcommands().front(), one, other);
-  if (app.got_subcommand("info")) return with_model(info, info.engine.model);
-  if (app.got_subcommand("tokenize")) return with_model(tokenize, tokenize.model);
+  for (const Subcommand& other : others) {
+    if (other.app->parsed()) return other.run;
+  }
+  if (app.got_subcommand("info")) return runner(info, info.engine.model);
+  if (app.got_subcommand("tokenize")) return runner(tokenize, tokenize.model);
   require_sense(generate);
   resolve_sampling(generate.sampling, {}).validate();
   generate.generation.spec_sampling =
       spec_sampling.value_or(generate.compare ? SpecSampling::kCoupled : SpecSampling::kRejection);
-  return with_model(generate, generate.engine.model);
+  return runner(generate, generate.engine.model);
 }
 
 }  // namespace quantspec::cli

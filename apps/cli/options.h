@@ -4,10 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <variant>
 
 #include "apps/cli/prompt.h"
 #include "apps/cli/terminal.h"
@@ -38,6 +38,8 @@ struct GenerateArgs {
   EngineOptions engine;
   PromptArgs prompt;
   GenerateOptions generation;  // without its sampling, which needs the model
+  std::string plan;            // empty: QuantSpec's own
+  int draft_budget = 0;
   SamplingArgs sampling;
   bool compare = false;
   bool json = false;
@@ -59,11 +61,10 @@ struct TokenizeArgs {
   bool json = false;
 };
 
-using Command = std::variant<GenerateArgs, InfoArgs, TokenizeArgs>;
-
-// nullopt: help or the version was asked for, and printed. Throws UsageError, or Error(
-// kInvalidRequest) of a message that begins with the flag; and Error when there is no model.
-std::optional<Command> parse_command_line(int argc, char** argv);
+// What was asked for: returns the exit code. nullopt: help or the version, which were printed.
+// Throws UsageError, or Error(kInvalidRequest) of a message that begins with the flag; and Error
+// when there is no model.
+std::optional<std::function<int()>> parse_command_line(int argc, char** argv);
 
 // Each returns the exit code. Errors are thrown.
 int run(const GenerateArgs& args);

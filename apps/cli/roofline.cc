@@ -96,7 +96,7 @@ void add_points(CLI::App& app, RooflineArgs& args) {
 
 Subcommand add_roofline(CLI::App& app) {
   CLI::App* command = add_command(
-      app, "roofline", "Print what limits a model on a machine, and what drafts can gain.");
+      app, "roofline", "Print what limits a model, and what drafts can gain.");
   const auto args = std::make_shared<RooflineArgs>();
   add_model(*command, args->model);
   add_machine(*command, *args);

@@ -124,10 +124,10 @@ struct AttentionParams {
   std::span<const SequenceRows> sequences;
 };
 
-// out[kv head][page] = the greatest, over the group's query heads and the keys k that the page could
-// hold, of q . k: sum_c max(q[c] min[c], q[c] max[c]), where min and max are the channel's extremes,
-// offset + scale * m and offset + scale * (255 - m) (arXiv:2406.10774, from metadata that the page
-// has anyway). One row of one sequence.
+// out[kv head][page] = the greatest, over the group's query heads and the keys k that the page
+// could hold, of q . k: sum_c max(q[c] min[c], q[c] max[c]), where min and max are the channel's
+// extremes, offset + scale * m and offset + scale * (255 - m) (arXiv:2406.10774, from metadata that
+// the page has anyway). One row of one sequence.
 struct PageBoundsParams {
   const float* q;  // [num_heads * head_dim]
   int num_heads;

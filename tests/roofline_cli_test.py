@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of `quantspec roofline`. Usage: cli_roofline_test.py BINARY [unittest arguments]
+"""End-to-end tests of `quantspec roofline`. Usage: roofline_cli_test.py BINARY [unittest arguments]
 
 Standard library only.
 """

@@ -1,0 +1,68 @@
+#include "apps/cli/command.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "apps/cli/option_values.h"
+#include "base/error.h"
+
+namespace quantspec::cli {
+
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+// The bundled model: beside the build folder of a source tree, or under an install prefix.
+std::filesystem::path default_model() {
+  const char* wanted = std::getenv("QUANTSPEC_MODEL");
+  if (wanted != nullptr && *wanted != '\0') return wanted;
+  std::error_code error;
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* place :
+       {"../models/pg-24m", "../../models/pg-24m", "../share/quantspec/models/pg-24m"}) {
+    const auto model = (folder / place).lexically_normal();
+    if (std::filesystem::is_directory(model, error)) return model;
+  }
+  fail(ErrorKind::kInvalidRequest,
+       "no model: the bundled pg-24m is not beside {}; give a folder with -m DIR or in "
+       "QUANTSPEC_MODEL",
+       folder.string());
+}
+
+}  // namespace
+
+CLI::App* add_command(CLI::App& app, const char* name, const char* what) {
+  CLI::App* command = app.add_subcommand(name, what);
+  command->set_help_flag();                             // it comes back at the end of the list
+  command->option_defaults()->disable_flag_override();  // --json=x is an error
+  return command;
+}
+
+void finish_command(CLI::App& command, const char* examples) {
+  command.option_defaults()->group("Output");
+  command.set_help_flag("-h,--help", "print this and exit")->group("Output");
+  command.footer(examples);
+}
+
+void add_model(CLI::App& app, std::filesystem::path& model) {
+  add_value(app, "-m,--model", "DIR",
+            "model folder, as from Hugging Face (default:\n"
+            "$QUANTSPEC_MODEL, else the bundled pg-24m)",
+            [&model](const std::string& text) { model = text; })
+      ->group("Model");
+}
+
+void add_threads(CLI::App& app, int& num_threads) {
+  add_int(app, "-t,--threads", "N", "threads (default: the physical cores)", num_threads, 1,
+          kMaxThreads);
+}
+
+std::filesystem::path resolve_model(const std::filesystem::path& typed) {
+  return typed.empty() ? default_model() : typed;
+}
+
+std::vector<Subcommand> add_subcommands(CLI::App& app) {
+  return {add_bench(app), add_eval(app), add_prepare(app), add_roofline(app)};
+}
+
+}  // namespace quantspec::cli

@@ -1,0 +1,35 @@
+// What all subcommands are made of. A subcommand is added by a function of its own file, which also
+// runs it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+namespace quantspec::cli {
+
+struct Subcommand {
+  CLI::App* app;
+  std::function<int()> run;  // after parsing, if it was chosen; returns the exit code
+};
+
+// Each in the file of its name.
+Subcommand add_bench(CLI::App& app);
+Subcommand add_eval(CLI::App& app);
+Subcommand add_prepare(CLI::App& app);
+Subcommand add_roofline(CLI::App& app);
+// All of them.
+std::vector<Subcommand> add_subcommands(CLI::App& app);
+
+CLI::App* add_command(CLI::App& app, const char* name, const char* what);
+// Adds --help as the last option, and the examples after all of them.
+void finish_command(CLI::App& command, const char* examples);
+
+// -m, --model; empty: resolve_model() finds one.
+void add_model(CLI::App& app, std::filesystem::path& model);
+void add_threads(CLI::App& app, int& num_threads);
+// What was typed, else $QUANTSPEC_MODEL, else the bundled model. Throws when there is none.
+std::filesystem::path resolve_model(const std::filesystem::path& typed);
+
+}  // namespace quantspec::cli

@@ -1,0 +1,288 @@
+// quantspec eval: its options. What they do is in eval_run.cc.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "apps/cli/command.h"
+#include "apps/cli/eval_args.h"
+#include "apps/cli/option_values.h"
+
+namespace quantspec::cli {
+
+namespace {
+
+using Texts = std::vector<std::string>;
+
+Texts split(const std::string& list) {
+  Texts parts;
+  for (std::size_t first = 0; first <= list.size();) {
+    const std::size_t comma = std::min(list.find(',', first), list.size());
+    parts.push_back(list.substr(first, comma - first));
+    first = comma + 1;
+  }
+  return parts;
+}
+
+// A part that begins with a digit belongs to the layers of the plan before: layer-skip:1,3-4.
+Texts split_plans(const std::string& list) {
+  Texts plans;
+  for (const std::string& part : split(list)) {
+    const bool layers = !part.empty() && part[0] >= '0' && part[0] <= '9';
+    if (layers && !plans.empty()) {
+      plans.back() += "," + part;
+    } else {
+      plans.push_back(part);
+    }
+  }
+  return plans;
+}
+
+// --- groups of options ---------------------------------------------------------------------------
+
+void add_model_options(CLI::App& app, EvalArgs& args) {
+  add_model(app, args.engine.model);
+  app.option_defaults()->group("Model");
+  add_value(app, "--draft-store", "FILE", "weights for drafts, from quantspec prepare",
+            [&args](const std::string& text) { args.engine.draft_store = text; });
+  add_int(app, "--page-size", "N", "tokens of a page of the cache: 32, 64, 128 or 256",
+          args.engine.page_size, 1);
+  add_choice<std::string>(app, "--backend", "NAME", "auto, cpu or reference (default: auto)",
+                          {{"auto", "auto"}, {"cpu", "cpu"}, {"reference", "reference"}},
+                          args.engine.backend);
+  add_threads(app, args.engine.num_threads);
+}
+
+void add_dataset(CLI::App& app, EvalArgs& args) {
+  app.option_defaults()->group("Text");
+  add_value(app, "-d,--dataset", "KIND:PATH",
+            "true text; KIND is text, pg19, wikitext, c4 or recall",
+            [&args](const std::string& text) { args.dataset = text; });
+  add_int(app, "--recall-distance", "N",
+          "recall: tokens back to the passage that is repeated\n(default: half of the prompt)",
+          args.recall_distance, 1);
+}
+
+void add_context(CLI::App& app, EvalArgs& args, int default_context, const char* what) {
+  args.contexts = {default_context};
+  add_int(app, "-c,--ctx", "N", fmt::format("{} (default: {})", what, default_context),
+          args.contexts[0], 2);
+}
+
+void add_tokens(CLI::App& app, EvalArgs& args, int default_tokens, const char* what) {
+  args.tokens = default_tokens;
+  add_int(app, "--tokens", "N", fmt::format("{} (default: {})", what, default_tokens), args.tokens,
+          1);
+}
+
+void add_prompts(CLI::App& app, EvalArgs& args, int default_prompts, const char* what) {
+  args.prompts = default_prompts;
+  add_int(app, "--prompts", "N", fmt::format("{} (default: {})", what, default_prompts),
+          args.prompts, 1);
+}
+
+void add_plans(CLI::App& app, EvalArgs& args, const std::string& default_plans) {
+  app.option_defaults()->group("Drafts");
+  args.plans = split(default_plans);
+  add_value(app, "--plan", "LIST",
+            fmt::format("what drafts read, with commas between; plan:FILE too\n(default: {})",
+                        default_plans.size() < 40 ? default_plans : "\n" + default_plans),
+            [&args](const std::string& text) { args.plans = split_plans(text); });
+  add_int(app, "--draft-budget", "N",
+          "tokens that sparse drafts read (default: a quarter of\nthe context)", args.budget, 1);
+}
+
+void add_round(CLI::App& app, EvalArgs& args) {
+  add_int(
+      app, "--round", "N",
+      "tokens of the target passes by whose attention sparse\ndrafts choose pages: draft length "
+      "+ 1 (default: 5)",
+      args.round, 1, DraftControl::kMaxDraftLen + 1);
+}
+
+template <typename Target>
+void add_bytes(CLI::App& app, const std::string& name, const char* help, Target& target) {
+  add_value(app, name, "N", help, [=, &target](const std::string& text) {
+    const auto value = parse_number<std::size_t>(text);
+    if (!value) throw UsageError(fmt::format("{} '{}': must be a whole number", name, text));
+    target = *value;
+  });
+}
+
+void add_draft_lens(CLI::App& app, EvalArgs& args) {
+  args.draft_lens = {1, 4, 8, std::nullopt};
+  add_value(app, "--draft-len", "LIST",
+            fmt::format("tokens to draft each round, 1 to {}, or auto\n(default: 1,4,8,auto)",
+                        DraftControl::kMaxDraftLen),
+            [&args](const std::string& text) {
+              args.draft_lens.clear();
+              for (const std::string& part : split(text)) {
+                const auto value = parse_number<int>(part);
+                const bool fits = value && *value >= 1 && *value <= DraftControl::kMaxDraftLen;
+                if (!fits && part != "auto") {
+                  throw UsageError(fmt::format(
+                      "--draft-len '{}': must be auto or from 1 to {}, with commas between", text,
+                      DraftControl::kMaxDraftLen));
+                }
+                args.draft_lens.push_back(value);
+              }
+            });
+}
+
+void add_output(CLI::App& app, EvalArgs& args, const char* examples) {
+  app.option_defaults()->group("Output");
+  add_choice<bool>(app, "-o,--output", "FORMAT", "md or json (default: md)",
+                   {{"md", false}, {"json", true}}, args.json);
+  app.add_flag("-q,--quiet", args.quiet, "no progress bars");
+  finish_command(app, examples);
+}
+
+// --- what can be measured ------------------------------------------------------------------------
+
+void add_windows(CLI::App& app, EvalArgs& args) {
+  add_context(app, args, 2048, "tokens of a window, BOS included");
+  add_int(app, "--stride", "N", "new tokens of each window (default: half of it)", args.stride, 1);
+  add_tokens(app, args, 8192, "tokens to score, or a few more");
+  add_prompts(app, args, 1, "documents they are taken from");
+}
+
+void add_perplexity(CLI::App& command, EvalArgs& args) {
+  add_dataset(command, args);
+  add_windows(command, args);
+  add_model_options(command, args);
+  add_output(command, args,
+             "Example:\n"
+             "  quantspec eval perplexity -d wikitext:wiki.test.raw --ctx 4096 --tokens 32768");
+}
+
+void add_axes(CLI::App& command, EvalArgs& args) {
+  add_dataset(command, args);
+  add_windows(command, args);
+  add_model_options(command, args);
+  add_output(command, args, "Example:\n  quantspec eval axes -d text:books/ --prompts 4");
+}
+
+void add_fidelity(CLI::App& command, EvalArgs& args) {
+  add_dataset(command, args);
+  args.contexts = {4096};
+  add_value(command, "-c,--ctx", "LIST", "tokens of the prompts, commas between (default: 4096)",
+            [&args](const std::string& text) {
+              args.contexts.clear();
+              for (const std::string& part : split(text)) {
+                const auto value = parse_number<int>(part);
+                if (!value || *value < 2) {
+                  throw UsageError(fmt::format(
+                      "--ctx '{}': must be whole numbers from 2 on, with commas between", text));
+                }
+                args.contexts.push_back(*value);
+              }
+            });
+  add_tokens(command, args, 512, "true tokens read after each prompt");
+  add_prompts(command, args, 2, "prompts of each length");
+  add_plans(command, args, "kv-only,quantspec+w8,quantspec+w4,streaming,snapkv");
+  add_round(command, args);
+  add_model_options(command, args);
+  add_output(command, args,
+             "Examples:\n"
+             "  quantspec eval fidelity -d text:books/ --ctx 4096,8192 --prompts 4\n"
+             "  quantspec eval fidelity -d recall:books/ --ctx 8192 --tokens 240");
+}
+
+void add_sensitivity(CLI::App& command, EvalArgs& args) {
+  add_dataset(command, args);
+  add_context(command, args, 4096, "tokens of the prompts");
+  add_tokens(command, args, 128, "true tokens read after each prompt");
+  add_prompts(command, args, 2, "prompts to measure on; verified on others");
+  add_plans(command, args, "quantspec+w4");
+  add_round(command, args);
+  add_bytes(command, "--bytes",
+            "bytes that a draft step of the chosen plan may read\n(default: as --plan does)",
+            args.draft_bytes);
+  add_bytes(command, "--target-bytes",
+            "bytes for fp16 copies of layers' KV, which the target\nthen reads (default: 0)",
+            args.target_bytes);
+  add_model_options(command, args);
+  command.option_defaults()->group("Output");
+  add_value(command, "--plan-file", "FILE", "where the chosen plan is written (default: plan.json)",
+            [&args](const std::string& text) { args.plan_file = text; });
+  add_output(command, args,
+             "Example:\n"
+             "  quantspec eval sensitivity -d text:books/ --ctx 8192 --plan-file layers.json\n"
+             "  quantspec bench -d text:books/ --ctx 8192 --plan quantspec,plan:layers.json");
+}
+
+void add_lossless(CLI::App& command, EvalArgs& args) {
+  add_dataset(command, args);
+  add_context(command, args, 2048, "tokens of the prompts");
+  add_tokens(command, args, 256, "tokens to generate after each prompt");
+  add_prompts(command, args, 2, "prompts");
+  add_plans(command, args, "quantspec+w4,auto");
+  add_draft_lens(command, args);
+  add_value(command, "--temp", "X", "temperature of coupled sampling (default: 0.8)",
+            [&args](const std::string& text) {
+              const auto value = parse_number<float>(text);
+              if (!value || *value <= 0 || *value > 100) {
+                throw UsageError(fmt::format("--temp '{}': must be above 0, 100 at most", text));
+              }
+              args.temperature = *value;
+            });
+  add_int(command, "-s,--seed", "N", "of coupled sampling (default: 0)", args.seed, 0);
+  add_model_options(command, args);
+  add_output(command, args,
+             "Example:\n"
+             "  quantspec eval lossless -d text:books/ --plan streaming --draft-len 1,8\n\n"
+             "Exit code: 1 if any generation differs from plain decoding.");
+}
+
+struct Measurement {
+  const char* name;
+  const char* what;
+  void (*add)(CLI::App&, EvalArgs&);
+  int (*run)(const EvalArgs&);
+};
+
+constexpr Measurement kMeasurements[] = {
+    {"perplexity", "Perplexity by precision of KV and weights.", add_perplexity, run_perplexity},
+    {"axes", "Perplexity of 4-bit KV by the axes of its groups.", add_axes, run_axes},
+    {"fidelity", "How far targets and drafts are from what they stand for.", add_fidelity,
+     run_fidelity},
+    {"sensitivity", "Which layers matter most; writes a plan file.", add_sensitivity,
+     run_sensitivity},
+    {"lossless", "Generates with and without speculation, and compares.", add_lossless,
+     run_lossless},
+};
+
+// What was asked for, with its arguments.
+struct Chosen {
+  EvalArgs args;
+  int (*run)(const EvalArgs&) = nullptr;
+};
+
+int run_chosen(const Chosen& chosen) {
+  if (chosen.run == nullptr) {
+    std::string names;
+    for (const Measurement& one : kMeasurements) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", one.name);
+    }
+    throw UsageError("eval needs to know what to measure: " + names);
+  }
+  if (chosen.args.dataset.empty()) throw UsageError("--dataset KIND:PATH is needed: the text");
+  return chosen.run(chosen.args);
+}
+
+}  // namespace
+
+Subcommand add_eval(CLI::App& app) {
+  CLI::App* command = add_command(app, "eval", "Measure fidelity on true text.");
+  const auto chosen = std::make_shared<Chosen>();
+  for (const Measurement& measurement : kMeasurements) {
+    const auto args = std::make_shared<EvalArgs>();
+    CLI::App* one = add_command(*command, measurement.name, measurement.what);
+    measurement.add(*one, *args);
+    one->callback([=, run = measurement.run] { *chosen = {*args, run}; });
+  }
+  finish_command(*command, "quantspec eval MEASUREMENT --help tells more.");
+  return {command, [chosen] { return run_chosen(*chosen); }};
+}
+
+}  // namespace quantspec::cli

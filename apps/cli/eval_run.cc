@@ -1,0 +1,216 @@
+// quantspec eval: texts and model to measurement to report.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+
+#include "apps/cli/command.h"
+#include "apps/cli/eval_args.h"
+#include "apps/cli/interrupt.h"
+#include "apps/cli/output.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/terminal.h"
+#include "base/error.h"
+#include "datasets/datasets.h"
+#include "eval/eval.h"
+
+namespace quantspec::cli {
+
+namespace {
+
+// What a measurement runs on. Texts come first: they are quick, and may be refused.
+class Setup {
+ public:
+  explicit Setup(const EvalArgs& args)
+      : args_(args),
+        model_(resolve_model(args.engine.model)),
+        dataset_(Dataset::load(args.dataset)),
+        tokenizer_(load_tokenizer(model_)),
+        progress_(!args.quiet && is_terminal(stderr)) {
+    spdlog::set_default_logger(spdlog::stderr_logger_mt("quantspec"));
+    spdlog::default_logger()->set_pattern("quantspec: %l: %v");
+    catch_interrupts();
+  }
+
+  // `count` prompts of `length` tokens with so many true ones after them.
+  std::vector<Prompt> prompts(int length, int count, int continuation) const {
+    auto prompts = dataset_.prompts(*tokenizer_, {.length = length,
+                                                  .count = count,
+                                                  .continuation = continuation,
+                                                  .recall_distance = args_.recall_distance});
+    for (const Prompt& prompt : prompts) {
+      if (std::ssize(prompt.continuation) >= continuation) continue;
+      fail(ErrorKind::kInvalidRequest,
+           "--dataset '{}': its prompts end in a question, and what truly follows is not known; "
+           "text, pg19, wikitext, c4 and recall work",
+           args_.dataset);
+    }
+    return prompts;
+  }
+
+  std::optional<TokenId> bos() const { return tokenizer_->bos(); }
+
+  // Throws for plans that do not exist, which is cheaper to know before the weights are loaded.
+  void require_plans(int prompt_tokens) const {
+    const ModelConfig config = load_config(model_);
+    const int page_size = kv_shape(config, args_.engine.page_size).page_size;
+    for (const std::string& spec : args_.plans) {
+      if (spec == "auto") continue;
+      make_plan(spec, {config.num_layers, page_size, prompt_tokens, args_.budget});
+    }
+  }
+
+  void load(int context) {
+    EngineOptions options = args_.engine;
+    options.model = model_;
+    options.ctx_size = context;
+    options.progress = progress_.callback();
+    engine_ = Engine::load(options);
+    progress_.clear();
+  }
+  Engine& engine() { return *engine_; }
+  EvalModel model() { return {engine_->model(), engine_->pool()}; }
+  std::vector<Plan> plans(int prompt_tokens) const {
+    std::vector<Plan> plans;
+    for (const std::string& spec : args_.plans) {
+      const auto named = engine_->plans(spec, prompt_tokens, args_.budget);
+      plans.insert(plans.end(), named.begin(), named.end());
+    }
+    return plans;
+  }
+
+  ProgressCallback progress() { return progress_.callback(); }
+
+  // Ends it.
+  void print(std::string_view measurement, const Report& report) {
+    progress_.clear();
+    const std::filesystem::path model = std::filesystem::weakly_canonical(model_);
+    const ReportRow meta = {
+        {"measurement", std::string(measurement)},
+        {"model", (model.has_filename() ? model : model.parent_path()).filename().string()},
+        {"dataset", args_.dataset},
+        {"context", fmt::format("{}", fmt::join(args_.contexts, ","))},
+        {"prompts", std::int64_t{args_.prompts}},
+        {"tokens", std::int64_t{args_.tokens}},
+        {"page_size", std::int64_t{engine_->pool().shape().page_size}},
+        {"backend", engine_->backend_description()},
+        {"version", std::string(QUANTSPEC_VERSION)}};
+    write_output(args_.json ? to_json(meta, report) : to_markdown(meta, report));
+  }
+
+ private:
+  const EvalArgs& args_;
+  std::filesystem::path model_;
+  Dataset dataset_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  Progress progress_;
+  std::unique_ptr<Engine> engine_;
+};
+
+int run_windows(const EvalArgs& args, std::string_view measurement,
+                std::vector<Variant> (*variants)(const Model& model)) {
+  const int context = args.contexts[0];
+  const int stride = args.stride > 0 ? args.stride : std::max(1, context / 2);
+  if (stride >= context) {
+    fail(ErrorKind::kInvalidRequest, "--stride {}: must be less than --ctx, {}", stride, context);
+  }
+  Setup setup(args);
+  // The first window of a document scores all but its first token, the others `stride`.
+  const int wanted = (args.tokens + args.prompts - 1) / args.prompts;
+  const int more = std::max(0, wanted - (context - 1));
+  const auto texts = setup.prompts(context, args.prompts, (more + stride - 1) / stride * stride);
+  setup.load(context);
+  const PerplexityOptions options{context, stride, setup.bos()};
+  const auto rows = eval_perplexity(setup.model(), texts, options, variants(setup.engine().model()),
+                                    setup.progress());
+  setup.print(measurement, report(rows));
+  return 0;
+}
+
+// Throws before the work whose result could not be written.
+void require_writable(const std::filesystem::path& file) {
+  const bool existed = std::filesystem::exists(file);
+  if (!std::ofstream(file, std::ios::app)) {
+    fail(ErrorKind::kInvalidRequest, "--plan-file {}: cannot be written", file.string());
+  }
+  if (!existed) std::filesystem::remove(file);
+}
+
+}  // namespace
+
+int run_perplexity(const EvalArgs& args) { return run_windows(args, "perplexity", kv_variants); }
+
+int run_axes(const EvalArgs& args) { return run_windows(args, "axes", axis_variants); }
+
+int run_fidelity(const EvalArgs& args) {
+  Setup setup(args);
+  std::vector<std::vector<Prompt>> prompts;
+  for (const int context : args.contexts) {
+    setup.require_plans(context);
+    prompts.push_back(setup.prompts(context, args.prompts, args.tokens + 1));
+  }
+  setup.load(*std::ranges::max_element(args.contexts) + args.tokens + 1);
+  std::vector<std::vector<Plan>> plans;
+  for (const int context : args.contexts) plans.push_back(setup.plans(context));
+  std::vector<FidelityRow> rows;
+  const auto add = [&](std::vector<FidelityRow> more) {
+    rows.insert(rows.end(), std::move_iterator(more.begin()), std::move_iterator(more.end()));
+  };
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    add(eval_target_fidelity(setup.model(), prompts[i], setup.progress()));
+    add(eval_draft_fidelity(setup.model(), prompts[i], plans[i], args.round, setup.progress()));
+  }
+  setup.print("fidelity", report(rows));
+  return 0;
+}
+
+int run_lossless(const EvalArgs& args) {
+  Setup setup(args);
+  const int context = args.contexts[0];
+  setup.require_plans(context);
+  const auto prompts = setup.prompts(context, args.prompts, 0);
+  setup.load(context + args.tokens);
+  LosslessOptions options;
+  options.predict = args.tokens;
+  options.temperature = args.temperature;
+  options.seed = args.seed;
+  options.draft_lens = args.draft_lens;
+  for (const std::string& spec : args.plans) {
+    options.drafters.push_back({spec, setup.engine().plans(spec, context, args.budget)});
+  }
+  const auto rows = eval_lossless(setup.model(), prompts, options, setup.progress());
+  setup.print("lossless", report(rows));
+  return std::ranges::any_of(
+      rows, [](const LosslessRow& row) { return row.first_difference.has_value(); });
+}
+
+int run_sensitivity(const EvalArgs& args) {
+  if (args.plans.size() != 1 || args.plans[0] == "auto") {
+    fail(ErrorKind::kInvalidRequest, "--plan: must be one plan, which is to be beaten");
+  }
+  require_writable(args.plan_file);
+  Setup setup(args);
+  const int context = args.contexts[0];
+  setup.require_plans(context);
+  // The first half is measured on, the second verified on.
+  const auto prompts = setup.prompts(context, 2 * args.prompts, args.tokens + 1);
+  setup.load(context + args.tokens + 1);
+  SensitivityOptions options;
+  options.base = setup.plans(context).front();
+  options.draft_bytes = args.draft_bytes;
+  options.target_bytes = args.target_bytes;
+  options.round = args.round;
+  SensitivityResult result =
+      eval_sensitivity(setup.model(), std::span(prompts).first(args.prompts),
+                       std::span(prompts).last(args.prompts), options, setup.progress());
+  result.chosen.name = args.plan_file.stem().string();
+  write_plan_file(result.chosen, args.plan_file);
+  setup.print("sensitivity", report(result));
+  return 0;
+}
+
+}  // namespace quantspec::cli

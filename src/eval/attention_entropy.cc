@@ -1,0 +1,90 @@
+#include "eval/attention_entropy.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "eval/forced_pass.h"
+
+namespace quantspec {
+
+namespace {
+
+class EntropyMeter {
+ public:
+  explicit EntropyMeter(const EvalModel& model)
+      : model_(model.model), pool_(model.pool), sums_(model.model.config().num_layers) {}
+
+  void read(const Prompt& prompt) {
+    const std::vector<TokenId> tokens = whole_text(prompt);
+    KvOptions options;  // a cache records masses when someone would choose by them
+    options.accesses = {{KvRead::kUpper, KvTokens::kByMass, pool_.shape().page_size}};
+    KvCache cache(model_.backend(), pool_, static_cast<int>(tokens.size()), options);
+    std::vector<float> logits(model_.config().vocab_size);
+    model_.prefill(prompt.tokens, cache, logits);
+    const int num_layers = model_.config().num_layers;
+    const Plan target = Plan::target(num_layers);
+    for (std::size_t i = prompt.tokens.size(); i + 1 < tokens.size(); ++i) {
+      cache.commit();
+      const SequenceInput input{{&tokens[i], 1}, &cache};
+      model_.forward({&input, 1}, target, logits);
+      for (int layer = 0; layer < num_layers; ++layer) {
+        add(sums_[layer], cache.view(layer, KvAccess::target()));
+      }
+    }
+  }
+
+  std::vector<LayerEntropy> means() const {
+    std::vector<LayerEntropy> means;
+    for (const Sum& sum : sums_) {
+      means.push_back(
+          {static_cast<int>(means.size()), sum.nats / sum.count, sum.relative / sum.count});
+    }
+    return means;
+  }
+
+ private:
+  struct Sum {
+    double nats = 0;
+    double relative = 0;
+    std::int64_t count = 0;
+  };
+
+  void add(Sum& sum, const KvView& view) const {
+    const std::size_t pages = view.pages.size();
+    if (pages == 0) return;
+    const int heads = model_.config().num_kv_heads;
+    const double group = static_cast<double>(model_.config().num_heads) / heads;
+    const auto term = [](double share) { return share > 0 ? -share * std::log(share) : 0.0; };
+    for (int head = 0; head < heads; ++head) {
+      double nats = 0, ring = 1;
+      for (std::size_t page = 0; page < pages; ++page) {
+        const double share = view.page_mass[head * pages + page] / group;
+        nats += term(share);
+        ring -= share;
+      }
+      nats += term(ring);
+      sum.nats += nats;
+      sum.relative += nats / std::log(pages + 1.0);
+      ++sum.count;
+    }
+  }
+
+  const Model& model_;
+  PagePool& pool_;
+  std::vector<Sum> sums_;  // [num_layers]
+};
+
+}  // namespace
+
+std::vector<LayerEntropy> attention_entropies(const EvalModel& model,
+                                              std::span<const Prompt> prompts,
+                                              const Model::Progress& progress) {
+  EntropyMeter meter(model);
+  for (std::size_t p = 0; p < prompts.size(); ++p) {
+    if (progress) progress(static_cast<double>(p) / prompts.size());
+    meter.read(prompts[p]);
+  }
+  return meter.means();
+}
+
+}  // namespace quantspec

@@ -1,0 +1,18 @@
+// How a layer's attention is spread. Private to eval/.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "eval/eval.h"
+
+namespace quantspec {
+
+// For every layer the entropy of the distribution that a kv head's queries, on average, give to the
+// pages one by one and to the ring as a whole: mean over kv heads and over the true tokens after
+// the prompts. REQUIRES: as eval_sensitivity.
+std::vector<LayerEntropy> attention_entropies(const EvalModel& model,
+                                              std::span<const Prompt> prompts,
+                                              const Model::Progress& progress);
+
+}  // namespace quantspec

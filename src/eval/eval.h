@@ -1,0 +1,205 @@
+// Fidelity, measured on true text: what the precision of KV and weights costs in perplexity and in
+// KL divergence, how often drafts would be accepted, which layers matter most, and the proof that
+// speculation changes nothing. docs/eval.md defines every number.
+//
+// Everything is deterministic but for the time it takes. Not thread-safe: one measurement at a time
+// on a model. Errors: kInvalidRequest, its message naming the flag of `quantspec eval`, before any
+// pass where possible. `progress` may throw to cancel. REQUIRES throughout: the model has the
+// weights that plans read (Model::reads).
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "datasets/datasets.h"
+#include "engine/engine.h"
+#include "eval/kv_codec.h"
+#include "eval/metrics.h"
+#include "eval/report.h"
+
+namespace quantspec {
+
+// What is measured: a model and the pages of its caches, which both outlive the measurement.
+struct EvalModel {
+  const Model& model;
+  PagePool& pool;
+};
+
+// How passes over given text read their context.
+struct Variant {
+  std::string name;
+  Plan plan;
+  KvStore store = KvStore::kHierarchical;
+  // REQUIRES: kFull. What becomes of positions when they are so old that a quantized cache would
+  // read them from pages.
+  std::optional<KvCodec> codec = {};
+};
+// fp16 KV, which the others are measured against; 8 and 4 bits of ours and of the paper's
+// quantizer; 8- and 4-bit weights over 8-bit KV, those of them that drafts can read (Table 2,
+// arXiv:2502.10424, and more).
+std::vector<Variant> kv_variants(const Model& model);
+// fp16 KV, then 4 bits by the paper's quantizer along every pair of axes (Table 5).
+std::vector<Variant> axis_variants(const Model& model);
+
+// Positions [first, last) of a text.
+struct Bucket {
+  int first;
+  int last;
+  ScoreSummary scores;
+};
+
+// --- perplexity ----------------------------------------------------------------------------------
+
+struct PerplexityOptions {
+  int context = 0;                  // tokens of a window, BOS included
+  int stride = 0;                   // tokens of it that are new; at most context - 1
+  std::optional<TokenId> bos = {};  // what every window begins with
+};
+
+struct PerplexityRow {
+  std::string variant;
+  int windows = 0;
+  ScoreSummary scores;  // against variants[0]
+  Mean delta_nll;       // nll less that of variants[0], nats per token
+  std::vector<Bucket> by_position;
+
+  double perplexity() const;
+};
+
+// Strided perplexity, as in Hugging Face's recipe: windows of `context` tokens, each `stride`
+// tokens further on in its text and read from an empty cache. In the first window of a text all
+// tokens but BOS are scored, in the others the last `stride`.
+std::vector<PerplexityRow> eval_perplexity(const EvalModel& model, std::span<const Prompt> texts,
+                                           const PerplexityOptions& options,
+                                           const std::vector<Variant>& variants,
+                                           const ProgressCallback& progress = {});
+
+// --- fidelity ------------------------------------------------------------------------------------
+
+struct FidelityRow {
+  std::string reading;    // a variant or a plan
+  std::string reference;  // what it is compared with
+  int context = 0;        // tokens of the prompts
+  int prompts = 0;
+  ScoreSummary scores;
+  std::vector<Bucket> by_position;  // tokens after the prompt
+};
+
+// Target passes with 8-bit KV, ours and the paper's, against fp16 KV.
+// REQUIRES, here and below: prompts have a continuation of two tokens or more; all but its last are
+// read, and each is followed by the next.
+std::vector<FidelityRow> eval_target_fidelity(const EvalModel& model,
+                                              std::span<const Prompt> prompts,
+                                              const ProgressCallback& progress = {});
+// The first draft step of each plan against its target, at temperature 1. round: tokens of the
+// target passes by whose attention sparse plans choose their pages (draft length + 1).
+std::vector<FidelityRow> eval_draft_fidelity(const EvalModel& model,
+                                             std::span<const Prompt> prompts,
+                                             const std::vector<Plan>& plans, int round,
+                                             const ProgressCallback& progress = {});
+
+// --- sensitivity ---------------------------------------------------------------------------------
+
+struct SensitivityOptions {
+  Plan base;                               // the uniform plan to be beaten
+  std::optional<std::size_t> draft_bytes;  // that a draft step may read; nullopt: as base does
+  std::size_t target_bytes = 0;            // that copies in full precision may take, for the target
+  int round = 5;                           // as eval_draft_fidelity's
+};
+
+// One layer's setting changed. `kl` and `acceptance` are those of the whole pass.
+struct SensitivityRow {
+  std::optional<int> layer;  // nullopt: the head
+  std::string from;          // "target", "draft" or "target vs fp16": what is changed
+  std::string change;        // what it is changed to
+  Mean kl;
+  Mean acceptance;
+  double kl_change = 0;
+  double acceptance_change = 0;
+  std::ptrdiff_t bytes_change = 0;  // read in a draft step; of a target: kept in memory
+};
+
+// How a layer's attention is spread, at the granularity of pages.
+struct LayerEntropy {
+  int layer;
+  double nats;      // mean over positions and kv heads of the entropy over pages and ring
+  double relative;  // of the greatest that is possible, log(pages + 1)
+};
+
+// A plan, what was predicted of it, and what was measured on prompts that did not choose it.
+struct PlanOutcome {
+  std::string name;
+  std::size_t draft_bytes = 0;
+  double predicted_kl = 0;
+  double predicted_acceptance = 0;
+  ScoreSummary measured;
+  ScoreSummary target;  // its target against fp16 KV
+};
+
+struct SensitivityResult {
+  std::vector<LayerEntropy> entropies;
+  std::vector<SensitivityRow> rows;
+  Plan chosen;
+  PlanOutcome base_outcome;
+  PlanOutcome chosen_outcome;
+};
+
+// Measures layer by layer on `prompts`, chooses a plan under the byte budgets, and compares it with
+// the base on `held_out`. REQUIRES: as eval_draft_fidelity, and all prompts of one length.
+SensitivityResult eval_sensitivity(const EvalModel& model, std::span<const Prompt> prompts,
+                                   std::span<const Prompt> held_out,
+                                   const SensitivityOptions& options,
+                                   const ProgressCallback& progress = {});
+
+// Bytes that one draft step reads after so many tokens: weights, and K and V with their scales.
+std::size_t draft_step_bytes(const Model& model, const KvShape& shape, const Plan& plan,
+                             int context);
+
+// --- lossless ------------------------------------------------------------------------------------
+
+// A drafter: the plans among which it chooses, under one name.
+struct Drafter {
+  std::string name;
+  std::vector<Plan> plans;
+};
+
+struct LosslessOptions {
+  int predict = 256;                           // tokens after each prompt
+  float temperature = 0.8f;                    // of coupled sampling
+  std::uint64_t seed = 0;                      // of coupled sampling
+  std::vector<Drafter> drafters;               // one or more
+  std::vector<std::optional<int>> draft_lens;  // one or more; nullopt: auto
+};
+
+struct LosslessRow {
+  std::string prompt;
+  std::string sampling;  // "greedy" or "coupled"
+  std::string drafter;
+  std::string draft_len;
+  int tokens = 0;
+  std::optional<int> first_difference;  // the token generated differently, from 0
+  double acceptance = 0;
+  double tokens_per_round = 0;
+};
+
+// Generates with and without speculation. Generation does not stop at EOS.
+std::vector<LosslessRow> eval_lossless(const EvalModel& model, std::span<const Prompt> prompts,
+                                       const LosslessOptions& options,
+                                       const ProgressCallback& progress = {});
+
+// The first index at which they differ, a missing token being a difference; nullopt: equal.
+std::optional<int> first_difference(std::span<const TokenId> one, std::span<const TokenId> other);
+
+// --- reports -------------------------------------------------------------------------------------
+
+Report report(std::span<const PerplexityRow> rows);
+Report report(std::span<const FidelityRow> rows);
+Report report(const SensitivityResult& result);
+Report report(std::span<const LosslessRow> rows);
+
+}  // namespace quantspec

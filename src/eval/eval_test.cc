@@ -1,0 +1,325 @@
+// The measurements on tiny models: against plain computations, and the fast backend against the
+// reference.
+#include "eval/eval.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "eval/forced_pass.h"
+#include "tests/model_support.h"
+
+namespace quantspec {
+namespace {
+
+using testing::LoadedModel;
+
+constexpr int kPageSize = 32;
+
+LoadedModel tiny(const std::string& backend) {
+  return LoadedModel(testing::testdata("models/llama-gqa3"), backend, 1, kPageSize);
+}
+
+EvalModel eval_model(LoadedModel& loaded) { return {loaded.model, loaded.pool}; }
+
+std::vector<TokenId> some_tokens(int count, int vocab, int salt = 0) {
+  std::vector<TokenId> tokens(count);
+  for (int i = 0; i < count; ++i) tokens[i] = (i * i + 7 * i + 3 + salt * (i % 5)) % vocab;
+  return tokens;
+}
+
+std::vector<Prompt> prompts(const LoadedModel& loaded, int count, int length, int continuation) {
+  std::vector<Prompt> result;
+  for (int i = 0; i < count; ++i) {
+    auto tokens = some_tokens(length + continuation, loaded.model.config().vocab_size, i);
+    result.push_back({"text " + std::to_string(i),
+                      {tokens.begin(), tokens.begin() + length},
+                      {tokens.begin() + length, tokens.end()}});
+  }
+  return result;
+}
+
+Variant simulated(int layers, KvRead read) {
+  return {"simulated", Plan::uniform("simulated", layers, WeightRead::kFull, {KvRead::kFull}),
+          KvStore::kFull, KvCodec{KvCodec::Quantizer::kOurs, read}};
+}
+
+TEST(Perplexity, OfFp16KvIsThatOfOneTokenAfterTheOther) {
+  LoadedModel loaded = tiny("reference");
+  const auto texts = prompts(loaded, 1, 90, 0);
+  auto variants = kv_variants(loaded.model);
+  variants.resize(1);
+  const auto rows = eval_perplexity(eval_model(loaded), texts, {90, 45, {}}, variants);
+  double nll = 0;
+  const std::span<const TokenId> tokens = texts[0].tokens;
+  for (std::size_t i = 1; i < tokens.size(); ++i) {
+    nll += Distribution(loaded.last_logits(tokens.first(i))).nll(tokens[i]);
+  }
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].windows, 1);
+  EXPECT_EQ(rows[0].scores.tokens, 89);
+  // Prefill adds up in another order than decoding.
+  EXPECT_NEAR(rows[0].scores.nll.value, nll / 89, 1e-5);
+  EXPECT_EQ(rows[0].scores.kl.value, 0);
+  EXPECT_EQ(rows[0].delta_nll.value, 0);
+  EXPECT_EQ(rows[0].by_position.size(), 1u);
+}
+
+TEST(Perplexity, WindowsScoreEveryTokenOnce) {
+  LoadedModel loaded = tiny("cpu");
+  std::vector<Prompt> texts = prompts(loaded, 2, 80, 60);
+  texts[0].tokens[0] = texts[1].tokens[0] = 1;
+  auto variants = kv_variants(loaded.model);
+  const auto rows = eval_perplexity(eval_model(loaded), texts, {80, 30, 1}, variants);
+  ASSERT_EQ(rows.size(), variants.size());
+  for (const PerplexityRow& row : rows) {
+    EXPECT_EQ(row.windows, 6);
+    EXPECT_EQ(row.scores.tokens, 2 * (79 + 30 + 30));
+    EXPECT_TRUE(std::isfinite(row.delta_nll.error));
+  }
+  EXPECT_LT(rows[1].scores.kl.value, rows[3].scores.kl.value);  // 8 bits, 4 bits
+  EXPECT_LT(rows[5].scores.kl.value, rows[6].scores.kl.value);  // 8- and 4-bit weights
+}
+
+TEST(Perplexity, RefusesAStrideThatIsNoStride) {
+  LoadedModel loaded = tiny("reference");
+  const auto texts = prompts(loaded, 1, 40, 0);
+  EXPECT_THROW(eval_perplexity(eval_model(loaded), texts, {40, 40, {}}, kv_variants(loaded.model)),
+               Error);
+}
+
+// What stands in for quantizers that the cache does not have is right for the one that it has.
+TEST(ForcedPass, TheSimulationOfOursIsTheCacheItself) {
+  LoadedModel loaded = tiny("reference");
+  const int layers = loaded.model.config().num_layers;
+  const auto tokens = some_tokens(170, loaded.model.config().vocab_size);
+  for (const KvRead read : {KvRead::kBoth, KvRead::kUpper}) {
+    const Variant paged{"paged", Plan::uniform("paged", layers, WeightRead::kFull, {read})};
+    for (const int prompt : {0, 100}) {
+      const auto scores = score_variants(eval_model(loaded), {paged, simulated(layers, read)},
+                                         tokens, prompt, prompt, {});
+      EXPECT_LT(summarize(std::span(scores).last(1)).kl.value, 1e-10);
+      EXPECT_EQ(summarize(std::span(scores).first(1)).kl.value, 0);
+    }
+  }
+}
+
+// The fast backend also rounds queries to 8 bits where it reads pages, and a full cache to fp16.
+TEST(ForcedPass, TheSimulationOfOursIsCloseOnTheFastBackend) {
+  LoadedModel loaded = tiny("cpu");
+  const int layers = loaded.model.config().num_layers;
+  const auto tokens = some_tokens(170, loaded.model.config().vocab_size);
+  std::vector<Variant> variants = kv_variants(loaded.model);
+  variants = {variants[0], variants[3], simulated(layers, KvRead::kUpper)};
+  const auto scores = score_variants(eval_model(loaded), variants, tokens, 0, 0, {});
+  const double paged = summarize(std::span(scores).subspan(1, 1)).kl.value;
+  const double simulation = summarize(std::span(scores).subspan(2, 1)).kl.value;
+  EXPECT_NEAR(simulation, paged, 0.05 * paged);
+}
+
+TEST(ForcedPass, TheTargetAsADraftAgreesWithItself) {
+  LoadedModel loaded = tiny("cpu");
+  const int layers = loaded.model.config().num_layers;
+  const auto tokens = some_tokens(200, loaded.model.config().vocab_size);
+  const Plan target = Plan::uniform("target", layers, WeightRead::kFull, {KvRead::kBoth});
+  Plan sparse =
+      Plan::uniform("sparse", layers, WeightRead::kFull, {KvRead::kBoth, KvTokens::kByMass, 64});
+  const auto scores =
+      score_drafts(eval_model(loaded), {target, Plan::draft(layers, WeightRead::kUpper), sparse},
+                   tokens, 130, 5, {});
+  ASSERT_EQ(scores.size(), 3u);
+  for (const Score& score : scores[0]) {
+    EXPECT_EQ(score.kl, 0);
+    EXPECT_TRUE(score.agrees);
+  }
+  EXPECT_EQ(scores[0].size(), 69u);
+  EXPECT_GT(summarize(std::span(scores).subspan(1, 1)).kl.value, 1e-4);
+  // Before the first round has been verified, there is no mass to choose by: all pages are read.
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(scores[2][i].kl, 0) << i;
+  EXPECT_GT(summarize(std::span(scores).subspan(2, 1)).kl.value, 0);
+}
+
+// A draft's score does not depend on the other drafts beside it.
+TEST(ForcedPass, DraftsLeaveNoTrace) {
+  LoadedModel loaded = tiny("cpu");
+  const int layers = loaded.model.config().num_layers;
+  const auto tokens = some_tokens(180, loaded.model.config().vocab_size);
+  const Plan w4 = Plan::draft(layers, WeightRead::kUpper),
+             w8 = Plan::draft(layers, WeightRead::kBoth);
+  const auto alone = score_drafts(eval_model(loaded), {w4}, tokens, 120, 3, {});
+  const auto after = score_drafts(eval_model(loaded), {w8, w4}, tokens, 120, 5, {});
+  for (std::size_t i = 0; i < alone[0].size(); ++i) {
+    EXPECT_EQ(alone[0][i].kl, after[1][i].kl) << i;
+    EXPECT_EQ(alone[0][i].overlap, after[1][i].overlap) << i;
+  }
+}
+
+TEST(Fidelity, OfTheFastBackendIsThatOfTheReference) {
+  std::vector<std::vector<FidelityRow>> rows;
+  for (const char* backend : {"reference", "cpu"}) {
+    LoadedModel loaded = tiny(backend);
+    const int layers = loaded.model.config().num_layers;
+    const auto texts = prompts(loaded, 2, 100, 41);
+    rows.push_back(eval_target_fidelity(eval_model(loaded), texts));
+    const auto drafts = eval_draft_fidelity(
+        eval_model(loaded), texts,
+        {Plan::draft(layers, WeightRead::kFull), Plan::draft(layers, WeightRead::kUpper)}, 5);
+    rows.back().insert(rows.back().end(), drafts.begin(), drafts.end());
+  }
+  ASSERT_EQ(rows[0].size(), 4u);
+  for (std::size_t i = 0; i < rows[0].size(); ++i) {
+    const ScoreSummary &exact = rows[0][i].scores, &fast = rows[1][i].scores;
+    EXPECT_EQ(rows[0][i].reading, rows[1][i].reading);
+    EXPECT_EQ(fast.tokens, 80);
+    EXPECT_EQ(rows[1][i].by_position.size(), 4u);
+    // Random weights make steep distributions: KL of 1e-4 where trained ones have 1e-5.
+    EXPECT_NEAR(fast.nll.value, exact.nll.value, 0.05) << rows[0][i].reading;
+    EXPECT_NEAR(fast.acceptance.value, exact.acceptance.value, 5e-3) << rows[0][i].reading;
+    EXPECT_NEAR(fast.kl.value, exact.kl.value, 2e-5 + 0.2 * exact.kl.value) << rows[0][i].reading;
+  }
+  EXPECT_LT(rows[1][0].scores.kl.value, 3e-4);
+  EXPECT_GT(rows[1][0].scores.acceptance.value, rows[1][2].scores.acceptance.value);
+  EXPECT_GT(rows[1][2].scores.acceptance.value, rows[1][3].scores.acceptance.value);
+}
+
+TEST(Fidelity, PlansOfOtherTargetsAreMeasuredApart) {
+  LoadedModel loaded = tiny("cpu");
+  const int layers = loaded.model.config().num_layers;
+  const auto texts = prompts(loaded, 1, 100, 11);
+  Plan other = Plan::draft(layers, WeightRead::kBoth);
+  other.target_full_layers = {0};
+  other.layers[0].kv = {KvRead::kFull};
+  const auto rows = eval_draft_fidelity(eval_model(loaded), texts,
+                                        {Plan::draft(layers, WeightRead::kBoth), other}, 5);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_NE(rows[0].scores.kl.value, rows[1].scores.kl.value);
+}
+
+TEST(Lossless, FindsTheFirstDifference) {
+  const std::vector<TokenId> one = {1, 2, 3}, other = {1, 2, 4}, shorter = {1, 2};
+  EXPECT_EQ(first_difference(one, one), std::nullopt);
+  EXPECT_EQ(first_difference(one, other), 2);
+  EXPECT_EQ(first_difference(one, shorter), 2);
+  EXPECT_EQ(first_difference(shorter, one), 2);
+}
+
+TEST(Lossless, SpeculationChangesNothing) {
+  LoadedModel loaded = tiny("cpu");
+  const int layers = loaded.model.config().num_layers;
+  const auto texts = prompts(loaded, 2, 70, 0);
+  LosslessOptions options;
+  options.predict = 80;
+  options.drafters = {{"w4", {Plan::draft(layers, WeightRead::kUpper)}},
+                      {"sparse",
+                       {Plan::uniform("sparse", layers, WeightRead::kBoth,
+                                      {KvRead::kUpper, KvTokens::kByMass, 32})}}};
+  options.draft_lens = {2, std::nullopt};
+  const auto rows = eval_lossless(eval_model(loaded), texts, options);
+  ASSERT_EQ(rows.size(), 2u * 2 * 2 * 2);
+  for (const LosslessRow& row : rows) {
+    EXPECT_EQ(row.first_difference, std::nullopt) << row.sampling << " " << row.drafter;
+    EXPECT_EQ(row.tokens, 80);
+  }
+  EXPECT_GT(rows[0].tokens_per_round, 1);
+}
+
+TEST(Sensitivity, WritesAPlanThatFitsTheBytesOfTheUniformOne) {
+  LoadedModel loaded = tiny("cpu");
+  const ModelConfig& config = loaded.model.config();
+  const auto texts = prompts(loaded, 2, 160, 13);
+  SensitivityOptions options;
+  options.base = Plan::draft(config.num_layers, WeightRead::kUpper);
+  const std::size_t layer_bytes = loaded.pool.shape().fp16_token_bytes() / config.num_layers * 160;
+  options.target_bytes = layer_bytes;
+  const SensitivityResult result = eval_sensitivity(eval_model(loaded), std::span(texts).first(1),
+                                                    std::span(texts).last(1), options);
+  EXPECT_EQ(std::ssize(result.entropies), config.num_layers);
+  for (const LayerEntropy& layer : result.entropies) {
+    EXPECT_GT(layer.nats, 0);
+    EXPECT_LE(layer.relative, 1);
+  }
+  EXPECT_LE(result.chosen_outcome.draft_bytes, result.base_outcome.draft_bytes);
+  EXPECT_LE(result.chosen_outcome.predicted_kl, result.base_outcome.predicted_kl);
+  EXPECT_EQ(result.chosen.target_full_layers.size(), 1u);
+  EXPECT_LT(result.chosen_outcome.target.kl.value, result.base_outcome.target.kl.value);
+
+  const std::filesystem::path file = ::testing::TempDir() + "/eval_test_plan.json";
+  write_plan_file(result.chosen, file);
+  const Plan read = read_plan_file(file, {config.num_layers, kPageSize, 160, 0});
+  EXPECT_EQ(read, result.chosen);
+  std::filesystem::remove(file);
+}
+
+// A store from `quantspec prepare` may have 4-bit planes alone.
+TEST(Sensitivity, TriesOnlyWeightsThatAreThere) {
+  LoadedModel loaded(testing::testdata("models/llama-gqa3"), "cpu", 1, kPageSize,
+                     WeightRead::kUpper);
+  for (const Variant& variant : kv_variants(loaded.model)) {
+    EXPECT_NE(variant.plan.layers[0].weights, WeightRead::kBoth) << variant.name;
+  }
+  const auto texts = prompts(loaded, 2, 100, 5);
+  SensitivityOptions options;
+  options.base = Plan::draft(loaded.model.config().num_layers, WeightRead::kUpper);
+  const SensitivityResult result = eval_sensitivity(eval_model(loaded), std::span(texts).first(1),
+                                                    std::span(texts).last(1), options);
+  EXPECT_TRUE(loaded.model.reads(result.chosen));
+}
+
+TEST(Sensitivity, RefusesBudgetsThatNothingFits) {
+  LoadedModel loaded = tiny("cpu");
+  const auto texts = prompts(loaded, 2, 100, 5);
+  SensitivityOptions options;
+  options.base = Plan::draft(loaded.model.config().num_layers, WeightRead::kUpper);
+  const auto run = [&] {
+    eval_sensitivity(eval_model(loaded), std::span(texts).first(1), std::span(texts).last(1),
+                     options);
+  };
+  options.draft_bytes = 1000;
+  EXPECT_THROW(run(), Error);
+  options.draft_bytes.reset();
+  options.target_bytes = 1;
+  EXPECT_THROW(run(), Error);
+}
+
+TEST(PlanBytes, CountWhatEachSettingReads) {
+  LoadedModel loaded = tiny("reference");
+  const KvShape& shape = loaded.pool.shape();
+  const int layers = loaded.model.config().num_layers;
+  const auto bytes = [&](const KvAccess& kv) {
+    return draft_step_bytes(loaded.model, shape, Plan::uniform("", layers, WeightRead::kFull, kv),
+                            160);
+  };
+  // 160 tokens: B = 128, four pages and 32 tokens in the ring.
+  const std::size_t ring_only = bytes({KvRead::kUpper, KvTokens::kNone});
+  EXPECT_EQ(bytes({KvRead::kUpper}) - ring_only, 4 * shape.units() * shape.upper_unit_bytes());
+  EXPECT_EQ(bytes({KvRead::kBoth}) - bytes({KvRead::kUpper}),
+            4 * shape.units() * shape.lower_unit_bytes());
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByMass, 64}) - ring_only,
+            2 * shape.units() * shape.upper_unit_bytes());
+  EXPECT_EQ(bytes({KvRead::kFull}) - ring_only, 128 * shape.fp16_token_bytes());
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kStreaming, 100}) - ring_only,
+            (100 - 32) * shape.fp16_token_bytes());
+}
+
+TEST(Reports, AreMarkdownAndJsonOfTheSameRows) {
+  LosslessRow row{"text | 1", "greedy", "w4", "auto", 80, std::nullopt, 0.5, 2.5};
+  LosslessRow other = row;
+  other.first_difference = 7;
+  const std::vector<LosslessRow> rows = {row, other};
+  const ReportRow meta = {{"measurement", std::string("lossless")}, {"tokens", std::int64_t{80}}};
+  const auto json = nlohmann::json::parse(to_json(meta, report(rows)));
+  EXPECT_EQ(json["meta"]["tokens"], 80);
+  ASSERT_EQ(json["rows"].size(), 2u);
+  EXPECT_EQ(json["rows"][0]["kind"], "lossless");
+  EXPECT_TRUE(json["rows"][0]["first_difference"].is_null());
+  EXPECT_EQ(json["rows"][1]["first_difference"], 7);
+  const std::string markdown = to_markdown(meta, report(rows));
+  EXPECT_NE(markdown.find("| first_difference |"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("text \\| 1"), std::string::npos) << markdown;
+}
+
+}  // namespace
+}  // namespace quantspec

@@ -1,0 +1,259 @@
+#include "eval/forced_pass.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quantspec {
+
+namespace {
+
+// Rows of one forced pass: few enough that distributions over a large vocabulary stay small.
+constexpr int kMaxRows = 32;
+
+KvOptions options_for(const Variant& variant) {
+  KvOptions options = kv_options({variant.plan});
+  options.store = variant.store;
+  return options;
+}
+
+}  // namespace
+
+std::vector<TokenId> whole_text(const Prompt& prompt) {
+  check(prompt.continuation.size() >= 2, "a prompt has a true continuation");
+  std::vector<TokenId> tokens = prompt.tokens;
+  tokens.insert(tokens.end(), prompt.continuation.begin(), prompt.continuation.end());
+  return tokens;
+}
+
+ForcedPass::ForcedPass(const EvalModel& model, int capacity, const Variant& variant)
+    : model_(model.model),
+      variant_(variant),
+      cache_(model.model.backend(), model.pool, capacity, options_for(variant)) {
+  check(!variant.codec || variant.store == KvStore::kFull, "a codec simulates on a full cache");
+}
+
+ForcedPass::ForcedPass(const ForcedPass& other, const Variant& variant)
+    : model_(other.model_), variant_(variant), cache_(other.cache_.fork({})) {
+  check(other.shares_prompt(variant), "only equal caches share a prompt");
+}
+
+bool ForcedPass::shares_prompt(const Variant& variant) const {
+  return coded_ == 0 && variant.store == variant_.store &&
+         variant.plan.target_full_layers == variant_.plan.target_full_layers &&
+         kv_options({variant.plan}).accesses.empty();
+}
+
+void ForcedPass::prefill(std::span<const TokenId> tokens, const Model::Progress& progress) {
+  std::vector<float> logits(model_.config().vocab_size);
+  model_.prefill(tokens, cache_, logits, progress);
+}
+
+int ForcedPass::max_rows() const {
+  const int page_size = cache_.shape().page_size;
+  return std::min(
+      {page_size - cache_.length() % page_size, kMaxRows, cache_.capacity() - cache_.length()});
+}
+
+void ForcedPass::forward(std::span<const TokenId> tokens, std::span<float> logits) {
+  cache_.commit();
+  if (variant_.codec) quantize_what_left_the_ring();
+  const SequenceInput input{tokens, &cache_};
+  model_.forward({&input, 1}, variant_.plan, logits);
+}
+
+void ForcedPass::quantize_what_left_the_ring() {
+  const KvShape& shape = cache_.shape();
+  const int end = first_full_position(cache_.length(), shape.page_size);
+  for (; coded_ < end; coded_ += shape.page_size) {
+    for (int layer = 0; layer < shape.num_layers; ++layer) quantize_page(layer, coded_);
+  }
+}
+
+void ForcedPass::quantize_page(int layer, int first_position) {
+  const KvShape& shape = cache_.shape();
+  const FullKv kv = cache_.view(layer, variant_.plan.layers[layer].kv).full;
+  const std::size_t dim = shape.head_dim;
+  std::vector<float> keys(shape.page_size * dim), values(shape.page_size * dim);
+  for (int head = 0; head < shape.num_kv_heads; ++head) {
+    for (int i = 0; i < shape.page_size; ++i) {
+      model_.backend().read_full_kv(shape, kv, head, first_position + i, &keys[i * dim],
+                                    &values[i * dim]);
+    }
+    quantize_and_read(*variant_.codec, shape, keys.data(), values.data());
+    for (int i = 0; i < shape.page_size; ++i) {
+      model_.backend().write_full_kv(shape, kv, head, first_position + i, &keys[i * dim],
+                                     &values[i * dim]);
+    }
+  }
+}
+
+// --- variants against the first ------------------------------------------------------------------
+
+namespace {
+
+// A pass for every variant, after the prompt.
+std::vector<std::unique_ptr<ForcedPass>> open_passes(const EvalModel& model,
+                                                     const std::vector<Variant>& variants,
+                                                     std::span<const TokenId> tokens, int prompt,
+                                                     const Model::Progress& progress) {
+  std::vector<std::unique_ptr<ForcedPass>> passes;
+  for (const Variant& variant : variants) {
+    check(model.model.reads(variant.plan), "the weights that a variant reads are there");
+    const auto like = std::ranges::find_if(
+        passes, [&](const auto& pass) { return prompt > 0 && pass->shares_prompt(variant); });
+    if (like != passes.end()) {
+      passes.push_back(std::make_unique<ForcedPass>(**like, variant));
+      continue;
+    }
+    const int capacity = static_cast<int>(tokens.size());
+    passes.push_back(std::make_unique<ForcedPass>(model, capacity, variant));
+    if (prompt > 0) passes.back()->prefill(tokens.first(prompt), progress);
+  }
+  return passes;
+}
+
+}  // namespace
+
+std::vector<std::vector<Score>> score_variants(const EvalModel& model,
+                                               const std::vector<Variant>& variants,
+                                               std::span<const TokenId> tokens, int prompt,
+                                               int first_scored, const Model::Progress& progress) {
+  const int end = static_cast<int>(tokens.size()) - 1;
+  check(prompt <= first_scored && first_scored < end, "there are tokens to score");
+  // The prompt counts for as much as a few tokens: prefill is fast.
+  const auto passes = open_passes(model, variants, tokens, prompt, [&](double) {
+    if (progress) progress(0);
+  });
+  const std::size_t vocab = model.model.config().vocab_size;
+  std::vector<float> logits(kMaxRows * vocab);
+  std::vector<Distribution> reference(kMaxRows);
+  Distribution other;
+  std::vector<std::vector<Score>> scores(variants.size());
+  for (int position = prompt; position < end;) {
+    const int rows = std::min(passes[0]->max_rows(), end - position);
+    for (std::size_t v = 0; v < variants.size(); ++v) {
+      passes[v]->forward(tokens.subspan(position, rows), std::span(logits).first(rows * vocab));
+      for (int row = std::max(0, first_scored - position); row < rows; ++row) {
+        Distribution& at = v == 0 ? reference[row] : other;
+        at.assign(std::span(logits).subspan(row * vocab, vocab));
+        scores[v].push_back(compare(reference[row], at, tokens[position + row + 1]));
+      }
+    }
+    position += rows;
+    if (progress) progress(static_cast<double>(position - prompt) / (end - prompt));
+  }
+  return scores;
+}
+
+// --- drafts against the target -------------------------------------------------------------------
+
+namespace {
+
+Plan without_mass(Plan target) {
+  for (LayerPlan& layer : target.layers) layer.kv.record_mass = false;
+  return target;
+}
+
+bool chooses_by_mass(const Plan& plan) {
+  return std::ranges::any_of(
+      plan.layers, [](const LayerPlan& layer) { return layer.kv.tokens == KvTokens::kByMass; });
+}
+
+// One sequence on which plans draft one token at a time.
+class DraftTrial {
+ public:
+  DraftTrial(const EvalModel& model, const std::vector<Plan>& plans,
+             std::span<const TokenId> tokens, int round)
+      : model_(model.model),
+        plans_(plans),
+        tokens_(tokens),
+        cache_(model.model.backend(), model.pool, static_cast<int>(tokens.size()),
+               kv_options(plans)),
+        target_(Plan::target(model.model.config().num_layers, plans.front().target_full_layers)),
+        silent_target_(without_mass(target_)),
+        round_(round),
+        records_mass_(std::ranges::any_of(plans, chooses_by_mass)),
+        logits_(static_cast<std::size_t>(round) * model.model.config().vocab_size) {
+    for (const Plan& plan : plans)
+      check(model_.reads(plan), "the weights that drafts read are there");
+  }
+
+  void prefill(int prompt, const Model::Progress& progress) {
+    model_.prefill(tokens_.first(prompt), cache_, row(1), progress);
+  }
+
+  // The next tokens, at most a round of them and at most `limit`, each drafted after by every plan.
+  int step(int limit, std::vector<std::vector<Score>>& scores) {
+    cache_.commit();
+    const int begin = cache_.length();
+    const int rows = std::min({round_, cache_.max_extend(), limit});
+    for (int position = begin; position < begin + rows; ++position) {
+      score(position, scores);
+    }
+    if (records_mass_) {  // as the verification of a round would
+      cache_.truncate(begin);
+      forward(begin, rows, target_);
+    }
+    return rows;
+  }
+
+ private:
+  std::span<float> row(int rows) {
+    return std::span(logits_).first(static_cast<std::size_t>(rows) * model_.config().vocab_size);
+  }
+
+  void forward(int position, int rows, const Plan& plan) {
+    const SequenceInput input{tokens_.subspan(position, rows), &cache_};
+    model_.forward({&input, 1}, plan, row(rows));
+  }
+
+  void score(int position, std::vector<std::vector<Score>>& scores) {
+    drafts_.resize(plans_.size());
+    for (std::size_t i = 0; i < plans_.size(); ++i) {
+      forward(position, 1, plans_[i]);
+      cache_.truncate(position);
+      drafts_[i].assign(row(1));
+    }
+    forward(position, 1, silent_target_);
+    reference_.assign(row(1));
+    for (std::size_t i = 0; i < plans_.size(); ++i) {
+      scores[i].push_back(compare(reference_, drafts_[i], tokens_[position + 1]));
+    }
+  }
+
+  const Model& model_;
+  const std::vector<Plan>& plans_;
+  std::span<const TokenId> tokens_;
+  KvCache cache_;
+  Plan target_;
+  Plan silent_target_;
+  int round_;
+  bool records_mass_;
+  std::vector<float> logits_;
+  Distribution reference_;
+  std::vector<Distribution> drafts_;
+};
+
+}  // namespace
+
+std::vector<std::vector<Score>> score_drafts(const EvalModel& model, const std::vector<Plan>& plans,
+                                             std::span<const TokenId> tokens, int prompt, int round,
+                                             const Model::Progress& progress) {
+  check(!plans.empty() && round >= 1, "there are plans and a round");
+  const int end = static_cast<int>(tokens.size()) - 1;
+  check(prompt >= 1 && prompt < end, "there are tokens to draft after");
+  DraftTrial trial(model, plans, tokens, round);
+  trial.prefill(prompt, [&](double) {
+    if (progress) progress(0);
+  });
+  std::vector<std::vector<Score>> scores(plans.size());
+  for (int position = prompt; position < end;) {
+    position += trial.step(end - position, scores);
+    if (progress) progress(static_cast<double>(position - prompt) / (end - prompt));
+  }
+  return scores;
+}
+
+}  // namespace quantspec

@@ -5,6 +5,8 @@ PREFIX ?= /usr/local
 CMAKE_FLAGS ?=
 DEMO_FLAGS ?= -n 256 -s 1
 DEPS ?= build
+RESULTS_FLAGS ?=
+PYTHON ?= /usr/bin/python3
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
 # One folder for both kinds of build: the tests are added to it or left out, and the library is
@@ -12,12 +14,12 @@ JOBS := $(shell nproc 2>/dev/null || echo 2)
 configure = cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release \
   $(CMAKE_FLAGS) -DQUANTSPEC_TESTS=
 
-.PHONY: help deps build demo build-tests test format clean install
+.PHONY: help deps build demo build-tests test results format clean install
 
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-deps: ## install the Debian packages that are missing (DEPS=build|test|ci)
+deps: ## install the Debian packages that are missing (DEPS=build|test|ci|plots)
 	@tools/install_deps.sh $(DEPS)
 
 build: deps ## build the program: build/quantspec
@@ -34,6 +36,11 @@ build-tests: ## build the program and its tests
 
 test: build-tests ## build and run every test
 	@ctest --test-dir $(BUILD) -j2 --output-on-failure
+
+# PYTHON: Debian's matplotlib is for Debian's Python, which need not be the first in the path.
+results: build ## measure, draw and write docs/results.md; some ten minutes
+	@tools/install_deps.sh plots
+	@$(PYTHON) tools/make_results.py --quantspec $(BUILD)/quantspec $(RESULTS_FLAGS)
 
 format: ## format the C++ sources in place
 	@tools/check_format.sh --fix

@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""Tests of tools/plot_results.py and tools/make_results.py on the small reports of
+testdata/results. Usage: plot_results_test.py TablesTest|FiguresTest
+
+FiguresTest needs matplotlib, and without it exits with 77: skipped.
+"""
+
+import copy
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORTS = ROOT / "tests" / "testdata" / "results"
+PLOT = ROOT / "tools" / "plot_results.py"
+SKIPPED = 77
+sys.path.insert(0, str(ROOT / "tools"))
+
+import make_results  # noqa: E402
+from plots import reports, tables  # noqa: E402
+
+
+def load(name):
+    return reports.load(REPORTS / f"{name}.json")
+
+
+class TablesTest(unittest.TestCase):
+    def test_reports_are_told_apart(self):
+        kinds = {path.stem: reports.load(path).kind for path in REPORTS.glob("*.json")}
+        self.assertEqual(
+            kinds, {
+                "bench": "bench",
+                "draft-length": "bench",
+                "budget": "bench",
+                "perplexity": "perplexity",
+                "axes": "axes",
+                "fidelity": "fidelity",
+                "sensitivity": "sensitivity",
+                "lossless": "lossless",
+                "roofline": "roofline"
+            })
+
+    def test_what_is_no_report_is_refused_in_one_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for text, message in (("{", "not JSON"), ("[]", "not a report"), ('{"meta": {}}',
+                                                                              "not a report"),
+                                  ('{"meta": {}, "rows": [{"plan": 1}]}', "not a report")):
+                file = Path(folder) / "file.json"
+                file.write_text(text)
+                with self.assertRaisesRegex(reports.Unusable, f"^{file}: .*{message}[^\n]*$"):
+                    reports.load(file)
+            with self.assertRaisesRegex(reports.Unusable, "cannot be read"):
+                reports.load(Path(folder) / "none.json")
+
+    def test_speed_has_the_rows_of_the_report(self):
+        report = load("bench")
+        text = tables.speed([report])
+        row = next(row for row in report.rows
+                   if (row["plan"], row["context"], row["temperature"]) == ("kv-only", 8192, 1))
+        self.assertIn(
+            f"| kv-only | 8k | auto, {row['draft_len_mean']:.1f} | {row['acceptance_rate']:.3f} | "
+            f"{row['tokens_per_round']:.2f} | {row['peak_bytes'] / 1e6:.0f} | "
+            f"{row['decode_tokens_per_second']:.0f} | {row['speedup_fp16']:.2f} "
+            f"({row['speedup_fp16_min']:.2f}-{row['speedup_fp16_max']:.2f}) | ", text)
+        self.assertIn("temperature 1; 1 prompt × 2 repeats of 96 tokens", text)
+        self.assertIn(", greedy;", text)
+        self.assertEqual(
+            sum(
+                line.startswith("| plain-fp16 | 2k | - | - | 1.00 |")
+                for line in text.splitlines()), 2)
+        lines = [line for line in text.splitlines() if line.startswith("|")]
+        self.assertEqual(len(lines), len(report.rows) + 2 * len(report.temperatures()))
+        self.assertEqual({line.count("|") for line in lines}, {10})
+
+    def test_axes_have_keys_in_columns(self):
+        report = load("axes")
+        found = {row["variant"]: f"{row['perplexity']:.3f}" for row in report.rows}
+        self.assertIn(
+            f"| values token-wise | {found['keys token-wise, values token-wise']} | "
+            f"{found['keys channel-wise, values token-wise']} |", tables.axes([report]))
+
+    def test_texts_stand_side_by_side_in_perplexity(self):
+        other = load("perplexity")
+        other.meta["dataset"] = "wikitext:/somewhere/test.txt"
+        text = tables.perplexity([load("perplexity"), other])
+        self.assertIn("perplexity, wikitext:test, 4096", text)
+        self.assertNotIn("somewhere", text)
+        self.assertEqual({line.count("|") for line in text.splitlines()}, {10})
+
+    def test_a_difference_in_lossless_is_counted(self):
+        report = load("lossless")
+        self.assertRegex(tables.lossless([report]),
+                         r"\| auto \| greedy \| 1 auto \| 2 \| 128 \| 0 \|")
+        next(row for row in report.rows
+             if (row["plan"], row["sampling"]) == ("auto", "greedy"))["first_difference"] = 3
+        self.assertRegex(tables.lossless([report]),
+                         r"\| auto \| greedy \| 1 auto \| 2 \| 128 \| 1 \|")
+
+    def test_the_other_tables_have_all_rows(self):
+        for name, write, rows in (("draft-length", tables.draft_lengths, 6),
+                                  ("budget", tables.budgets, 7), ("fidelity", tables.fidelity, 7),
+                                  ("roofline", tables.roofline, 16)):
+            lines = [
+                line for line in write([load(name)]).splitlines()
+                if line.startswith("|") and "--:" not in line
+            ]
+            titles = 2 if name == "roofline" else 1
+            self.assertEqual(len(lines), rows + titles, name)
+        self.assertIn("| head | - | - |", tables.sensitivity([load("sensitivity")]))
+
+    def test_the_best_row_is_of_the_default_budget_and_length(self):
+        row = {"context": 8192, "draft_budget": 2048, "draft_len": "auto", "speedup_fp16": 1}
+        others = [
+            row | {
+                "draft_budget": 512,
+                "speedup_fp16": 9
+            }, row | {
+                "draft_len": 4,
+                "speedup_fp16": 9
+            }
+        ]
+        self.assertIs(reports.best([*others, row]), row)
+        fixed = [row | {"draft_len": n, "speedup_fp16": n % 3} for n in (1, 2, 3)]
+        self.assertEqual(reports.best(fixed)["draft_len"], 2)
+
+    def test_of_a_method_the_fastest_weights_lead(self):
+        report = copy.deepcopy(load("bench"))
+        slow = next(row for row in report.rows
+                    if row["plan"] == "snapkv" and row["context"] == 8192)
+        report.rows.append(slow | {"plan": "snapkv+w4", "speedup_fp16": slow["speedup_fp16"] + 1})
+        self.assertIn("snapkv+w4", reports.leaders(report, 1))
+        self.assertNotIn("snapkv", reports.leaders(report, 1))
+
+    def test_only_what_stands_between_marks_is_written(self):
+        page = "# Results\n\nBefore.\n<!-- results:a -->\nold\n<!-- /results:a -->\nAfter.\n"
+        filled = make_results.fill(page, "a", "A", "new\n")
+        self.assertEqual(filled, page.replace("old", "new"))
+        longer = make_results.fill(filled, "b", "B title", r"more \1" + "\n")
+        self.assertEqual(
+            longer, filled + "\n## B title\n\n<!-- results:b -->\nmore \\1\n<!-- /results:b -->\n")
+        self.assertEqual(make_results.fill(longer, "b", "B title", r"more \1" + "\n"), longer)
+
+    def test_sections_and_runs_have_names_of_their_own(self):
+        sections = (make_results.roofline_sections() + make_results.bundled_sections() +
+                    make_results.book_sections(wikitext=True))
+        names = [section.name for section in sections]
+        runs = [run.name for section in sections for run in section.runs]
+        self.assertEqual(len(set(names)), len(names))
+        self.assertEqual(len(set(runs)), len(runs))
+
+    def test_a_section_tells_command_commit_hardware_and_date(self):
+        report = load("bench")
+        report.run.update(commands=["quantspec bench -d text:BOOKS"], commit="abc1234",
+                          date="2026-11-20", hardware="A processor, 2 cores")
+        section = next(section for section in make_results.bundled_sections()
+                       if section.name == "bundled-speed")
+        text = make_results.section_text(section, [report], {"img/a.svg": "A picture."})
+        self.assertTrue(
+            text.startswith("    quantspec bench -d text:BOOKS\n\nCommit abc1234, A processor, "
+                            "2 cores, 2026-11-20.\n\n"))
+        self.assertIn('<img src="img/a.svg" width="49%" alt="A picture.">', text)
+
+
+class FiguresTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = Path(folder.name)
+
+    def drawn(self, *names, **options):
+        from plot_results import plot
+        paths, missing = plot([load(name) for name in names], self.folder, **options)
+        return {path.stem for path in paths}, missing
+
+    def test_every_figure_is_drawn_and_small(self):
+        names, _ = self.drawn(
+            "draft-length", "budget", "perplexity", "axes", "fidelity", "sensitivity", "roofline",
+            wanted={
+                "draft-length", "positions", "budget", "perplexity", "axes", "acceptance", "layers",
+                "decode-planes", "prefill-planes", "share"
+            })
+        self.assertEqual(
+            names, {
+                "draft-length-draft-length", "draft-length-positions", "budget-positions",
+                "budget-budget", "perplexity-perplexity", "axes-axes", "fidelity-acceptance",
+                "sensitivity-layers", "roofline-decode-planes", "roofline-prefill-planes",
+                "roofline-share"
+            })
+        figures = ("speedup", "rounds", "memory", "predicted")
+        names, missing = self.drawn("bench", wanted={"ablation", *figures})
+        self.assertEqual(
+            names, {
+                "bench-ablation-t1", *(f"bench-{name}-{end}" for name in figures
+                                       for end in ("t1", "greedy"))
+            })
+        self.assertEqual(set(missing), {"bench-ablation-greedy"})  # was not run
+        for path in self.folder.glob("*.svg"):
+            self.assertGreater(path.stat().st_size, 5_000, path)
+            self.assertLess(path.stat().st_size, 200_000, path)
+            self.assertIn("</svg>", path.read_text()[-20:])
+
+    def test_what_cannot_be_drawn_says_which_data_it_needs(self):
+        names, missing = self.drawn("bench", wanted={"draft-length", "budget"})
+        self.assertEqual(names, set())
+        self.assertIn("--sweep draft-len", missing["bench-draft-length-t1"])
+        self.assertIn("--sweep budget", missing["bench-budget-greedy"])
+
+    def test_the_same_report_gives_the_same_bytes(self):
+        self.drawn("axes")
+        first = (self.folder / "axes-axes.svg").read_bytes()
+        self.drawn("axes")
+        self.assertEqual((self.folder / "axes-axes.svg").read_bytes(), first)
+
+    def test_titles_say_what_the_report_says(self):
+        from plots import speed, style
+        titles = []
+        finish, style.finish = style.finish, lambda figure, title, *_: (titles.append(title),
+                                                                        style.plt.close(figure))
+        self.addCleanup(setattr, style, "finish", finish)
+        report = load("bench")
+        for row in report.rows:
+            row["speedup_fp16"], row["speedup_int8"] = 1.0, 0.5
+            if row["plan"] == "snapkv":
+                row["speedup_fp16"], row["speedup_int8"] = 7.25, 6.5
+        speed.speedup(report, 1, None)
+        self.assertEqual(titles, [
+            "At 8k tokens the fastest is snapkv: 7.25× plain decoding with fp16 KV, "
+            "6.50× with 8-bit KV"
+        ])
+
+    def test_labels_are_moved_apart_no_more_than_needed(self):
+        from plots.style import settle
+        self.assertEqual(settle([0.0, 1.0, 5.0], 1), [0, 1, 5])
+        moved = settle([0.0, 0.1, 0.2, 3.0, 3.5], 1)
+        for low, high in zip(moved, moved[1:]):
+            self.assertGreaterEqual(high - low, 1 - 1e-9)
+        self.assertAlmostEqual(sum(moved[:3]), 0.3)  # a crowd stays where it was, as a whole
+        self.assertAlmostEqual(sum(moved[3:]), 6.5)
+
+    def test_command_line(self):
+        def run(*args):
+            return subprocess.run([sys.executable, PLOT, *args], capture_output=True, text=True,
+                                  timeout=60)
+
+        out = self.folder / "cli"
+        done = run(REPORTS / "axes.json", "-o", out, "--format", "png")
+        self.assertEqual((done.returncode, done.stdout), (0, f"{out / 'axes-axes.png'}\n"),
+                         done.stderr)
+        self.assertEqual((out / "axes-axes.png").read_bytes()[1:4], b"PNG")
+        broken = self.folder / "broken.json"
+        broken.write_text(json.dumps({"rows": []}))
+        done = run(broken, "-o", out)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(
+            done.stderr, f"plot_results: {broken}: not a report of quantspec bench, eval or "
+            "roofline\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["FiguresTest"] and importlib.util.find_spec("matplotlib") is None:
+        print("skipped: pictures need matplotlib (tools/install_deps.sh plots)")
+        sys.exit(SKIPPED)
+    unittest.main()

@@ -1,0 +1,259 @@
+"""Tables of results in Markdown: the forms of arXiv:2502.10424's tables 1, 2, 3, 5 and 6, and a few
+more. Each takes the reports of a section and returns text."""
+
+import pathlib
+
+from plots.reports import (PLAIN, counted, dataset_name, machine_name, plan_name,
+                           temperature_name, tokens_name)
+
+
+def table(titles, rows):
+    """The first column is text, the others numbers."""
+    lines = [titles, ["---"] + ["--:"] * (len(titles) - 1), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+# --- quantspec bench -----------------------------------------------------------------------------
+
+
+def speed(reports):
+    """Table 3's form, by text and temperature: acceptance, memory and speed-up by context."""
+    parts = []
+    for report in reports:
+        for temperature in report.temperatures():
+            rows = of_temperature(report, temperature)
+            parts.append(
+                heading(report, rows, temperature) + table([
+                    "plan", "context", "draft length", "accepted", "tokens per round", "peak MB",
+                    "tokens/s", "over fp16 KV", "over 8-bit KV"
+                ], [[
+                    named(row),
+                    tokens_name(row["context"]),
+                    draft_len(row),
+                    share(row), f"{row['tokens_per_round']:.2f}",
+                    megabytes(row["peak_bytes"]), f"{row['decode_tokens_per_second']:.0f}",
+                    ratio(row, "speedup_fp16"),
+                    ratio(row, "speedup_int8")
+                ] for row in rows]))
+    return "\n".join(parts)
+
+
+def draft_lengths(reports):
+    """Table 6's form: the search for the draft length."""
+    parts = []
+    for report in reports:
+        for temperature in report.temperatures():
+            rows = [row for row in of_temperature(report, temperature) if row["plan"] not in PLAIN]
+            parts.append(
+                heading(report, rows, temperature) + table([
+                    "plan", "context", "draft length", "accepted", "tokens/s", "over fp16 KV",
+                    "over 8-bit KV"
+                ], [[
+                    plan_name(row["plan"]),
+                    tokens_name(row["context"]),
+                    draft_len(row),
+                    share(row), f"{row['decode_tokens_per_second']:.0f}",
+                    ratio(row, "speedup_fp16"),
+                    ratio(row, "speedup_int8")
+                ] for row in rows]))
+    return "\n".join(parts)
+
+
+def budgets(reports):
+    """What sparse drafts give by the tokens that they read."""
+    parts = []
+    for report in reports:
+        for temperature in report.temperatures():
+            rows = [row for row in of_temperature(report, temperature) if row["plan"] not in PLAIN]
+            parts.append(
+                heading(report, rows, temperature) + table([
+                    "plan", "context", "budget", "draft length", "accepted", "over fp16 KV",
+                    "over 8-bit KV"
+                ], [[
+                    plan_name(row["plan"]),
+                    tokens_name(row["context"]),
+                    f"{row['draft_budget']} ({row['draft_budget'] / row['context']:.0%})"
+                    if row["draft_budget"] else "all",
+                    draft_len(row),
+                    share(row),
+                    ratio(row, "speedup_fp16"),
+                    ratio(row, "speedup_int8")
+                ] for row in rows]))
+    return "\n".join(parts)
+
+
+def of_temperature(report, temperature):
+    return [row for row in report.rows if row["temperature"] == temperature]
+
+
+def heading(report, rows, temperature):
+    row, store = rows[0], report.meta["draft_store"]
+    weights = f", draft weights of {pathlib.PurePath(store).name}" if store else ""
+    return (f"{report.meta['model']}, {dataset_name(report.meta['dataset'])}, "
+            f"{temperature_name(temperature)}{weights}; {counted(row['prompts'], 'prompt')} × "
+            f"{counted(row['repeats'], 'repeat')} of {row['tokens']} tokens:\n\n")
+
+
+def named(row):
+    """The plan, and what auto chose."""
+    name = plan_name(row["plan"])
+    return f"{name} ({row['chosen_plan']})" if name == "auto" and row["chosen_plan"] else name
+
+
+def draft_len(row):
+    if row["plan"] in PLAIN:
+        return "-"
+    return f"auto, {row['draft_len_mean']:.1f}" if row["draft_len"] == "auto" else row["draft_len"]
+
+
+def share(row):
+    return "-" if row["acceptance_rate"] is None else f"{row['acceptance_rate']:.3f}"
+
+
+def ratio(row, field):
+    return f"{row[field]:.2f} ({row[f'{field}_min']:.2f}-{row[f'{field}_max']:.2f})"
+
+
+def megabytes(count):
+    return f"{count / 1e6:.0f}"
+
+
+# --- quantspec eval ------------------------------------------------------------------------------
+
+
+def perplexity(reports):
+    """Table 2: variants against fp16 KV, for every text."""
+    titles, texts = ["KV and weights"], [report.of_kind("perplexity") for report in reports]
+    for report in reports:
+        name = f"{dataset_name(report.meta['dataset'])}, {report.meta['context']}"
+        titles += [f"perplexity, {name}", "Δ nats per token", "KL", "same top-1"]
+    rows = []
+    for variant in (row["variant"] for row in texts[0]):
+        cells = [variant]
+        for text in texts:
+            row = next(row for row in text if row["variant"] == variant)
+            cells += [
+                f"{row['perplexity']:.3f}",
+                with_error(row, "delta_nll", "delta_nll_error"), f"{row['kl_mean']:.1e}",
+                f"{row['top1_agreement']:.4f}"
+            ]
+        rows.append(cells)
+    return table(titles, rows)
+
+
+def axes(reports):
+    """Table 5: keys in columns, values in rows."""
+    parts = []
+    for report in reports:
+        found = {row["variant"]: row for row in report.of_kind("perplexity")}
+        ways = ("token-wise", "channel-wise")
+        parts.append(
+            f"Perplexity of {report.meta['model']}, {dataset_name(report.meta['dataset'])}, "
+            f"windows of {report.meta['context']}; fp16 KV: "
+            f"{found['fp16 KV']['perplexity']:.3f}:\n\n" +
+            table(["4-bit KV", *(f"keys {way}" for way in ways)], [[
+                f"values {value}", *(f"{found[f'keys {key}, values {value}']['perplexity']:.3f}"
+                                     for key in ways)
+            ] for value in ways]))
+    return "\n".join(parts)
+
+
+def fidelity(reports):
+    """How far targets and drafts are from what they stand for."""
+    rows = [[
+        row["reading"], row["reference"],
+        dataset_name(report.meta["dataset"]),
+        tokens_name(row["context"]), row["tokens"],
+        with_error(row, "acceptance", "acceptance_error"), f"{row['top1_agreement']:.4f}",
+        f"{row['kl_mean']:.1e}", f"{row['kl_p99']:.1e}"
+    ] for report in reports for row in report.of_kind("fidelity")]
+    return table([
+        "reading", "against", "text", "context", "tokens", "Σ min(p, q)", "same top-1", "KL, nats",
+        "KL, 99%"
+    ], rows)
+
+
+def sensitivity(reports):
+    """The plan that was chosen layer by layer, against the uniform one, on held-out prompts."""
+    rows = [[
+        plan_name(row["plan"]),
+        dataset_name(report.meta["dataset"]), report.meta["context"],
+        f"{row['draft_bytes'] / 1e6:.2f}",
+        with_error(row, "acceptance",
+                   "acceptance_error"), f"{row['kl_mean']:.2e}", f"{row['target_kl_mean']:.1e}"
+    ] for report in reports for row in report.of_kind("plan")]
+    layers = [[
+        row["layer"], f"{row['entropy']:.2f}", f"{row['entropy_relative']:.2f}",
+        changes(report, row["layer"])
+    ] for report in reports for row in report.of_kind("entropy")]
+    heads = [["head", "-", "-", changes(report, "head")] for report in reports]
+    return (table(
+        ["plan", "text", "context", "MB a draft reads", "accepted", "KL, nats", "target's KL"],
+        rows) + "\n" + table([
+            "layer", "attention entropy, nats", "of the greatest",
+            "what changing it alone changes: draft's KL, nats; acceptance"
+        ], layers + heads))
+
+
+def changes(report, layer):
+    rows = [
+        row for row in report.of_kind("sensitivity")
+        if str(row["layer"]) == str(layer) and row["from"] == "draft"
+    ]
+    return "<br>".join(f"{row['change']}: {row['kl_change']:+.1e}; {row['acceptance_change']:+.4f}"
+                       for row in rows) or "-"
+
+
+def lossless(reports):
+    """Speculation against plain decoding."""
+    counts = {}
+    for report in reports:
+        for row in report.of_kind("lossless"):
+            key = (row["plan"], row["sampling"])
+            total = counts.setdefault(key, [[], 0, 0, 0])
+            total[0] += [] if str(row["draft_len"]) in total[0] else [str(row["draft_len"])]
+            total[1] += 1
+            total[2] += row["tokens"]
+            total[3] += row["first_difference"] is not None
+    return table(["plan", "sampling", "draft lengths", "generations", "tokens", "that differ"],
+                 [[plan, sampling, " ".join(lengths), runs, tokens, different]
+                  for (plan, sampling), (lengths, runs, tokens, different) in counts.items()])
+
+
+def with_error(row, field, error):
+    if row[field] is None:
+        return "-"
+    error = row[error]
+    return f"{row[field]:.4f}" + (f" ± {error:.4f}" if error is not None else "")
+
+
+# --- quantspec roofline --------------------------------------------------------------------------
+
+
+def roofline(reports):
+    """Table 1 with the constants in, and the rounds that it predicts."""
+    parts = []
+    for report in reports:
+        meta, ends = report.meta, sorted({row["context"] for row in report.data["table1"]})
+        batch = min(row["batch"] for row in report.data["table1"])
+        parts.append(
+            f"{meta['model']} on {machine_name(meta['machine'])}: "
+            f"{meta['bandwidth_bytes_per_second'] / 1e9:.0f} GB/s, "
+            f"{meta['flops_per_second'] / 1e12:.3g} TFLOP/s, ridge at "
+            f"{meta['ridge_flops_per_byte']:.0f} FLOP/byte; batch {batch}, "
+            f"{meta['generated_tokens']} tokens decoded:\n\n" +
+            table(["phase, part", "context", "GFLOP", "GB", "FLOP/byte", "bound by"], [[
+                f"{row['phase']}, {row['part']}",
+                tokens_name(row["context"]), f"{row['flops'] / 1e9:,.0f}",
+                f"{row['bytes'] / 1e9:,.1f}", f"{row['intensity']:,.1f}", row["bound"]
+            ] for row in report.data["table1"] if row["batch"] == batch and row["context"] in (
+                ends[0], ends[-1])]) + "\n" + table([
+                    "acceptance", "context", "plain fp16, ms", "plain 8-bit, ms",
+                    "best draft length", "ms per token", "over fp16 KV", "over 8-bit KV"
+                ], [[
+                    row["acceptance"],
+                    tokens_name(row["context"]), f"{row['plain_fp16_ms']:.2f}",
+                    f"{row['plain_int8_ms']:.2f}", row["draft_len"], f"{row['ms_per_token']:.2f}",
+                    f"{row['speedup_fp16']:.2f}", f"{row['speedup_int8']:.2f}"
+                ] for row in report.data["steps"] if row["batch"] == batch]))
+    return "\n".join(parts)

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -77,9 +78,17 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(outcome(), outcome())
 
     def test_auto_chooses(self):
-        row = self.report("--plan", "auto", "--draft-len", "2")["rows"][2]
-        self.assertEqual((row["plan"], row["draft_len"], row["draft_budget"]),
-                         ("auto", "auto", None))
+        rows = self.report("--plan", "auto", "--draft-len", "2,auto")["rows"][2:]
+        self.assertEqual([(row["plan"], row["draft_len"], row["draft_budget"]) for row in rows],
+                         [("auto", 2, None), ("auto", "auto", None)])
+        self.assertLessEqual(rows[0]["draft_len_mean"], 2)
+
+    def test_machine(self):
+        args = ("--plan", "quantspec", "--draft-len", "2", "--machine")
+        meta = self.report(*args, "a6000")["meta"]
+        self.assertEqual((meta["machine"], meta["bandwidth_bytes_per_second"]), ("a6000", 768e9))
+        self.assertEqual(self.report(*args, "this")["meta"]["machine"], "this")
+        self.refused("--machine", "b200", message="--machine 'b200': must be one of a6000")
 
     def test_plans_may_be_given_again_and_have_layers(self):
         rows = self.report("--plan", "layer-skip:1,3-4,kv-only", "--plan", "quantspec+w8",
@@ -135,6 +144,9 @@ class BenchTest(unittest.TestCase):
         self.refused("--plan", "quantspec+sparse", "--draft-budget", "256",
                      message="--draft-budget 256")
         self.refused("--draft-budget", "x", message="--draft-budget 'x'")
+        self.refused("--draft-budget", "64", message="--draft-budget 64: none of the plans "
+                     "quantspec, auto reads by a budget; streaming, snapkv, retrieval")
+        self.refused("--sweep", "budget", "--plan", "quantspec", message="--sweep budget: none")
         self.refused("--ctx", "40000", message="from 1 to 32768 tokens")
         self.refused("--ctx", "30000", message="the longest", code=2)
         self.refused("-n", "0", message="--predict '0'")
@@ -154,11 +166,12 @@ class BenchTest(unittest.TestCase):
                               timeout=60).stdout
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
         for word in ("--dataset --ctx --plan --draft-len --draft-budget --sweep --repeat --warm-up "
-                     "--temp --spec-sampling --recall-distance --draft-store --output retrieval "
+                     "--temp --spec-sampling --recall-distance --draft-store --machine --output retrieval "
                      "quantspec+w8|NAME+w8 Examples").split():
             self.assertRegex(text, word.replace("+", r"\+"))
 
-    def test_ctrl_c_leaves_what_was_measured(self):
+    def ended_within_the_second_context(self, end):
+        """Exit code and errors of a run that end(process) ends; checks that its JSON is whole."""
         process = subprocess.Popen(command("--ctx", "128,2048", "-n", "8", "--repeat", "1",
                                            "--plan", "quantspec", "--warm-up", "0", "--prompts",
                                            "1", "-o", "json"),
@@ -168,11 +181,24 @@ class BenchTest(unittest.TestCase):
             chunk = os.read(process.stdout.fileno(), 65536)
             self.assertTrue(chunk)
             written += chunk
-        process.send_signal(signal.SIGINT)
+        end(process)
         out, err = process.communicate(timeout=60)
-        self.assertEqual((process.returncode, err), (130, b"quantspec: interrupted\n"))
         rows = json.loads(written + out)["rows"]
         self.assertEqual({row["context"] for row in rows}, {128})
+        return process.returncode, err.decode()
+
+    def test_ctrl_c_leaves_what_was_measured(self):
+        self.assertEqual(
+            self.ended_within_the_second_context(lambda run: run.send_signal(signal.SIGINT)),
+            (130, "quantspec: interrupted\n"))
+
+    def test_an_error_leaves_what_was_measured(self):
+        if b"__sanitizer" in Path(BINARY).read_bytes():
+            self.skipTest("a sanitizer ends the process where memory ends")
+        code, message = self.ended_within_the_second_context(
+            lambda run: resource.prlimit(run.pid, resource.RLIMIT_AS, (1, 1)))
+        self.assertEqual(code, 1)
+        self.assertRegex(message, "quantspec: error: (out of memory|could not allocate)")
 
 
 if __name__ == "__main__":

@@ -101,14 +101,19 @@ class CheckLayersTest(unittest.TestCase):
         self.assert_accepts("tests/x_test.cc", "engine/engine.h", "model/model.h", "tests/support.h")
         self.assert_refuses("tests/x_test.cc", "kv_cache/ring.h", "not a door")
 
-    def test_cli_and_examples_see_engine_tokenizer_and_base(self):
+    def test_what_cli_and_examples_see(self):
         self.assert_accepts("apps/cli/main.cc", "engine/engine.h", "tokenizer/tokenizer.h")
         self.assert_accepts("examples/hello.cc", "engine/engine.h", "base/error.h")
         self.assert_refuses("apps/cli/main.cc", "model/model.h", "sees only")
 
+    def test_only_the_cli_shows_the_measuring_instruments(self):
+        self.write("src/bench/bench.h", "#pragma once\n")
+        self.assert_accepts("apps/cli/bench.cc", "bench/bench.h")
+        self.assert_refuses("examples/hello.cc", "bench/bench.h", "sees only")
+
     def test_apps_do_not_see_each_other(self):
         self.write("apps/server/server.h", "#pragma once\n")
-        self.assert_refuses("apps/bench/main.cc", "../server/server.h", "not below")
+        self.assert_refuses("apps/cli/main.cc", "../server/server.h", "not below")
 
     def test_unknown_folder_is_refused(self):
         self.write("src/utils/utils.cc", "")

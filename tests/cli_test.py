@@ -30,8 +30,8 @@ TIMINGS_KEYS = ["load_ms", "prefill_ms", "decode_ms", "prefill_tokens_per_second
 SPECULATION_KEYS = ["rounds", "draft_n", "draft_n_accepted", "acceptance_rate",
                     "acceptance_per_token", "tokens_per_round", "draft_len_mean",
                     "accepted_per_position", "draft_choice"]
-MEMORY_KEYS = ["weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes", "kv_fp16_bytes",
-               "peak_rss_bytes"]
+MEMORY_KEYS = ["weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes", "gathered_bytes",
+               "kv_fp16_bytes", "peak_rss_bytes"]
 
 
 def environment(**changes):
@@ -287,14 +287,20 @@ class Generate(CliTest):
     def test_every_plan_gives_the_same_text(self):
         prompt = " ".join([PROMPT] * 60)
         for plan in ["auto", "quantspec+sparse+w8", "snapkv", "layer-skip:1,4"]:
+            budget = [] if plan.startswith("layer-skip") else ["--draft-budget", "256"]
             done = generate("--compare", "--json", "-p", prompt, "-n", "24", "--temp", "0",
-                            "--draft-budget", "256", "--plan", plan)
+                            "--plan", plan, *budget)
             self.assertEqual(done.returncode, 0, done.stderr)
             run = json.loads(done.stdout)
             self.assertIs(run["identical"], True, plan)
             self.assertGreater(run["speculation"]["draft_n"], 0)
         self.check_error(generate("-p", prompt, "--plan", "quantspek"), 2, "quantspec, weights-only")
         self.check_error(generate("-p", prompt, "--draft-budget", "256"), 2, "sparse --plan")
+        self.check_error(generate("-p", prompt, "--plan", "kv-only", "--draft-budget", "256"), 2,
+                         "reads all pages")
+        for other in ("--draft-weights 8", "--kv-cache full"):
+            self.check_error(generate("-p", prompt, "--plan", "kv-only", *other.split()), 2,
+                             "exclude each other")
         self.check_error(generate("-p", prompt, "--plan", "streaming", "--draft-budget", "99999"),
                          2, "--draft-budget")
         self.check_error(generate("-p", prompt, "--draft-store", "/nowhere"), 1, "/nowhere")

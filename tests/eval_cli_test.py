@@ -32,8 +32,8 @@ class EvalTest(unittest.TestCase):
         return report["rows"]
 
     def test_help_fits_80_columns(self):
-        for name in ["perplexity", "axes", "fidelity", "sensitivity", "lossless"]:
-            text = evaluate(name, "--help").stdout
+        for command in [[], ["perplexity"], ["axes"], ["fidelity"], ["sensitivity"], ["lossless"]]:
+            text = evaluate(*command, "--help").stdout
             self.assertIn("Example", text)
             for line in text.splitlines():
                 self.assertLessEqual(len(line), 80, line)
@@ -60,6 +60,8 @@ class EvalTest(unittest.TestCase):
                 (["axes", "-d", "tome:x"], "tome:x", "recall"),
                 (["axes", "-d", TEXT, "--ctx", "9000"], "9000", "keeper.txt"),
                 (["axes", "-d", TEXT, "--ctx", "64", "--stride", "64"], "--stride"),
+                (["fidelity", "--ctx", "256,1"], "--ctx '256,1'", "whole numbers from 2"),
+                (["lossless", "--draft-len", "4,0"], "--draft-len '4,0'", "auto or from 1 to"),
                 (["fidelity", *SMALL, "--plan", "warp"], "warp", "streaming"),
                 (["fidelity", *SMALL, "--plan", "streaming", "--draft-budget", "999"], "999"),
                 (["sensitivity", *SMALL, "--plan-file", "/no/such/folder/x"], "/no/such")]:

@@ -26,31 +26,17 @@ struct BenchArgs {
   EngineOptions engine;
   std::string dataset;
   BenchOptions bench;
-  bool typed_plans = false;
-  bool typed_draft_lens = false;
-  bool typed_budgets = false;
+  std::string machine = "this";
+  // As typed; empty: not at all.
+  std::vector<std::string> plans;
+  std::vector<std::optional<int>> draft_lens;
+  std::vector<int> budgets;
   Sweep sweep = Sweep::kNone;
   BenchFormat format = BenchFormat::kMarkdown;
   bool quiet = false;
 };
 
 // --- options -------------------------------------------------------------------------------------
-
-void add_engine(CLI::App& app, BenchArgs& args) {
-  add_model(app, args.engine.model);
-  app.option_defaults()->group("Model");
-  add_value(app, "--draft-store", "FILE",
-            "weights that drafts read, from quantspec prepare\n(default: rounded while loading)",
-            [&args](const std::string& text) { args.engine.draft_store = text; });
-  add_int(app, "--page-size", "N",
-          "tokens of a page of the cache: 32, 64, 128 or 256\n"
-          "(default: 64 for heads of 64 channels, else 128)",
-          args.engine.page_size, 1);
-  add_choice<std::string>(app, "--backend", "NAME", "auto, cpu or reference (default: auto)",
-                          {{"auto", "auto"}, {"cpu", "cpu"}, {"reference", "reference"}},
-                          args.engine.backend);
-  add_threads(app, args.engine.num_threads);
-}
 
 void add_texts(CLI::App& app, BenchArgs& args) {
   std::string kinds;
@@ -71,52 +57,33 @@ void add_texts(CLI::App& app, BenchArgs& args) {
           args.bench.recall_distance, 1);
 }
 
-void take_draft_lens(BenchArgs& args, const std::string& text) {
-  args.typed_draft_lens = true;
-  args.bench.draft_lens.clear();
-  for (const std::string& part : split_list(text)) {
-    const auto value = parse_number<int>(part);
-    const bool fits = value && *value >= 0 && *value <= DraftControl::kMaxDraftLen;
-    if (!fits && part != "auto") {
-      throw UsageError(
-          fmt::format("--draft-len '{}': must be auto or from 0 to {}, with commas "
-                      "between",
-                      text, DraftControl::kMaxDraftLen));
-    }
-    args.bench.draft_lens.push_back(value);
-  }
-}
-
 void add_drafts(CLI::App& app, BenchArgs& args) {
   app.option_defaults()->group("What is measured, beside plain decoding");
   app.add_option_function<std::string>(
          "--plan",
          [&args](const std::string& text) {
-           if (!args.typed_plans) args.bench.plans.clear();
-           args.typed_plans = true;
-           for (std::string& plan : split_plans(text)) args.bench.plans.push_back(std::move(plan));
+           for (std::string& plan : split_plans(text)) args.plans.push_back(std::move(plan));
          },
          "what drafts read, with commas between or again; see\n"
          "below (default: quantspec,auto)")
       ->option_text("LIST")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->trigger_on_parse();
-  add_value(app, "--draft-len", "LIST",
-            "tokens to draft each round, 0 to 16, and auto: what\n"
-            "measures fastest (default: auto)",
-            [&args](const std::string& text) { take_draft_lens(args, text); });
+  add_draft_lens(app,
+                 "tokens to draft each round, 0 to 16, and auto: what\n"
+                 "measures fastest (default: auto)",
+                 args.draft_lens, 0);
   add_value(app, "--draft-budget", "LIST",
             "tokens that sparse plans read (default: a quarter of\nthe context)",
             [&args](const std::string& text) {
-              args.typed_budgets = true;
-              args.bench.draft_budgets.clear();
+              args.budgets.clear();
               for (const std::string& part : split_list(text)) {
                 const auto value = parse_number<int>(part);
                 if (!value || *value < 1) {
                   throw UsageError(fmt::format(
                       "--draft-budget '{}': must be tokens, with commas between", text));
                 }
-                args.bench.draft_budgets.push_back(*value);
+                args.budgets.push_back(*value);
               }
             });
   add_choice<Sweep>(app, "--sweep", "WHAT",
@@ -150,21 +117,35 @@ void add_runs(CLI::App& app, BenchArgs& args) {
             });
 }
 
-// What a sweep varies cannot be given too.
-void apply_sweep(BenchArgs& args) {
+void add_prediction(CLI::App& app, BenchArgs& args) {
+  app.option_defaults()->group("Prediction");
+  add_value(app, "--machine", "NAME",
+            "whose limits predictions are by: a6000, a100, h100,\n"
+            "h200, rtx4090; or this, which is measured for a second\n"
+            "(default: this)",
+            [&args](const std::string& text) {
+              if (text != "this") machine_preset(text);  // throws when it is not known
+              args.machine = text;
+            });
+}
+
+// Takes what was typed, else what the sweep varies; both exclude each other.
+void apply_lists(BenchArgs& args) {
   BenchOptions& bench = args.bench;
+  const bool lens = !args.draft_lens.empty(), budgets = !args.budgets.empty();
+  if (lens) bench.draft_lens = args.draft_lens;
+  if (budgets) bench.draft_budgets = args.budgets;
   if (args.sweep == Sweep::kDraftLen) {
-    if (args.typed_draft_lens)
-      throw UsageError("--sweep draft-len and --draft-len exclude each other");
+    if (lens) throw UsageError("--sweep draft-len and --draft-len exclude each other");
     bench.draft_lens = {1, 2, 3, 4, 5, 6, 7, 8};
-    if (!args.typed_plans) bench.plans = {"quantspec", "streaming", "snapkv"};
+    bench.plans = {"quantspec", "streaming", "snapkv"};
   }
   if (args.sweep == Sweep::kBudget) {
-    if (args.typed_budgets)
-      throw UsageError("--sweep budget and --draft-budget exclude each other");
+    if (budgets) throw UsageError("--sweep budget and --draft-budget exclude each other");
     bench.budget_shares = {32, 16, 8, 4, 2};
-    if (!args.typed_plans) bench.plans = {"quantspec", "quantspec+sparse", "quantspec+bounds"};
+    bench.plans = {"quantspec", "quantspec+sparse", "quantspec+bounds"};
   }
+  if (!args.plans.empty()) bench.plans = args.plans;
 }
 
 // --- the run -------------------------------------------------------------------------------------
@@ -172,6 +153,7 @@ void apply_sweep(BenchArgs& args) {
 BenchOptions resolve(const BenchArgs& args, const ModelConfig& config) {
   BenchOptions options = args.bench;
   options.num_threads = args.engine.num_threads;
+  if (args.machine != "this") options.machine = machine_preset(args.machine);
   options.version = QUANTSPEC_VERSION;
   options.model = std::filesystem::weakly_canonical(args.engine.model).filename().string();
   options.draft_store = args.engine.draft_store.string();
@@ -190,7 +172,7 @@ BenchOptions resolve(const BenchArgs& args, const ModelConfig& config) {
 
 int run(BenchArgs args) {
   if (args.dataset.empty()) throw UsageError("--dataset KIND:PATH is needed");
-  apply_sweep(args);
+  apply_lists(args);
   args.engine.model = resolve_model(args.engine.model);
   const BenchOptions options = resolve(args, load_config(args.engine.model));
   const Dataset dataset = Dataset::load(args.dataset);
@@ -216,7 +198,7 @@ int run(BenchArgs args) {
   };
   try {
     run_bench(*engine, dataset, options, events);
-  } catch (const Interrupted&) {  // what was measured stays, and is whole
+  } catch (...) {  // what was measured stays, and is whole
     if (begun) write(bench_tail(args.format));
     throw;
   }
@@ -230,10 +212,11 @@ Subcommand add_bench(CLI::App& app) {
   CLI::App* command =
       add_command(app, "bench", "Measure speed, acceptance and memory of drafting plans.");
   const auto args = std::make_shared<BenchArgs>();
-  add_engine(*command, *args);
+  add_engine_options(*command, args->engine);
   add_texts(*command, *args);
   add_drafts(*command, *args);
   add_runs(*command, *args);
+  add_prediction(*command, *args);
   command->option_defaults()->group("Output");
   add_choice<BenchFormat>(*command, "-o,--output", "FORMAT", "md, csv, json or jsonl (default: md)",
                           {{"md", BenchFormat::kMarkdown},

@@ -57,6 +57,22 @@ void add_threads(CLI::App& app, int& num_threads) {
           kMaxThreads);
 }
 
+void add_engine_options(CLI::App& app, EngineOptions& engine) {
+  add_model(app, engine.model);
+  app.option_defaults()->group("Model");
+  add_value(app, "--draft-store", "FILE",
+            "weights that drafts read, from quantspec prepare\n(default: rounded while loading)",
+            [&engine](const std::string& text) { engine.draft_store = text; });
+  add_int(app, "--page-size", "N",
+          "tokens of a page of the cache: 32, 64, 128 or 256\n"
+          "(default: 64 for heads of 64 channels, else 128)",
+          engine.page_size, 1);
+  add_choice<std::string>(app, "--backend", "NAME", "auto, cpu or reference (default: auto)",
+                          {{"auto", "auto"}, {"cpu", "cpu"}, {"reference", "reference"}},
+                          engine.backend);
+  add_threads(app, engine.num_threads);
+}
+
 std::filesystem::path resolve_model(const std::filesystem::path& typed) {
   return typed.empty() ? default_model() : typed;
 }

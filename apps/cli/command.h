@@ -7,6 +7,8 @@
 #include <functional>
 #include <vector>
 
+#include "engine/engine.h"
+
 namespace quantspec::cli {
 
 struct Subcommand {
@@ -29,6 +31,8 @@ void finish_command(CLI::App& command, const char* examples);
 // -m, --model; empty: resolve_model() finds one.
 void add_model(CLI::App& app, std::filesystem::path& model);
 void add_threads(CLI::App& app, int& num_threads);
+// Both, and --draft-store, --page-size and --backend: of what measures an engine.
+void add_engine_options(CLI::App& app, EngineOptions& engine);
 // What was typed, else $QUANTSPEC_MODEL, else the bundled model. Throws when there is none.
 std::filesystem::path resolve_model(const std::filesystem::path& typed);
 

@@ -1,57 +1,17 @@
 // quantspec eval: its options. What they do is in eval_run.cc.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 
 #include "apps/cli/command.h"
 #include "apps/cli/eval_args.h"
-#include "apps/cli/option_values.h"
+#include "apps/cli/list_values.h"
 
 namespace quantspec::cli {
 
 namespace {
 
-using Texts = std::vector<std::string>;
-
-Texts split(const std::string& list) {
-  Texts parts;
-  for (std::size_t first = 0; first <= list.size();) {
-    const std::size_t comma = std::min(list.find(',', first), list.size());
-    parts.push_back(list.substr(first, comma - first));
-    first = comma + 1;
-  }
-  return parts;
-}
-
-// A part that begins with a digit belongs to the layers of the plan before: layer-skip:1,3-4.
-Texts split_plans(const std::string& list) {
-  Texts plans;
-  for (const std::string& part : split(list)) {
-    const bool layers = !part.empty() && part[0] >= '0' && part[0] <= '9';
-    if (layers && !plans.empty()) {
-      plans.back() += "," + part;
-    } else {
-      plans.push_back(part);
-    }
-  }
-  return plans;
-}
-
 // --- groups of options ---------------------------------------------------------------------------
-
-void add_model_options(CLI::App& app, EvalArgs& args) {
-  add_model(app, args.engine.model);
-  app.option_defaults()->group("Model");
-  add_value(app, "--draft-store", "FILE", "weights for drafts, from quantspec prepare",
-            [&args](const std::string& text) { args.engine.draft_store = text; });
-  add_int(app, "--page-size", "N", "tokens of a page of the cache: 32, 64, 128 or 256",
-          args.engine.page_size, 1);
-  add_choice<std::string>(app, "--backend", "NAME", "auto, cpu or reference (default: auto)",
-                          {{"auto", "auto"}, {"cpu", "cpu"}, {"reference", "reference"}},
-                          args.engine.backend);
-  add_threads(app, args.engine.num_threads);
-}
 
 void add_dataset(CLI::App& app, EvalArgs& args) {
   app.option_defaults()->group("Text");
@@ -83,7 +43,7 @@ void add_prompts(CLI::App& app, EvalArgs& args, int default_prompts, const char*
 
 void add_plans(CLI::App& app, EvalArgs& args, const std::string& default_plans) {
   app.option_defaults()->group("Drafts");
-  args.plans = split(default_plans);
+  args.plans = split_plans(default_plans);
   add_value(app, "--plan", "LIST",
             fmt::format("what drafts read, with commas between; plan:FILE too\n(default: {})",
                         default_plans.size() < 40 ? default_plans : "\n" + default_plans),
@@ -109,26 +69,6 @@ void add_bytes(CLI::App& app, const std::string& name, const char* help, Target&
   });
 }
 
-void add_draft_lens(CLI::App& app, EvalArgs& args) {
-  args.draft_lens = {1, 4, 8, std::nullopt};
-  add_value(app, "--draft-len", "LIST",
-            fmt::format("tokens to draft each round, 1 to {}, or auto\n(default: 1,4,8,auto)",
-                        DraftControl::kMaxDraftLen),
-            [&args](const std::string& text) {
-              args.draft_lens.clear();
-              for (const std::string& part : split(text)) {
-                const auto value = parse_number<int>(part);
-                const bool fits = value && *value >= 1 && *value <= DraftControl::kMaxDraftLen;
-                if (!fits && part != "auto") {
-                  throw UsageError(fmt::format(
-                      "--draft-len '{}': must be auto or from 1 to {}, with commas between", text,
-                      DraftControl::kMaxDraftLen));
-                }
-                args.draft_lens.push_back(value);
-              }
-            });
-}
-
 void add_output(CLI::App& app, EvalArgs& args, const char* examples) {
   app.option_defaults()->group("Output");
   add_choice<bool>(app, "-o,--output", "FORMAT", "md or json (default: md)",
@@ -149,7 +89,7 @@ void add_windows(CLI::App& app, EvalArgs& args) {
 void add_perplexity(CLI::App& command, EvalArgs& args) {
   add_dataset(command, args);
   add_windows(command, args);
-  add_model_options(command, args);
+  add_engine_options(command, args.engine);
   add_output(command, args,
              "Example:\n"
              "  quantspec eval perplexity -d wikitext:wiki.test.raw --ctx 4096 --tokens 32768");
@@ -158,30 +98,20 @@ void add_perplexity(CLI::App& command, EvalArgs& args) {
 void add_axes(CLI::App& command, EvalArgs& args) {
   add_dataset(command, args);
   add_windows(command, args);
-  add_model_options(command, args);
+  add_engine_options(command, args.engine);
   add_output(command, args, "Example:\n  quantspec eval axes -d text:books/ --prompts 4");
 }
 
 void add_fidelity(CLI::App& command, EvalArgs& args) {
   add_dataset(command, args);
   args.contexts = {4096};
-  add_value(command, "-c,--ctx", "LIST", "tokens of the prompts, commas between (default: 4096)",
-            [&args](const std::string& text) {
-              args.contexts.clear();
-              for (const std::string& part : split(text)) {
-                const auto value = parse_number<int>(part);
-                if (!value || *value < 2) {
-                  throw UsageError(fmt::format(
-                      "--ctx '{}': must be whole numbers from 2 on, with commas between", text));
-                }
-                args.contexts.push_back(*value);
-              }
-            });
+  add_list(command, "-c,--ctx", "tokens of the prompts, commas between (default: 4096)",
+           "whole numbers", args.contexts, 2, kNoLimit);
   add_tokens(command, args, 512, "true tokens read after each prompt");
   add_prompts(command, args, 2, "prompts of each length");
   add_plans(command, args, "kv-only,quantspec+w8,quantspec+w4,streaming,snapkv");
   add_round(command, args);
-  add_model_options(command, args);
+  add_engine_options(command, args.engine);
   add_output(command, args,
              "Examples:\n"
              "  quantspec eval fidelity -d text:books/ --ctx 4096,8192 --prompts 4\n"
@@ -201,7 +131,7 @@ void add_sensitivity(CLI::App& command, EvalArgs& args) {
   add_bytes(command, "--target-bytes",
             "bytes for fp16 copies of layers' KV, which the target\nthen reads (default: 0)",
             args.target_bytes);
-  add_model_options(command, args);
+  add_engine_options(command, args.engine);
   command.option_defaults()->group("Output");
   add_value(command, "--plan-file", "FILE", "where the chosen plan is written (default: plan.json)",
             [&args](const std::string& text) { args.plan_file = text; });
@@ -217,7 +147,11 @@ void add_lossless(CLI::App& command, EvalArgs& args) {
   add_tokens(command, args, 256, "tokens to generate after each prompt");
   add_prompts(command, args, 2, "prompts");
   add_plans(command, args, "quantspec+w4,auto");
-  add_draft_lens(command, args);
+  args.draft_lens = {1, 4, 8, std::nullopt};
+  add_draft_lens(command,
+                 fmt::format("tokens to draft each round, 1 to {}, or auto\n(default: 1,4,8,auto)",
+                             DraftControl::kMaxDraftLen),
+                 args.draft_lens, 1);
   add_value(command, "--temp", "X", "temperature of coupled sampling (default: 0.8)",
             [&args](const std::string& text) {
               const auto value = parse_number<float>(text);
@@ -227,7 +161,7 @@ void add_lossless(CLI::App& command, EvalArgs& args) {
               args.temperature = *value;
             });
   add_int(command, "-s,--seed", "N", "of coupled sampling (default: 0)", args.seed, 0);
-  add_model_options(command, args);
+  add_engine_options(command, args.engine);
   add_output(command, args,
              "Example:\n"
              "  quantspec eval lossless -d text:books/ --plan streaming --draft-len 1,8\n\n"
@@ -281,7 +215,10 @@ Subcommand add_eval(CLI::App& app) {
     measurement.add(*one, *args);
     one->callback([=, run = measurement.run] { *chosen = {*args, run}; });
   }
-  finish_command(*command, "quantspec eval MEASUREMENT --help tells more.");
+  finish_command(*command,
+                 "Example:\n"
+                 "  quantspec eval fidelity -d text:books/ --ctx 4096,8192 --prompts 4\n\n"
+                 "quantspec eval MEASUREMENT --help tells more.");
   return {command, [chosen] { return run_chosen(*chosen); }};
 }
 

@@ -67,13 +67,22 @@ Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   return run;
 }
 
+// A plan that asks nothing of the cache but the target of `plans`.
+std::vector<Plan> plain_plans(const Engine& engine, const std::vector<Plan>& plans) {
+  if (plans.empty()) return {};
+  Plan plain = Plan::uniform("plain", engine.config().num_layers, WeightRead::kFull, {});
+  plain.target_full_layers = plans.front().target_full_layers;
+  return {plain};
+}
+
 // The same without drafts, silently; nullopt when it was interrupted. `plans`: their target.
 std::optional<Run> generate_plainly(Engine& engine, const std::vector<TokenId>& prompt,
                                     GenerateOptions options, const std::vector<Plan>& plans,
                                     Progress& progress) {
   options.draft_len = 0;
   try {
-    Run run = generate(engine, prompt, options, plans, progress, "baseline", nullptr);
+    Run run = generate(engine, prompt, options, plain_plans(engine, plans), progress, "baseline",
+                       nullptr);
     if (!interrupted()) return run;
   } catch (const Interrupted&) {
     progress.clear();
@@ -86,6 +95,16 @@ bool tints_text(const GenerateArgs& args) { return !args.json && use_color(args.
 void print(const GenerateArgs& args, const std::string& text) {
   if (args.quiet) return;
   fmt::print(stderr, "{}{}", text, tints_text(args) ? legend(use_color(args.color, stderr)) : "");
+}
+
+void require_use_of_budget(const GenerateArgs& args, const std::vector<Plan>& plans) {
+  const auto uses = [](const LayerPlan& layer) { return layer.kv.budget > 0; };
+  const bool used = std::ranges::any_of(
+      plans, [&](const Plan& plan) { return std::ranges::any_of(plan.layers, uses); });
+  if (args.draft_budget == 0 || used) return;
+  throw UsageError(fmt::format(
+      "--draft-budget {}: {} reads all pages; it is for a sparse plan, such as quantspec+sparse",
+      args.draft_budget, args.plan));
 }
 
 int finish(const GenerateArgs& args, const Run& run) {
@@ -122,6 +141,7 @@ int run(const GenerateArgs& args) {
   std::vector<Plan> plans;
   if (!args.plan.empty()) {
     plans = engine->plans(args.plan, static_cast<int>(prompt.size()), args.draft_budget);
+    require_use_of_budget(args, plans);
   }
   const Run run =
       generate(*engine, prompt, options, plans, progress, "decode", args.json ? nullptr : &stream);

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/cli/option_values.h"
@@ -50,6 +51,25 @@ void add_list(CLI::App& app, const std::string& names, const std::string& help, 
       values.push_back(*value);
     }
     target = std::move(values);
+  });
+}
+
+// --draft-len: lengths in [least, the most there can be], and auto, which is nullopt.
+inline void add_draft_lens(CLI::App& app, const std::string& help,
+                           std::vector<std::optional<int>>& target, int least) {
+  add_value(app, "--draft-len", "LIST", help, [=, &target](const std::string& text) {
+    std::vector<std::optional<int>> lens;
+    for (const std::string& part : split_list(text)) {
+      const auto value = parse_number<int>(part);
+      const bool fits = value && *value >= least && *value <= DraftControl::kMaxDraftLen;
+      if (!fits && part != "auto") {
+        throw UsageError(
+            fmt::format("--draft-len '{}': must be auto or from {} to {}, with commas between",
+                        text, least, DraftControl::kMaxDraftLen));
+      }
+      lens.push_back(value);
+    }
+    target = std::move(lens);
   });
 }
 

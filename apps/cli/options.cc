@@ -189,7 +189,8 @@ void add_tokenize(CLI::App& app, TokenizeArgs& args) {
 // --- the whole -----------------------------------------------------------------------------------
 
 constexpr std::pair<const char*, const char*> kExclusive[] = {
-    {"--prompt", "--file"}, {"--quiet", "--verbose"}, {"--ids", "--json"}};
+    {"--prompt", "--file"},        {"--quiet", "--verbose"}, {"--ids", "--json"},
+    {"--plan", "--draft-weights"}, {"--plan", "--kv-cache"}, {"--draft-store", "--draft-weights"}};
 
 void refuse_both(const CLI::App& command, const char* one, const char* other) {
   for (const char* option : {one, other}) {

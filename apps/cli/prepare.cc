@@ -16,8 +16,6 @@ namespace quantspec::cli {
 
 namespace {
 
-constexpr int kLeastTokens = 128;
-
 std::string summary(const PrepareOptions& options, const PrepareSummary& made) {
   std::string text =
       fmt::format("{}: {:.1f} M weights at {:.2f} bits each, made in {:.1f} s\n",
@@ -58,11 +56,11 @@ void add_method(CLI::App& app, PrepareOptions& options) {
             "those of bench --dataset",
             [&options](const std::string& text) { options.calibration = text; });
   add_int(app, "--tokens", "N", "how much of it (default: 16384)", options.calibration_tokens,
-          kLeastTokens);
+          kLeastCalibrationTokens);
   add_choice<int>(app, "--group", "N", "weights that share a scale: 64 or 128 (default: 128)",
                   {{"64", 64}, {"128", 128}}, options.group);
   add_choice<int>(app, "--head-bits", "N",
-                  "4, or 8: then drafts may read the head at either\n"
+                  "4; or 8, at which 4-bit drafts then read the head\n"
                   "(default: 4)",
                   {{"4", 4}, {"8", 8}}, options.head_bits);
 }

@@ -12,18 +12,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Rates by position in the draft, up to the deepest that was drafted.
-Json accepted_per_position(const RoundStats& stats) {
-  Json rates = Json::array();
-  for (std::size_t i = 0; i < stats.drafted_at.size() && stats.drafted_at[i] > 0; ++i) {
-    rates.push_back(static_cast<double>(stats.accepted_at[i]) / stats.drafted_at[i]);
-  }
-  return rates;
-}
-
-// All that the cache holds: pages and ring.
+// All that the cache holds: pages, ring, and what a draft keeps for itself.
 std::size_t cache_bytes(const Run& run) {
-  return run.result.memory.kv_bytes + run.result.memory.ring_bytes;
+  const MemoryPlan& memory = run.result.memory;
+  return memory.kv_bytes + memory.ring_bytes + memory.gathered_bytes;
 }
 
 std::string describe_end(const GenerateResult& result) {
@@ -103,13 +95,14 @@ Json to_json(const Run& run) {
             {"acceptance_per_token", stats.acceptance_per_token()},
             {"tokens_per_round", stats.tokens_per_round()},
             {"draft_len_mean", stats.draft_len_mean()},
-            {"accepted_per_position", accepted_per_position(stats)},
+            {"accepted_per_position", stats.accepted_per_position()},
             {"draft_choice", result.draft_choice}}},
           {"memory",
            {{"weights_bytes", memory.weights_bytes},
             {"draft_weights_bytes", memory.draft_weights_bytes},
             {"kv_bytes", memory.kv_bytes},
             {"ring_bytes", memory.ring_bytes},
+            {"gathered_bytes", memory.gathered_bytes},
             {"kv_fp16_bytes", memory.kv_fp16_bytes},
             {"peak_rss_bytes", run.peak_rss_bytes}}}};
 }

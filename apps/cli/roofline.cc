@@ -1,13 +1,10 @@
 // quantspec roofline
 #include "roofline/roofline.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <memory>
 
 #include "apps/cli/command.h"
-#include "apps/cli/option_values.h"
+#include "apps/cli/list_values.h"
 #include "apps/cli/output.h"
 
 namespace quantspec::cli {
@@ -28,26 +25,6 @@ struct RooflineArgs {
   std::vector<double> acceptance = {0.9, 0.95};
   bool json = false;
 };
-
-// Numbers in [low, high] with commas between; `what` names them.
-template <typename T>
-void add_list(CLI::App& app, const char* name, const char* help, const char* what,
-              std::vector<T>& target, T low, T high) {
-  add_value(app, name, "LIST", help, [=, &target](const std::string& text) {
-    std::vector<T> values;
-    for (std::size_t first = 0; first <= text.size();) {
-      const std::size_t comma = std::min(text.find(',', first), text.size());
-      const auto value = parse_number<T>(std::string_view(text).substr(first, comma - first));
-      if (!value || *value < low || *value > high) {
-        throw UsageError(fmt::format("{} '{}': must be {} from {} to {}, with commas between", name,
-                                     text, what, low, high));
-      }
-      values.push_back(*value);
-      first = comma + 1;
-    }
-    target = std::move(values);
-  });
-}
 
 int run(const RooflineArgs& args) {
   RooflineRequest request;
@@ -95,8 +72,8 @@ void add_points(CLI::App& app, RooflineArgs& args) {
 }  // namespace
 
 Subcommand add_roofline(CLI::App& app) {
-  CLI::App* command = add_command(
-      app, "roofline", "Print what limits a model, and what drafts can gain.");
+  CLI::App* command =
+      add_command(app, "roofline", "Print what limits a model, and what drafts can gain.");
   const auto args = std::make_shared<RooflineArgs>();
   add_model(*command, args->model);
   add_machine(*command, *args);

@@ -78,14 +78,13 @@ std::vector<Job> make_jobs(Engine& engine, const Dataset& dataset, const BenchOp
   return jobs;
 }
 
-std::vector<BenchRow> run_job(Engine& engine, const Job& job, const BenchOptions& options,
-                              const Machine& machine, const ProgressCallback& progress) {
+std::vector<bench::Measured> measure(Engine& engine, const Job& job, const BenchOptions& options,
+                                     const ProgressCallback& progress) {
   const std::string stage = fmt::format("ctx {}", job.context);
   const double total = bench::tokens_to_do(job.entries, options, job.context);
-  const auto measured = bench::measure(engine, job.entries, job.prompts, options, [&](double done) {
+  return bench::measure(engine, job.entries, job.prompts, options, [&](double done) {
     if (progress) progress(stage, done / total);
   });
-  return bench::make_rows(job.entries, measured, options, job.context, engine.config(), machine);
 }
 
 }  // namespace
@@ -96,11 +95,14 @@ BenchReport run_bench(Engine& engine, const Dataset& dataset, const BenchOptions
   const std::vector<Job> jobs = make_jobs(engine, dataset, options);
   BenchReport report{make_meta(engine, dataset, options), {}};
   if (events.begin) events.begin(report.meta);
+  const bench::Predictor predictor{report.meta.machine, engine.config(), report.meta.page_size,
+                                   engine.model().weights().head().group};
   for (const Job& job : jobs) {
-    const std::vector<BenchRow> rows =
-        run_job(engine, job, options, report.meta.machine, events.progress);
+    const auto measured = measure(engine, job, options, events.progress);
+    const auto rows = bench::make_rows(job.entries, measured, options, job.context, predictor);
     if (events.context_done) events.context_done(rows);
     report.rows.insert(report.rows.end(), rows.begin(), rows.end());
+    bench::require_same_tokens(job.entries, measured);  // the rows show what differs
   }
   return report;
 }

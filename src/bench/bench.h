@@ -7,7 +7,7 @@
 //
 // Times are in milliseconds unless a name says otherwise, sizes in bytes. One call at a time.
 // Errors: kInvalidRequest before any long work for what cannot be run, kOutOfMemory, and kInternal
-// where runs that must give the same tokens did not.
+// where runs that must give the same tokens did not, after the rows of their context were told.
 #pragma once
 
 #include <cstddef>

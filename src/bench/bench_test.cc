@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "base/error.h"
+#include "bench/prediction.h"
 #include "bench/test_support.h"
 
 namespace quantspec::bench {
@@ -98,6 +100,66 @@ TEST_F(Bench, AnotherSeedGivesOtherTokens) {
   options.seed = 2;
   const BenchReport other = run_bench(engine(), dataset(), options);
   EXPECT_NE(row_of(other, kPlainInt8).tokens_hash, row_of(*report_, kPlainInt8).tokens_hash);
+}
+
+TEST(BenchRun, DraftWeightsAreThePlanesThatAPlanReadsWhateverIsShown) {
+  BenchOptions options = small_bench();
+  options.plans = {"quantspec", "quantspec+w8", "layer-skip:0-2+w4", "kv-only"};
+  options.predict = 1;
+  options.draft_store = "a store, for the report";
+  const BenchReport report = run_bench(engine(), dataset(), options);
+  const Model& model = engine().model();
+  const auto all = [&](WeightRead read) {
+    return Weights::draft_bytes_for(model.config(), model.backend(), read);
+  };
+  const auto of = [&](std::string_view plan) {
+    return row_of(report, plan).memory.draft_weights_bytes;
+  };
+  EXPECT_EQ(of("quantspec"), all(WeightRead::kUpper));
+  EXPECT_EQ(of("quantspec+w8"), all(WeightRead::kBoth));
+  EXPECT_EQ(of("kv-only"), 0u);
+  const Linear& head = model.weights().head();
+  const std::size_t head_bytes = model.backend().plane_bytes(head.outputs(), head.inputs()).upper;
+  EXPECT_EQ(of("layer-skip:0-2+w4") - head_bytes,  // 3 of 6 layers
+            (all(WeightRead::kUpper) - head_bytes) / 2);
+}
+
+TEST(BenchRun, PredictsForThePagesThatItHas) {
+  BenchOptions options = small_bench();
+  options.plans = {};
+  options.machine->flops = 1e15;  // all is reading
+  const BenchReport report = run_bench(engine(), dataset(), options);
+  const Predictor pages{*options.machine, engine().config(), 32};
+  const auto entries = make_entries(engine(), options, 300);
+  EXPECT_DOUBLE_EQ(report.rows[1].predicted_ms_per_token,
+                   pages.milliseconds(entries[1], 320, nullptr, 0, 0));
+}
+
+// A draft whose weights go bad between its repeats proposes other tokens, and other ones are kept.
+TEST(BenchRun, TellsTheRowsBeforeItFailsForRunsThatDiffer) {
+  const auto broken = testing::load_engine();
+  BenchOptions options = small_bench();
+  options.plans = {"quantspec"};
+  options.prompts = 1;
+  int rows = 0;
+  BenchEvents events;
+  events.context_done = [&](std::span<const BenchRow> all) {
+    rows += static_cast<int>(all.size());
+  };
+  events.progress = [&](std::string_view, double done) {
+    if (done < 0.7) return;  // within the last repeat
+    const Linear& head = broken->model().weights().head();
+    const auto bytes = broken->model().backend().plane_bytes(head.outputs(), head.inputs());
+    std::memset(const_cast<std::byte*>(head.upper), 0, bytes.upper);
+  };
+  try {
+    run_bench(*broken, dataset(), options, events);
+    ADD_FAILURE() << "the runs gave the same tokens";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInternal);
+    EXPECT_NE(std::string(error.what()).find("must give the same tokens"), std::string::npos);
+  }
+  EXPECT_EQ(rows, 3);
 }
 
 TEST(BenchRun, GreedyPlansGiveTheTokensOfPlainDecoding) {

@@ -1,6 +1,9 @@
 #include "bench/entries.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -42,6 +45,20 @@ std::vector<std::vector<Plan>> resolve(Engine& engine, const BenchOptions& optio
   return resolved;
 }
 
+// A budget that was asked for is some plan's.
+void require_use_of_budgets(const BenchOptions& options, const std::vector<Entry>& entries) {
+  const bool shares = !options.budget_shares.empty();
+  const bool asked = shares || std::ranges::any_of(options.draft_budgets, std::identity());
+  const auto has_budget = [](const Entry& entry) { return entry.budget.has_value(); };
+  if (!asked || std::ranges::any_of(entries, has_budget)) return;
+  fail(ErrorKind::kInvalidRequest,
+       "{}: none of the plans {} reads by a budget; streaming, snapkv, retrieval and plans with "
+       "+sparse or +bounds do",
+       shares ? std::string("--sweep budget")
+              : fmt::format("--draft-budget {}", fmt::join(options.draft_budgets, ",")),
+       fmt::join(options.plans, ", "));
+}
+
 }  // namespace
 
 std::vector<Entry> make_entries(Engine& engine, const BenchOptions& options, int context) {
@@ -57,13 +74,13 @@ std::vector<Entry> make_entries(Engine& engine, const BenchOptions& options, int
       for (const std::vector<Plan>& plans : resolve(engine, options, spec, context)) {
         for (const std::optional<int> draft_len : options.draft_lens) {
           decoding.plans = plans;
-          decoding.draft_len = spec == "auto" ? std::nullopt : draft_len;
+          decoding.draft_len = draft_len;
           entries.push_back({spec, decoding, KvStore::kHierarchical, budget_of(plans)});
-          if (spec == "auto") break;
         }
       }
     }
   }
+  require_use_of_budgets(options, entries);
   return entries;
 }
 

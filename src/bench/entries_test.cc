@@ -68,12 +68,35 @@ TEST(Entries, SharesOfTheContextAreWholePages) {
                                       "quantspec+sparse@96/4", "quantspec+sparse@256/4"}));
 }
 
-TEST(Entries, AutoChoosesItsDraftLengthWhateverIsAskedFor) {
-  const auto entries = make_entries(engine(), options_of({"auto"}, {1, 2}), 512);
+TEST(Entries, AutoHasTheDraftLengthsThatAreAskedFor) {
+  const auto entries = make_entries(engine(), options_of({"auto"}, {2, std::nullopt}), 512);
   EXPECT_EQ(names(entries),
-            (std::vector<std::string>{"plain-fp16/0", "plain-int8/0", "auto/auto"}));
+            (std::vector<std::string>{"plain-fp16/0", "plain-int8/0", "auto/2", "auto/auto"}));
   EXPECT_GT(entries[2].decoding.plans.size(), 2u);
   EXPECT_FALSE(entries[2].is_fixed());
+}
+
+TEST(Entries, ABudgetThatNoPlanReadsByIsRefused) {
+  const auto refusal = [](const BenchOptions& options) -> std::string {
+    try {
+      make_entries(engine(), options, 512);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
+      return error.what();
+    }
+    return {};
+  };
+  BenchOptions options = options_of({"quantspec", "auto"}, {4});
+  options.draft_budgets = {64, 128};
+  EXPECT_EQ(refusal(options),
+            "--draft-budget 64,128: none of the plans quantspec, auto reads by a budget; "
+            "streaming, snapkv, retrieval and plans with +sparse or +bounds do");
+  options.plans.push_back("streaming");
+  EXPECT_EQ(refusal(options), "");
+  options = options_of({"quantspec"}, {4});
+  EXPECT_EQ(refusal(options), "");
+  options.budget_shares = {4, 8};
+  EXPECT_EQ(refusal(options).substr(0, 16), "--sweep budget: ");
 }
 
 TEST(Entries, WhatMustRepeatIsKnown) {

@@ -65,22 +65,38 @@ std::size_t prefill_bytes(Engine& engine, int context) {
          Model::activation_bytes(model.config(), model.backend(), context);
 }
 
-// Of the planes that these plans read, of those that the engine keeps.
-std::size_t draft_weights_bytes(Engine& engine, const std::vector<Plan>& plans, bool from_a_store) {
-  bool upper = false, lower = false;
-  const auto note = [&](WeightRead read) {
+// The planes of a matrix that some plan reads.
+struct PlanesRead {
+  bool upper = false;
+  bool lower = false;
+
+  void add(WeightRead read) {
     upper |= read != WeightRead::kFull;
     lower |= read == WeightRead::kBoth;
-  };
-  for (const Plan& plan : plans) {
-    note(plan.head);
-    for (const LayerPlan& layer : plan.layers) note(layer.weights);
   }
-  const Model& model = engine.model();
-  if (!upper) return 0;
-  if (from_a_store) return model.weights().draft_bytes();
-  return Weights::draft_bytes_for(model.config(), model.backend(),
-                                  lower ? WeightRead::kBoth : WeightRead::kUpper);
+  std::size_t bytes(const Backend& backend, const Linear& linear) const {
+    const auto planes = backend.plane_bytes(linear.outputs(), linear.inputs(), linear.group);
+    return (upper ? planes.upper : 0) + (lower ? planes.lower : 0);
+  }
+};
+
+// Of all planes that these plans read, each once.
+std::size_t draft_weights_bytes(const Model& model, const std::vector<Plan>& plans) {
+  const std::size_t layers = model.config().num_layers;
+  std::vector<PlanesRead> reads(layers + 1);  // the head's is the last
+  for (const Plan& plan : plans) {
+    reads[layers].add(plan.head);
+    for (std::size_t i = 0; i < layers; ++i) {
+      if (plan.layers[i].run) reads[i].add(plan.layers[i].weights);
+    }
+  }
+  const std::vector<NamedLinear> matrices = model.weights().matrices();
+  const std::size_t matrices_per_layer = (matrices.size() - 1) / layers;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    bytes += reads[i / matrices_per_layer].bytes(model.backend(), *matrices[i].linear);
+  }
+  return bytes;
 }
 
 // A prompt, read into one kind of cache.
@@ -196,8 +212,7 @@ class Measurement {
   MemoryPlan memory(const Entry& entry, const KvCache& cache) const {
     MemoryPlan plan;
     plan.weights_bytes = engine_.checkpoint_bytes();
-    plan.draft_weights_bytes =
-        draft_weights_bytes(engine_, entry.decoding.plans, !options_.draft_store.empty());
+    plan.draft_weights_bytes = draft_weights_bytes(engine_.model(), entry.decoding.plans);
     const bool full = entry.store == KvStore::kFull;
     plan.kv_bytes = full ? cache.ring_bytes() : cache.page_bytes();
     plan.ring_bytes = full ? 0 : cache.ring_bytes();
@@ -220,32 +235,6 @@ class Measurement {
 std::string describe(const Entry& entry) {
   const std::optional<int>& len = entry.decoding.draft_len;
   return len ? fmt::format("{} at draft length {}", entry.plan, *len) : entry.plan;
-}
-
-// Repeats of what no clock decides give the same tokens; lossless entries those of one another.
-void require_same_tokens(const std::vector<Entry>& entries, const std::vector<Measured>& all) {
-  const auto require = [](const Entry& a, const Run& x, const Entry& b, const Run& y) {
-    if (x.tokens == y.tokens) return;
-    const auto at = std::ranges::mismatch(x.tokens, y.tokens).in1 - x.tokens.begin();
-    fail(ErrorKind::kInternal, "{} and {} must give the same tokens, and differ from token {} on",
-         describe(a), describe(b), at);
-  };
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const Entry& entry = entries[i];
-    const auto like = std::ranges::find_if(entries, [&](const Entry& other) {
-      return other.is_lossless() && other.store == entry.store &&
-             other.full_layers() == entry.full_layers() &&
-             other.decoding.sampling.temperature == entry.decoding.sampling.temperature;
-    });
-    const bool lossless = entry.is_lossless() && like != entries.end();
-    if (!lossless && !entry.is_fixed()) continue;
-    const std::size_t first = lossless ? like - entries.begin() : i;
-    for (const std::vector<Run>& runs : all[i].repeats) {
-      for (std::size_t prompt = 0; prompt < runs.size(); ++prompt) {
-        require(entries[first], all[first].repeats[0][prompt], entry, runs[prompt]);
-      }
-    }
-  }
 }
 
 }  // namespace
@@ -287,9 +276,32 @@ std::vector<Measured> measure(Engine& engine, const std::vector<Entry>& entries,
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     measurement.add(prompts[i], static_cast<int>(i));
   }
-  std::vector<Measured> measured = measurement.take();
-  require_same_tokens(entries, measured);
-  return measured;
+  return measurement.take();
+}
+
+void require_same_tokens(const std::vector<Entry>& entries, const std::vector<Measured>& all) {
+  const auto require = [](const Entry& a, const Run& x, const Entry& b, const Run& y) {
+    if (x.tokens == y.tokens) return;
+    const auto at = std::ranges::mismatch(x.tokens, y.tokens).in1 - x.tokens.begin();
+    fail(ErrorKind::kInternal, "{} and {} must give the same tokens, and differ from token {} on",
+         describe(a), describe(b), at);
+  };
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Entry& entry = entries[i];
+    const auto like = std::ranges::find_if(entries, [&](const Entry& other) {
+      return other.is_lossless() && other.store == entry.store &&
+             other.full_layers() == entry.full_layers() &&
+             other.decoding.sampling.temperature == entry.decoding.sampling.temperature;
+    });
+    const bool lossless = entry.is_lossless() && like != entries.end();
+    if (!lossless && !entry.is_fixed()) continue;
+    const std::size_t first = lossless ? like - entries.begin() : i;
+    for (const std::vector<Run>& runs : all[i].repeats) {
+      for (std::size_t prompt = 0; prompt < runs.size(); ++prompt) {
+        require(entries[first], all[first].repeats[0][prompt], entry, runs[prompt]);
+      }
+    }
+  }
 }
 
 }  // namespace quantspec::bench

@@ -37,10 +37,13 @@ void require_memory(Engine& engine, const std::vector<Entry>& entries, const Ben
 double tokens_to_do(const std::vector<Entry>& entries, const BenchOptions& options, int context);
 
 // Prompt by prompt; on each, a warm-up of every entry, then the repeats: in each of them, one run
-// of every entry. REQUIRES: prompts of equal length. Throws kInternal where two runs that must give
-// the same tokens did not.
+// of every entry. REQUIRES: prompts of equal length.
 std::vector<Measured> measure(Engine& engine, const std::vector<Entry>& entries,
                               std::span<const Prompt> prompts, const BenchOptions& options,
                               const TokensDone& tokens_done);
+
+// Repeats of what no clock decides give the same tokens; lossless entries those of one another.
+// Throws kInternal where two of these did not.
+void require_same_tokens(const std::vector<Entry>& entries, const std::vector<Measured>& all);
 
 }  // namespace quantspec::bench

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
-
 namespace quantspec::bench {
 
 namespace {
@@ -27,23 +25,16 @@ double tokens_read(const KvAccess& kv, double old, int page_size) {
   return std::min<double>(kv.budget, old);
 }
 
-// Bytes of an element of K and V that is not in the ring.
-double element_bytes(const ModelConfig& model, const KvAccess& kv) {
-  const KvRead read = kv.gathers() ? KvRead::kFull : kv.read;
-  return pass_read(model, WeightRead::kFull, read).kv_bytes;
-}
-
 }  // namespace
 
-PassRead read_of(const ModelConfig& model, const Plan& plan, int context) {
+PassRead Predictor::read_of(const Plan& plan, int context) const {
   const double head_parameters = 1.0 * model.vocab_size * model.hidden_size;
   const double layer_parameters = (read_parameters(model) - head_parameters) / model.num_layers;
   const auto weight_bytes = [&](WeightRead read) {
-    return pass_read(model, read, KvRead::kBoth).weight_bytes;
+    return uniform(read, KvRead::kBoth).weight_bytes;
   };
-  const int page_size = kv_shape(model, 0).page_size;
   const double ring =
-      std::min<double>(context, pass_read(model, WeightRead::kFull, KvRead::kBoth).ring_tokens);
+      std::min<double>(context, uniform(WeightRead::kFull, KvRead::kBoth).ring_tokens);
   const double old = context - ring;
   double layers = 0, parameters = head_parameters, weights = parameters * weight_bytes(plan.head);
   double tokens = 0, kv = 0;
@@ -53,8 +44,9 @@ PassRead read_of(const ModelConfig& model, const Plan& plan, int context) {
     parameters += layer_parameters;
     weights += layer_parameters * weight_bytes(layer.weights);
     const double here = tokens_read(layer.kv, old, page_size);
+    const KvRead read = layer.kv.gathers() ? KvRead::kFull : layer.kv.read;
     tokens += here;
-    kv += here * element_bytes(model, layer.kv);
+    kv += here * uniform(layer.weights, read).kv_bytes;
     // Bounds: two fp16 numbers of every key channel of every page, of 2 G elements a channel.
     if (layer.kv.tokens == KvTokens::kByBound) kv += old * 4 / (2 * page_size);
   }
@@ -67,16 +59,16 @@ PassRead read_of(const ModelConfig& model, const Plan& plan, int context) {
   return read;
 }
 
-double predicted_ms(const Machine& machine, const ModelConfig& model, const Entry& entry,
-                    int context, const Plan* draft, int draft_len, double acceptance) {
+double Predictor::milliseconds(const Entry& entry, int context, const Plan* draft, int draft_len,
+                               double acceptance) const {
   const PassRead target =
       entry.store == KvStore::kFull
-          ? pass_read(model, WeightRead::kFull, KvRead::kFull)
-          : read_of(model, Plan::target(model.num_layers, entry.full_layers()), context);
+          ? uniform(WeightRead::kFull, KvRead::kFull)
+          : read_of(Plan::target(model.num_layers, entry.full_layers()), context);
   const bool drafts = draft != nullptr && draft_len > 0;
   const RoundPrediction round =
-      predict_round(machine, model, context, 1, drafts ? read_of(model, *draft, context) : target,
-                    target, drafts ? draft_len : 0, acceptance);
+      predict_round(machine, model, context, 1, drafts ? read_of(*draft, context) : target, target,
+                    drafts ? draft_len : 0, acceptance);
   return 1e3 * round.seconds_per_token();
 }
 

@@ -5,12 +5,24 @@
 
 namespace quantspec::bench {
 
-// What a pass by this plan reads after `context` tokens: means over its layers (docs/bench.md).
-PassRead read_of(const ModelConfig& model, const Plan& plan, int context);
+// Of a model as it is kept: pages of page_size tokens, draft weights in groups of weight_group
+// inputs.
+struct Predictor {
+  Machine machine;
+  const ModelConfig& model;
+  int page_size;
+  int weight_group = kWeightGroup;
 
-// Milliseconds for a token. draft: the plan that drafts, or null; draft_len and acceptance as
-// measured.
-double predicted_ms(const Machine& machine, const ModelConfig& model, const Entry& entry,
-                    int context, const Plan* draft, int draft_len, double acceptance);
+  // What a pass by this plan reads after `context` tokens: means over its layers (docs/bench.md).
+  PassRead read_of(const Plan& plan, int context) const;
+  // For a token. draft: the plan that drafts, or null; draft_len and acceptance as measured.
+  double milliseconds(const Entry& entry, int context, const Plan* draft, int draft_len,
+                      double acceptance) const;
+
+ private:
+  PassRead uniform(WeightRead weights, KvRead kv) const {
+    return pass_read(model, weights, kv, page_size, weight_group);
+  }
+};
 
 }  // namespace quantspec::bench

@@ -12,9 +12,14 @@ const Machine kMachine{"test", 1e10, 1e12, 1e10};
 
 const ModelConfig& model() { return testing::engine().config(); }
 
-PassRead read_of(const std::string& plan) {
-  const int layers = model().num_layers, page_size = kv_shape(model(), 0).page_size;
-  return bench::read_of(model(), make_plan(plan, {layers, page_size, kContext, 1024}), kContext);
+Predictor predictor(int page_size = kv_shape(model(), 0).page_size,
+                    int weight_group = kWeightGroup) {
+  return {kMachine, model(), page_size, weight_group};
+}
+
+PassRead read_of(const std::string& plan, const Predictor& predictor = bench::predictor()) {
+  const PlanContext context{model().num_layers, predictor.page_size, kContext, 1024};
+  return predictor.read_of(make_plan(plan, context), kContext);
 }
 
 TEST(ReadOf, AUniformPlanReadsWhatTheRooflineSays) {
@@ -38,6 +43,15 @@ TEST(ReadOf, ASparsePlanReadsItsBudgetAndTheRing) {
               (kContext - ring) * 4 / (2.0 * 128), 1e-9);
 }
 
+TEST(ReadOf, PagesAndGroupsAreThoseOfTheRun) {
+  const PassRead read = read_of("quantspec+sparse", predictor(32, 64));
+  const PassRead expected = pass_read(model(), WeightRead::kUpper, KvRead::kUpper, 32, 64);
+  EXPECT_DOUBLE_EQ(read.weight_bytes, 0.5 + 4.0 / 64);
+  EXPECT_DOUBLE_EQ(read.kv_bytes, expected.kv_bytes);
+  EXPECT_DOUBLE_EQ(*read.kv_tokens, 1024 + 1.5 * 32);
+  EXPECT_DOUBLE_EQ(*read_of("streaming", predictor(32)).kv_tokens, 1024 - 32 + 1.5 * 32);
+}
+
 TEST(ReadOf, SkippedLayersAreNotRead) {
   EXPECT_DOUBLE_EQ(read_of("layer-skip:1,3-4").layers, 0.5);
   EXPECT_DOUBLE_EQ(read_of("layer-skip:1,3-4").weight_bytes, 2);
@@ -47,18 +61,17 @@ TEST(PredictedMs, OfPlainDecodingIsAStepOfTheTarget) {
   const auto entries = make_entries(testing::engine(), testing::small_bench(), 512);
   const PassRead fp16 = pass_read(model(), WeightRead::kFull, KvRead::kFull);
   const double step = decode_cost(model(), kContext, 1, 1, fp16).seconds(kMachine);
-  EXPECT_DOUBLE_EQ(predicted_ms(kMachine, model(), entries[0], kContext, nullptr, 0, 0),
-                   1e3 * step);
-  EXPECT_LT(predicted_ms(kMachine, model(), entries[1], kContext, nullptr, 0, 0), 1e3 * step);
+  EXPECT_DOUBLE_EQ(predictor().milliseconds(entries[0], kContext, nullptr, 0, 0), 1e3 * step);
+  EXPECT_LT(predictor().milliseconds(entries[1], kContext, nullptr, 0, 0), 1e3 * step);
 }
 
 TEST(PredictedMs, DraftsThatAreAcceptedPay) {
   const auto entries = make_entries(testing::engine(), testing::small_bench(), 512);
   const Plan* draft = &entries[2].decoding.plans[0];
   const auto ms = [&](double acceptance) {
-    return predicted_ms(kMachine, model(), entries[2], kContext, draft, 4, acceptance);
+    return predictor().milliseconds(entries[2], kContext, draft, 4, acceptance);
   };
-  const double plain = predicted_ms(kMachine, model(), entries[1], kContext, nullptr, 0, 0);
+  const double plain = predictor().milliseconds(entries[1], kContext, nullptr, 0, 0);
   EXPECT_LT(ms(1), plain);
   EXPECT_GT(ms(0), plain);
 }

@@ -7,25 +7,10 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/system_memory.h"
-#include "bench/prediction.h"
 
 namespace quantspec::bench {
 
 namespace {
-
-void add(RoundStats& sum, const RoundStats& stats) {
-  sum.rounds += stats.rounds;
-  sum.drafted += stats.drafted;
-  sum.accepted += stats.accepted;
-  sum.rejections += stats.rejections;
-  for (std::size_t i = 0; i < stats.drafted_at.size(); ++i) {
-    sum.drafted_at[i] += stats.drafted_at[i];
-    sum.accepted_at[i] += stats.accepted_at[i];
-  }
-  sum.draft_seconds += stats.draft_seconds;
-  sum.verify_seconds += stats.verify_seconds;
-  sum.commit_seconds += stats.commit_seconds;
-}
 
 // The runs of a repeat, on all prompts, as one.
 struct Total {
@@ -37,7 +22,7 @@ struct Total {
     for (const Run& run : runs) {
       seconds += run.seconds;
       tokens += static_cast<double>(run.tokens.size());
-      add(stats, run.stats);
+      stats += run.stats;
     }
   }
   double seconds_per_token() const { return seconds / tokens; }
@@ -78,15 +63,6 @@ std::optional<Spread> share(const Measured& measured, const RoundStats& all,
     }
   }
   return spread;
-}
-
-std::vector<double> accepted_per_position(const RoundStats& stats) {
-  std::vector<double> shares;
-  for (std::size_t i = 0; i < stats.drafted_at.size() && stats.drafted_at[i] > 0; ++i) {
-    shares.push_back(static_cast<double>(stats.accepted_at[i]) /
-                     static_cast<double>(stats.drafted_at[i]));
-  }
-  return shares;
 }
 
 // The plan that drafted in the most rounds; null where most rounds were plain.
@@ -145,8 +121,8 @@ Spread spread_of(std::vector<double> values) {
 }
 
 std::vector<BenchRow> make_rows(const std::vector<Entry>& entries, const std::vector<Measured>& all,
-                                const BenchOptions& options, int context, const ModelConfig& model,
-                                const Machine& machine) {
+                                const BenchOptions& options, int context,
+                                const Predictor& predictor) {
   std::vector<std::vector<Total>> totals_of;
   for (const Measured& measured : all) totals_of.push_back(totals(measured));
   std::vector<BenchRow> rows;
@@ -154,7 +130,7 @@ std::vector<BenchRow> make_rows(const std::vector<Entry>& entries, const std::ve
     const Entry& entry = entries[i];
     const float temperature = entry.decoding.sampling.temperature;
     RoundStats stats;
-    for (const Total& total : totals_of[i]) add(stats, total.stats);
+    for (const Total& total : totals_of[i]) stats += total.stats;
     BenchRow row;
     row.context = context;
     row.plan = entry.plan;
@@ -171,13 +147,13 @@ std::vector<BenchRow> make_rows(const std::vector<Entry>& entries, const std::ve
         speedup(totals_of[i], totals_of[plain_entry(entries, kPlainInt8, temperature)]);
     row.acceptance_rate = share(all[i], stats, &RoundStats::acceptance_rate);
     row.acceptance_per_token = share(all[i], stats, &RoundStats::acceptance_per_token);
-    row.accepted_per_position = accepted_per_position(stats);
+    row.accepted_per_position = stats.accepted_per_position();
     row.draft_len_mean = stats.draft_len_mean();
     row.prefill_ms = spread_of(all[i].prefill_ms);
     const Plan* chosen = chosen_plan(entry, all[i], stats.rounds);
     if (chosen != nullptr) row.chosen_plan = chosen->name;
-    row.predicted_ms_per_token = predicted_ms(
-        machine, model, entry, context + options.predict / 2, chosen,
+    row.predicted_ms_per_token = predictor.milliseconds(
+        entry, context + options.predict / 2, chosen,
         static_cast<int>(std::lround(stats.draft_len_mean())), stats.acceptance_per_token());
     row.memory = all[i].memory;
     row.process_peak_bytes = peak_rss_bytes();

@@ -44,8 +44,8 @@ class Rows : public ::testing::Test {
     options_ = options;
   }
   std::vector<BenchRow> rows() const {
-    return make_rows(entries_, measured_, options_, 512, testing::engine().config(),
-                     *options_.machine);
+    return make_rows(entries_, measured_, options_, 512,
+                     {*options_.machine, testing::engine().config(), 64});
   }
 
   std::vector<Entry> entries_;

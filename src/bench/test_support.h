@@ -9,15 +9,17 @@
 
 namespace quantspec::bench::testing {
 
+inline std::unique_ptr<Engine> load_engine() {
+  EngineOptions options;
+  options.model = std::filesystem::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m";
+  options.num_threads = 1;
+  options.ctx_size = 1024;
+  options.page_size = 32;
+  return Engine::load(options);
+}
+
 inline Engine& engine() {
-  static const std::unique_ptr<Engine> engine = [] {
-    EngineOptions options;
-    options.model = std::filesystem::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m";
-    options.num_threads = 1;
-    options.ctx_size = 1024;
-    options.page_size = 32;
-    return Engine::load(options);
-  }();
+  static const std::unique_ptr<Engine> engine = load_engine();
   return *engine;
 }
 

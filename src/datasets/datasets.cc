@@ -13,24 +13,24 @@
 
 namespace quantspec {
 
-Dataset Dataset::load(std::string_view spec) {
+Dataset Dataset::load(std::string_view spec, std::string_view flag) {
+  const std::string typed = fmt::format("{} '{}'", flag, spec);
   const std::size_t colon = spec.find(':');
   const auto kinds = dataset_kinds();
   const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const DatasetKind& candidate) {
     return colon != spec.npos && candidate.name == spec.substr(0, colon);
   });
   if (kind == kinds.end()) {
-    fail(ErrorKind::kInvalidRequest, "--dataset '{}': not KIND:PATH of a known kind; known: {}",
-         spec, fmt::join(Dataset::kinds(), ", "));
+    fail(ErrorKind::kInvalidRequest, "{}: not KIND:PATH of a known kind; known: {}", typed,
+         fmt::join(Dataset::kinds(), ", "));
   }
   const std::filesystem::path path = spec.substr(colon + 1);
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    fail(ErrorKind::kInvalidRequest, "--dataset '{}': there is no file or folder '{}'", spec,
-         path.string());
+    fail(ErrorKind::kInvalidRequest, "{}: there is no file or folder '{}'", typed, path.string());
   }
-  Dataset dataset(spec, *kind);
-  dataset.documents_ = read_documents(*kind, path);
+  Dataset dataset(spec, typed, *kind);
+  dataset.documents_ = read_documents(*kind, path, typed);
   return dataset;
 }
 
@@ -42,7 +42,7 @@ std::vector<std::string_view> Dataset::kinds() {
 
 std::vector<Prompt> Dataset::prompts(const Tokenizer& tokenizer,
                                      const PromptOptions& options) const {
-  return PromptCutter(*kind_, spec_, documents_, tokenizer, options).cut();
+  return PromptCutter(*kind_, typed_, documents_, tokenizer, options).cut();
 }
 
 }  // namespace quantspec

@@ -8,8 +8,7 @@
 //     multilexsum:PATH   Multi-LexSum's JSON
 //     wikitext:PATH      WikiText's raw text
 //     c4:PATH            C4's JSON lines
-//     recall:PATH        as text:, but every prompt ends in the first tokens of a passage that
-//     stood
+//     recall:PATH        as text:, but every prompt ends in the first tokens of a passage
 //                        recall_distance tokens earlier, so that it continues far back
 //
 // Any of the files may be compressed with gzip, its name then ending in .gz.
@@ -20,6 +19,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tokenizer/tokenizer.h"
@@ -56,8 +56,8 @@ struct PromptOptions {
 
 class Dataset {
  public:
-  // spec: KIND:PATH. Reads all of it.
-  static Dataset load(std::string_view spec);
+  // spec: KIND:PATH. Reads all of it. `flag` is where it was typed, for messages about it.
+  static Dataset load(std::string_view spec, std::string_view flag = "--dataset");
   static std::vector<std::string_view> kinds();
 
   const std::string& spec() const { return spec_; }
@@ -68,9 +68,11 @@ class Dataset {
   std::vector<Prompt> prompts(const Tokenizer& tokenizer, const PromptOptions& options) const;
 
  private:
-  Dataset(std::string_view spec, const DatasetKind& kind) : spec_(spec), kind_(&kind) {}
+  Dataset(std::string_view spec, std::string typed, const DatasetKind& kind)
+      : spec_(spec), typed_(std::move(typed)), kind_(&kind) {}
 
   std::string spec_;
+  std::string typed_;        // flag and spec, with which messages begin
   const DatasetKind* kind_;  // of a table that lives as long as the program
   std::vector<Document> documents_;
 };

@@ -118,6 +118,22 @@ TEST(Datasets, MissingPathAndFolderWithoutFilesAreRefused) {
   expect_refused("infinitebench:" + folder.path(), {"longbook_sum_eng.jsonl"});
 }
 
+TEST(Datasets, MessagesBeginWithTheFlagThatWasTyped) {
+  const auto load = [](const std::string& spec) { return Dataset::load(spec, "--calibration"); };
+  const Folder folder;
+  for (const std::string& spec :
+       {std::string("x"), std::string("text:/nowhere/at/all"), "text:" + folder.path()}) {
+    expect_error(ErrorKind::kInvalidRequest, {"--calibration '" + spec + "': "},
+                 [&] { load(spec); });
+  }
+  const Dataset books = load("text:" + kData + "/books");
+  for (const PromptOptions& options : {PromptOptions{.length = 1}, PromptOptions{.length = 100000},
+                                       PromptOptions{.length = 150, .count = 100}}) {
+    expect_error(ErrorKind::kInvalidRequest, {"--calibration '" + books.spec() + "': "},
+                 [&] { books.prompts(tokenizer(), options); });
+  }
+}
+
 TEST(Datasets, BooksOfAFolderComeByNameWithoutFrontMatter) {
   const Dataset dataset = Dataset::load("text:" + kData + "/books");
   ASSERT_EQ(dataset.documents().size(), 2u);
@@ -180,6 +196,19 @@ TEST(Datasets, GzipOfSeveralMembersAndManyBuffers) {
   while (text.size() < 1000000) text += fmt::format("Line {} of a long text.\n", text.size());
   const std::string path = folder.write("a.txt.gz", gzipped(text) + gzipped("The end."));
   EXPECT_EQ(Dataset::load("text:" + path).documents().front().text, text + "The end.");
+}
+
+TEST(Datasets, ZerosAfterGzipArePadding) {
+  const Folder folder;
+  const std::string packed = gzipped("The text.") + gzipped(" The end.");
+  for (const std::size_t zeros : {1, 511, 4096}) {
+    const std::string path = folder.write("a.txt.gz", packed + std::string(zeros, '\0'));
+    EXPECT_EQ(Dataset::load("text:" + path).documents().front().text, "The text. The end.");
+    folder.write("a.txt.gz", packed + std::string(zeros, '\0') + "x");
+    expect_corrupt("text:" + path, {path, "broken gzip data"});
+  }
+  const std::string zeros = folder.write("b.txt.gz", std::string(512, '\0'));
+  expect_corrupt("text:" + zeros, {zeros, "broken gzip data"});
 }
 
 TEST(Datasets, BrokenGzipNamesTheFile) {

@@ -27,7 +27,8 @@ bool ends_in_one_of(const fs::path& path, const std::vector<std::string_view>& s
                      [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
-std::vector<fs::path> files_of(const DatasetKind& kind, const fs::path& path) {
+std::vector<fs::path> files_of(const DatasetKind& kind, const fs::path& path,
+                               std::string_view typed) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return {path};
   std::vector<fs::path> files;
@@ -39,9 +40,8 @@ std::vector<fs::path> files_of(const DatasetKind& kind, const fs::path& path) {
   if (files.empty()) {
     std::vector<std::string_view> suffixes = kind.text_suffixes;
     suffixes.insert(suffixes.end(), kind.record_suffixes.begin(), kind.record_suffixes.end());
-    fail(ErrorKind::kInvalidRequest,
-         "--dataset '{}:{}': no file in this folder ends in {} (or that and .gz)", kind.name,
-         path.string(), fmt::join(suffixes, ", "));
+    fail(ErrorKind::kInvalidRequest, "{}: no file in this folder ends in {} (or that and .gz)",
+         typed, fmt::join(suffixes, ", "));
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -169,9 +169,10 @@ std::string book_text(std::string_view file) {
   return text;
 }
 
-std::vector<Document> read_documents(const DatasetKind& kind, const fs::path& path) {
+std::vector<Document> read_documents(const DatasetKind& kind, const fs::path& path,
+                                     std::string_view typed) {
   std::vector<Document> documents;
-  for (const fs::path& file : files_of(kind, path)) {
+  for (const fs::path& file : files_of(kind, path, typed)) {
     if (kind.record_suffixes.empty() || ends_in_one_of(file, kind.text_suffixes)) {
       documents.push_back(read_text_document(file));
       continue;

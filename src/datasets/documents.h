@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "datasets/datasets.h"
@@ -11,8 +12,10 @@
 namespace quantspec {
 
 // The documents of a file, or of the files of that kind in a folder, in the order of their names.
-// Throws kInvalidRequest when there is none and kCorruptFile for a broken or empty one.
-std::vector<Document> read_documents(const DatasetKind& kind, const std::filesystem::path& path);
+// Throws kInvalidRequest, beginning with `typed`, when there is none and kCorruptFile for a broken
+// or empty one.
+std::vector<Document> read_documents(const DatasetKind& kind, const std::filesystem::path& path,
+                                     std::string_view typed);
 
 // The text between the lines "*** START OF ... PROJECT GUTENBERG ... ***" and "*** END OF ...", if
 // there are such lines, with the line ends of Unix and without a byte-order mark.

@@ -17,7 +17,12 @@ constexpr int kGzipOnly = 16 + MAX_WBITS;                // zlib's code for: a g
 constexpr std::size_t kMaxInput = std::size_t{1} << 30;  // zlib counts in 32 bits
 constexpr std::size_t kOutputBytes = std::size_t{1} << 18;
 
-// Decompresses the members of a gzip file (RFC 1952), one after another.
+bool is_padding(std::span<const std::byte> rest) {
+  return std::ranges::all_of(rest, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+// Decompresses the members of a gzip file (RFC 1952), one after another. Zeros after the last, with
+// which tapes and archives fill a block, are padding, as to gzip.
 class Inflater {
  public:
   explicit Inflater(const std::filesystem::path& path) : path_(path), output_(kOutputBytes) {
@@ -45,7 +50,7 @@ std::string Inflater::text(std::span<const std::byte> file) {
     while (!step(rest, text)) {
     }
     inflateReset(&stream_);
-  } while (!rest.empty());
+  } while (!is_padding(rest));
   return text;
 }
 

@@ -22,11 +22,11 @@ std::vector<TokenId> prefix_of(const Tokenizer& tokenizer) {
 
 }  // namespace
 
-PromptCutter::PromptCutter(const DatasetKind& kind, std::string_view spec,
+PromptCutter::PromptCutter(const DatasetKind& kind, std::string_view typed,
                            const std::vector<Document>& documents, const Tokenizer& tokenizer,
                            const PromptOptions& options)
     : kind_(kind),
-      spec_(spec),
+      typed_(typed),
       documents_(documents),
       tokenizer_(tokenizer),
       options_(options),
@@ -34,9 +34,8 @@ PromptCutter::PromptCutter(const DatasetKind& kind, std::string_view spec,
   check(options.count > 0 && options.continuation >= 0, "prompts are asked for");
   const int prefix = static_cast<int>(prefix_.size());
   if (options.length <= prefix) {
-    fail(ErrorKind::kInvalidRequest,
-         "--dataset '{}': a prompt of {} tokens holds no text; use {} or more", spec,
-         options.length, prefix + 1);
+    fail(ErrorKind::kInvalidRequest, "{}: a prompt of {} tokens holds no text; use {} or more",
+         typed, options.length, prefix + 1);
   }
   body_ = options.length - prefix;
   const bool goes_on = kind.form == PromptForm::kChunk || kind.form == PromptForm::kJoined;
@@ -48,7 +47,7 @@ void PromptCutter::check_recall() {
   if (kind_.form != PromptForm::kRecall) {
     if (options_.recall_distance == 0) return;
     fail(ErrorKind::kInvalidRequest,
-         "--recall-distance: '{}' is of another kind than recall:", spec_);
+         "--recall-distance: {} is of another kind than recall:", typed_);
   }
   if (options_.recall_distance == 0) options_.recall_distance = options_.length / 2;
   const int least = kRecallTokens + std::max(1, options_.continuation);
@@ -140,8 +139,8 @@ void PromptCutter::cut_summaries() {
   const std::size_t fixed = encode(kind_.instruction).size() + question.size();
   if (body_ <= fixed) {
     fail(ErrorKind::kInvalidRequest,
-         "--dataset '{}': a prompt of {} tokens holds the instruction alone; use more than {}",
-         spec_, options_.length, prefix_.size() + fixed);
+         "{}: a prompt of {} tokens holds the instruction alone; use more than {}", typed_,
+         options_.length, prefix_.size() + fixed);
   }
   for (const Document& document : documents_) {
     const std::string text = std::string(kind_.instruction) + document.text;
@@ -196,13 +195,11 @@ void PromptCutter::fail_too_few() const {
       after == 0 ? fmt::format("{} tokens", options_.length)
                  : fmt::format("{} tokens and {} after them", options_.length, after);
   if (prompts_.empty()) {
-    fail(ErrorKind::kInvalidRequest,
-         "--dataset '{}': no document holds {}; the longest, {}, has {} tokens", spec_, wanted,
-         longest_name_, longest_);
+    fail(ErrorKind::kInvalidRequest, "{}: no document holds {}; the longest, {}, has {} tokens",
+         typed_, wanted, longest_name_, longest_);
   }
-  fail(ErrorKind::kInvalidRequest,
-       "--dataset '{}': {} prompts of {} were asked for and there are {}", spec_, options_.count,
-       wanted, prompts_.size());
+  fail(ErrorKind::kInvalidRequest, "{}: {} prompts of {} were asked for and there are {}", typed_,
+       options_.count, wanted, prompts_.size());
 }
 
 }  // namespace quantspec

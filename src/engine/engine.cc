@@ -3,6 +3,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/system_memory.h"
@@ -121,7 +123,11 @@ std::vector<Plan> Engine::plans(std::string_view spec, int prompt_tokens, int bu
   for (Plan& plan : plans) {
     if (plan.head == WeightRead::kUpper) plan.head = model_.weights().head_read();
   }
-  if (choose) std::erase_if(plans, [&](const Plan& plan) { return !model_.reads(plan); });
+  if (choose) {
+    const auto unreadable = [&](const Plan& plan) { return !model_.reads(plan); };
+    if (std::ranges::all_of(plans, unreadable)) model_.require_weights(plans.front());
+    std::erase_if(plans, unreadable);
+  }
   for (const Plan& plan : plans) model_.require_weights(plan);
   return plans;
 }

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/system_memory.h"
 #include "engine/engine.h"
 #include "engine/stop_matcher.h"
 
@@ -69,9 +70,22 @@ double per_second(double count, double milliseconds) {
   return milliseconds > 0 ? 1e3 * count / milliseconds : 0.0;
 }
 
-KvOptions session_kv(const std::vector<Plan>& plans, KvStore store) {
+// What the plans need of the cache. Throws kOutOfMemory for what the engine could not plan for: it
+// did not know them.
+KvOptions session_kv(const std::vector<Plan>& plans, KvStore store, const KvShape& shape,
+                     const Backend& backend, int capacity) {
   KvOptions options = kv_options(plans);
   options.store = store;
+  const std::size_t needed = KvCache::gathered_bytes_for(shape, backend, options) +
+                             KvCache::ring_bytes_for(shape, backend, capacity, options);
+  const std::size_t available = available_memory_bytes();
+  if (needed > available) {
+    fail(ErrorKind::kOutOfMemory,
+         "--plan {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a "
+         "smaller "
+         "--draft-budget or --ctx-size works",
+         plans.front().name, needed / 1e6, available / 1e6);
+  }
   return options;
 }
 
@@ -81,7 +95,8 @@ Session::Session(Engine& engine, std::vector<Plan> plans)
     : engine_(engine),
       plans_(plans.empty() ? engine.own_plans() : std::move(plans)),
       sequence_(engine.model_, engine.pool_, engine.ctx_size_, {},
-                session_kv(plans_, engine.kv_store_)) {}
+                session_kv(plans_, engine.kv_store_, engine.pool_.shape(), *engine.backend_,
+                           engine.ctx_size_)) {}
 
 GenerateResult Session::generate(std::string_view prompt, const GenerateOptions& options,
                                  const TokenCallback& on_token) {

@@ -13,8 +13,9 @@ namespace {
 
 constexpr int kSinks = 16;  // of kStreaming
 constexpr int kSnapQueries = 32;
-constexpr int kSnapPool = 5;  // an odd width
-constexpr int kChunk = 8;     // of kRetrieval
+constexpr int kSnapPool = 5;    // an odd width
+constexpr int kSnapRoom = 512;  // slots by which it grows
+constexpr int kChunk = 8;       // of kRetrieval
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -23,15 +24,15 @@ int window_slots(const KvAccess& access, int page_size) {
   return round_up(std::max(0, access.budget - kSinks - page_size), 16);
 }
 
-// Slots for a text of `capacity` tokens of which those from `end` on leave the ring later.
-int slots(const KvShape& shape, const KvAccess& access, int end, int capacity) {
+// Slots that are in use when there is nothing more to gather; of kSnap, before it grows.
+int full_slots(const KvShape& shape, const KvAccess& access) {
   switch (access.tokens) {
     case KvTokens::kStreaming:
       return kSinks + window_slots(access, shape.page_size);
-    case KvTokens::kSnap:  // it grows by what leaves the ring
-      return round_up(std::min(end, access.budget - kSnapQueries) + capacity - end, 16);
+    case KvTokens::kSnap:
+      return access.budget - kSnapQueries;
     default:
-      return round_up(access.budget, 16);
+      return access.budget / kChunk * kChunk;
   }
 }
 
@@ -87,62 +88,62 @@ std::vector<double> pooled(const std::vector<double>& x, int count) {
   return out;
 }
 
+// What one kv head chooses by.
+struct HeadText {
+  const float* keys;     // [length, head_dim]
+  const float* queries;  // [rows, num_heads, head_dim]
+  int rows;
+  int num_heads;
+  int first_head;  // of the group
+  int group;
+  int head_dim;
+  int length;
+
+  const float* key(int position) const {
+    return keys + static_cast<std::ptrdiff_t>(position) * head_dim;
+  }
+  const float* query(int row, int i) const {
+    return queries + static_cast<std::ptrdiff_t>(row * num_heads + first_head + i) * head_dim;
+  }
+};
+
+// Ascending positions in [0, end).
+std::vector<int> snap_positions(const HeadText& text, int end, int count) {
+  std::vector<float> scores(text.length);
+  std::vector<double> total(text.length, 0.0);
+  for (int row = 0; row < text.rows; ++row) {
+    for (int i = 0; i < text.group; ++i) {
+      add_attention(text.query(row, i), text.keys, text.head_dim, text.length - text.rows + row,
+                    scores, total);
+    }
+  }
+  std::vector<int> best = greatest(pooled(total, text.length - text.rows), end, count);
+  std::sort(best.begin(), best.end());
+  return best;
+}
+
+// Of whole chunks in [0, end), by falling score.
+std::vector<int> retrieval_positions(const HeadText& text, int end, int count) {
+  const int chunks = end / kChunk;
+  std::vector<double> scores(chunks, 0.0);
+  for (int p = 0; p < chunks * kChunk; ++p) {
+    // The product with the mean is the mean of the products.
+    for (int i = 0; i < text.group; ++i) {
+      scores[p / kChunk] += dot(text.query(text.rows - 1, i), text.key(p), text.head_dim);
+    }
+  }
+  scores[0] = INFINITY;
+  std::vector<int> positions;
+  for (const int chunk : greatest(scores, chunks, count / kChunk)) {
+    for (int i = 0; i < kChunk; ++i) positions.push_back(chunk * kChunk + i);
+  }
+  return positions;
+}
+
 }  // namespace
 
-std::vector<int> snap_positions(std::span<const float> keys, std::span<const float> queries,
-                                const KvShape& shape, int num_heads, int length, int end,
-                                int count) {
-  const int dim = shape.head_dim, group = num_heads / shape.num_kv_heads;
-  const int rows = static_cast<int>(queries.size()) / (num_heads * dim);
-  std::vector<int> positions;
-  std::vector<float> scores(length);
-  for (int kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
-    const float* k = keys.data() + static_cast<std::ptrdiff_t>(kv_head) * length * dim;
-    std::vector<double> total(length, 0.0);
-    for (int row = 0; row < rows; ++row) {
-      for (int i = 0; i < group; ++i) {
-        const int head = kv_head * group + i;
-        const float* q = queries.data() + static_cast<std::ptrdiff_t>(row * num_heads + head) * dim;
-        add_attention(q, k, dim, length - rows + row, scores, total);
-      }
-    }
-    std::vector<int> best = greatest(pooled(total, length - rows), end, count);
-    std::sort(best.begin(), best.end());
-    positions.insert(positions.end(), best.begin(), best.end());
-  }
-  return positions;
-}
-
-std::vector<int> retrieval_positions(std::span<const float> keys, std::span<const float> query,
-                                     const KvShape& shape, int num_heads, int length, int end,
-                                     int count) {
-  const int dim = shape.head_dim, group = num_heads / shape.num_kv_heads, chunks = end / kChunk;
-  std::vector<int> positions;
-  for (int kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
-    const float* k = keys.data() + static_cast<std::ptrdiff_t>(kv_head) * length * dim;
-    std::vector<double> scores(chunks, 0.0);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      // The product with the mean is the mean of the products.
-      for (int i = 0; i < group * kChunk; ++i) {
-        scores[chunk] +=
-            dot(query.data() + (kv_head * group + i / kChunk) * dim,
-                k + static_cast<std::ptrdiff_t>(chunk * kChunk + i % kChunk) * dim, dim);
-      }
-    }
-    scores[0] = INFINITY;
-    for (const int chunk : greatest(scores, chunks, count / kChunk)) {
-      for (int i = 0; i < kChunk; ++i) positions.push_back(chunk * kChunk + i);
-    }
-  }
-  return positions;
-}
-
-GatheredKv::GatheredKv(Backend& backend, const KvShape& shape, const KvAccess& access, int capacity)
-    : backend_(&backend),
-      shape_(shape),
-      access_(access),
-      cache_capacity_(capacity),
-      layers_(shape.num_layers) {
+GatheredKv::GatheredKv(Backend& backend, const KvShape& shape, const KvAccess& access)
+    : backend_(&backend), shape_(shape), access_(access), layers_(shape.num_layers) {
   check(access.gathers(), "an access that gathers tokens");
   require_budget(access);
 }
@@ -151,25 +152,31 @@ GatheredKv::GatheredKv(const GatheredKv& other)
     : backend_(other.backend_),
       shape_(other.shape_),
       access_(other.access_),
-      cache_capacity_(other.cache_capacity_),
-      capacity_(other.capacity_),
-      layer_bytes_(other.layer_bytes_),
-      data_(backend_->allocate(other.data_.size())),
-      layers_(other.layers_) {
-  if (data_.size() > 0) std::memcpy(data_.data(), other.data_.data(), data_.size());
+      layers_(other.layers_.size()) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& from = other.layers_[i];
+    layers_[i] = {backend_->allocate(from.data.size()), from.capacity, from.count, from.next};
+    if (from.data.size() > 0) {
+      std::memcpy(layers_[i].data.data(), from.data.data(), from.data.size());
+    }
+  }
 }
 
 void GatheredKv::clear() {
-  layers_.assign(layers_.size(), {});
-  capacity_ = 0;
+  layers_.clear();
+  layers_.resize(shape_.num_layers);
 }
 
-// For a text that begins anew. Its first layer comes first.
-void GatheredKv::allocate(int slots) {
-  capacity_ = slots;
-  layer_bytes_ = backend_->full_kv_bytes(shape_, slots);
-  data_ = Buffer();  // never both
-  data_ = backend_->allocate(shape_.num_layers * layer_bytes_);
+std::size_t GatheredKv::bytes() const {
+  std::size_t bytes = 0;
+  for (const Layer& layer : layers_) bytes += layer.data.size();
+  return bytes;
+}
+
+std::size_t GatheredKv::bytes_for(const KvShape& shape, const Backend& backend,
+                                  const KvAccess& access) {
+  const int slots = round_up(std::max(full_slots(shape, access), 0), 16);
+  return shape.num_layers * backend.full_kv_bytes(shape, slots);
 }
 
 int GatheredKv::query_rows() const {
@@ -183,88 +190,107 @@ int GatheredKv::query_rows() const {
   }
 }
 
-FullKv GatheredKv::full(int layer) const {
-  return {data_.data() + layer * layer_bytes_, capacity_};
+void GatheredKv::grow(Layer& layer, int slots) {
+  if (slots <= layer.capacity) return;
+  Layer larger;
+  larger.capacity = round_up(slots, 16);
+  larger.data = backend_->allocate(backend_->full_kv_bytes(shape_, larger.capacity));
+  larger.next = layer.next;
+  if (layer.count > 0) add_run(larger, layer.full(), 0, layer.count, 0);
+  larger.count = layer.count;
+  layer = std::move(larger);
 }
 
 void GatheredKv::choose(int layer, FullKv prompt, int length, int end,
                         std::span<const float> queries, int num_heads) {
   Layer& at = layers_[layer];
   at = {};
-  if (layer == 0) allocate(slots(shape_, access_, end, cache_capacity_));
   if (access_.tokens == KvTokens::kStreaming) {
-    add_run(layer, prompt, 0, std::min(end, kSinks), 0);
-    at.count = std::min(end, kSinks);
-    const int window = std::min(end - at.count, capacity_ - kSinks);
+    const int sinks = std::min(end, kSinks);
+    const int window = std::min(end - sinks, window_slots(access_, shape_.page_size));
+    add(layer, prompt, 0, sinks);
     add(layer, prompt, end - window, window);
     return;
   }
-  const int wanted = access_.tokens == KvTokens::kSnap ? access_.budget - kSnapQueries
-                                                       : access_.budget / kChunk * kChunk;
-  const int candidates = access_.tokens == KvTokens::kSnap ? end : end / kChunk * kChunk;
-  const int count = std::min(wanted, candidates);
+  const bool snap = access_.tokens == KvTokens::kSnap;
+  const int candidates = snap ? end : end / kChunk * kChunk;
+  const int count = std::min(full_slots(shape_, access_), candidates);
   if (count == 0) return;
-  const int dim = shape_.head_dim;
-  std::vector<float> keys(static_cast<std::size_t>(shape_.num_kv_heads) * length * dim);
-  std::vector<float> value(dim);
+  const int dim = shape_.head_dim, group = num_heads / shape_.num_kv_heads;
+  std::vector<float> keys(static_cast<std::size_t>(length) * dim), value(dim);
+  std::vector<int> positions;
   for (int head = 0; head < shape_.num_kv_heads; ++head) {
     for (int p = 0; p < length; ++p) {
-      float* key = keys.data() + (static_cast<std::size_t>(head) * length + p) * dim;
-      backend_->read_full_kv(shape_, prompt, head, p, key, value.data());
+      backend_->read_full_kv(shape_, prompt, head, p,
+                             keys.data() + static_cast<std::size_t>(p) * dim, value.data());
     }
+    const HeadText text{
+        keys.data(), queries.data(), static_cast<int>(queries.size()) / (num_heads * dim),
+        num_heads,   head * group,   group,
+        dim,         length};
+    const auto chosen =
+        snap ? snap_positions(text, end, count) : retrieval_positions(text, end, count);
+    positions.insert(positions.end(), chosen.begin(), chosen.end());
   }
-  const auto choose = access_.tokens == KvTokens::kSnap ? snap_positions : retrieval_positions;
-  backend_->gather_full_kv(shape_, prompt, full(layer),
-                           choose(keys, queries, shape_, num_heads, length, end, count), 0);
+  grow(at, snap ? count + kSnapRoom : full_slots(shape_, access_));
+  backend_->gather_full_kv(shape_, prompt, at.full(), positions, 0);
   at.count = at.next = count;
 }
 
 // The same positions for every kv head, to consecutive slots.
-void GatheredKv::add_run(int layer, FullKv source, int first, int count, int slot) {
+void GatheredKv::add_run(Layer& layer, FullKv source, int first, int count, int slot) {
   if (count <= 0) return;
   std::vector<int> positions;
   for (int head = 0; head < shape_.num_kv_heads; ++head) {
     for (int i = 0; i < count; ++i) positions.push_back(first + i);
   }
-  backend_->gather_full_kv(shape_, source, full(layer), positions, slot);
+  backend_->gather_full_kv(shape_, source, layer.full(), positions, slot);
 }
 
 void GatheredKv::add(int layer, FullKv ring, int first, int count) {
-  if (capacity_ == 0) allocate(slots(shape_, access_, 0, cache_capacity_));  // no prompt came
   Layer& at = layers_[layer];
   switch (access_.tokens) {
     case KvTokens::kSnap:
-      add_run(layer, ring, first, count, at.count);
+      if (at.count + count > at.capacity) grow(at, at.count + count + kSnapRoom);
+      add_run(at, ring, first, count, at.count);
       at.count += count;
       return;
-    case KvTokens::kStreaming: {
-      // Position p lies in slot kSinks + (p - kSinks) mod window; the first ones are sinks.
-      const int sinks = std::clamp(kSinks - first, 0, count);
-      add_run(layer, ring, first, sinks, first);
-      const int window = capacity_ - kSinks;
-      const int kept = std::min(count - sinks, window);
-      for (int p = first + count - kept; p < first + count;) {
-        const int slot = (p - kSinks) % window;
-        const int run = std::min(first + count - p, window - slot);
-        add_run(layer, ring, p, run, kSinks + slot);
-        p += run;
-      }
-      at.count = std::min({at.count + count, first + count, capacity_});
-      return;
-    }
-    default: {  // where there is room, then in place of the lowest scores: from the end, again
-      const int appended = std::min(count, capacity_ - at.count);
-      add_run(layer, ring, first, appended, at.count);
-      at.count += appended;
-      if (appended > 0) at.next = at.count;
-      int left = std::min(count - appended, at.count);
-      while (left > 0) {
-        const int run = std::min(left, at.next);
-        add_run(layer, ring, first + count - left, run, at.next - run);
-        at.next = at.next == run ? at.count : at.next - run;
-        left -= run;
-      }
-    }
+    case KvTokens::kStreaming:
+      grow(at, full_slots(shape_, access_));
+      return add_to_window(at, ring, first, count);
+    default:
+      grow(at, full_slots(shape_, access_));
+      return replace_worst(at, ring, first, count);
+  }
+}
+
+// Position p lies in slot kSinks + (p - kSinks) mod window; the first ones are sinks.
+void GatheredKv::add_to_window(Layer& layer, FullKv ring, int first, int count) {
+  const int end = first + count, window = window_slots(access_, shape_.page_size);
+  const int sinks = std::clamp(kSinks - first, 0, count);
+  add_run(layer, ring, first, sinks, first);
+  for (int p = std::max(first + sinks, end - window); p < end;) {
+    const int slot = (p - kSinks) % window;
+    const int run = std::min(end - p, window - slot);
+    add_run(layer, ring, p, run, kSinks + slot);
+    p += run;
+  }
+  layer.count = std::min({layer.count + count, end, kSinks + window});
+}
+
+// Where there is room, then in place of the lowest scores: from the last slot down, and again.
+void GatheredKv::replace_worst(Layer& layer, FullKv ring, int first, int count) {
+  const int appended = std::min(count, full_slots(shape_, access_) - layer.count);
+  add_run(layer, ring, first, appended, layer.count);
+  layer.count += appended;
+  if (layer.next == 0) layer.next = layer.count - appended;
+  int left = std::min(count - appended, layer.count);
+  while (left > 0) {
+    if (layer.next == 0) layer.next = layer.count;
+    const int run = std::min(left, layer.next);
+    add_run(layer, ring, first + count - left, run, layer.next - run);
+    layer.next -= run;
+    left -= run;
   }
 }
 

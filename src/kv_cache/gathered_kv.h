@@ -23,9 +23,9 @@ namespace quantspec {
 
 class GatheredKv {
  public:
-  // capacity: of the cache, in tokens. REQUIRES: access.gathers(). Throws kInvalidRequest where the
-  // budget is too small for the method.
-  GatheredKv(Backend& backend, const KvShape& shape, const KvAccess& access, int capacity);
+  // REQUIRES: access.gathers(). Throws kInvalidRequest where the budget is too small for the
+  // method.
+  GatheredKv(Backend& backend, const KvShape& shape, const KvAccess& access);
   GatheredKv(const GatheredKv& other);
   GatheredKv(GatheredKv&&) = default;
   GatheredKv& operator=(GatheredKv&&) = default;
@@ -40,39 +40,33 @@ class GatheredKv {
               int num_heads);
   // Positions [first, first + count) leave the ring of `layer`.
   void add(int layer, FullKv ring, int first, int count);
-
   void clear();
 
-  FullKv full(int layer) const;
+  FullKv full(int layer) const { return layers_[layer].full(); }
   int count(int layer) const { return layers_[layer].count; }
-  std::size_t bytes() const { return data_.size(); }
+  std::size_t bytes() const;
+  // What it takes at first; kSnap grows from there.
+  static std::size_t bytes_for(const KvShape& shape, const Backend& backend,
+                               const KvAccess& access);
 
  private:
   struct Layer {
-    int count = 0;  // slots in use
-    int next = 0;   // kRetrieval: the lowest-scored slot that is not yet replaced, plus one
+    mutable Buffer data;
+    int capacity = 0;  // slots
+    int count = 0;     // in use
+    int next = 0;      // kRetrieval: slots [0, next) are not yet replaced
+    FullKv full() const { return {data.data(), capacity}; }
   };
-  void allocate(int slots);
-  void add_run(int layer, FullKv source, int first, int count, int slot);
+  // Makes room for so many slots, keeping those in use.
+  void grow(Layer& layer, int slots);
+  void add_run(Layer& layer, FullKv source, int first, int count, int slot);
+  void add_to_window(Layer& layer, FullKv ring, int first, int count);
+  void replace_worst(Layer& layer, FullKv ring, int first, int count);
 
   Backend* backend_;
   KvShape shape_;
   KvAccess access_;
-  int cache_capacity_;
-  int capacity_ = 0;  // slots; known when the prompt is
-  std::size_t layer_bytes_ = 0;
-  mutable Buffer data_;  // [num_layers] FullKv
   std::vector<Layer> layers_;
 };
-
-// The scores and the choice, for the tests: [num_kv_heads, n] positions in [0, end).
-// keys: [num_kv_heads, length, head_dim].
-std::vector<int> snap_positions(std::span<const float> keys, std::span<const float> queries,
-                                const KvShape& shape, int num_heads, int length, int end,
-                                int count);
-// Of whole chunks in [0, end), by falling score.
-std::vector<int> retrieval_positions(std::span<const float> keys, std::span<const float> query,
-                                     const KvShape& shape, int num_heads, int length, int end,
-                                     int count);
 
 }  // namespace quantspec

@@ -213,6 +213,7 @@ class Access : public ::testing::TestWithParam<std::string> {
   double tolerance() const { return GetParam() == "reference" ? 1e-5 : 1.2e-2; }
   const Text text_{kLength + 1};
 
+  void expect_retrieval(int budget);
   void expect_sees(Cache& cache, const KvAccess& access,
                    const std::vector<std::vector<std::vector<int>>>& visible) {
     const int position = cache.cache().length();
@@ -380,7 +381,36 @@ TEST_P(Access, SnapKeepsWhatTheLastQueriesOfThePromptAttendedTo) {
 }
 
 TEST_P(Access, RetrievalKeepsChunksByTheirMeanKeyAndReplacesTheWorst) {
-  const KvAccess access{KvRead::kUpper, KvTokens::kRetrieval, 96};
+  for (const int budget : {96, 72, 75}) expect_retrieval(budget);
+}
+
+TEST_P(Access, RetrievalOfAShortPromptKeepsWhatCameLater) {
+  const KvAccess access{KvRead::kUpper, KvTokens::kRetrieval, 200};
+  Cache cache(GetParam(), text_, {.accesses = {access}});
+  cache.prefill(150);
+  cache.decode(kLength);
+  // 96 positions were in pages then, the next 104 filled the room, and the rest went over the 96
+  // first ones from the last down, then over all.
+  std::vector<int> slots = range(0, 200);
+  int next = 96;
+  int p = 200;
+  const int end = cache.cache().quantized();
+  for (int page_end = 224; page_end <= end; page_end += kPage) {
+    while (p < page_end) {
+      const int run = std::min(page_end - p, next);
+      std::iota(slots.begin() + next - run, slots.begin() + next, p);
+      p += run;
+      next = next == run ? 200 : next - run;
+    }
+  }
+  for (p = end; p <= kLength; ++p) slots.push_back(p);
+  Visible visible = everywhere(slots);
+  expect_sees(cache, access, visible);
+}
+
+void Access::expect_retrieval(int budget) {
+  const int kept = budget / 8 * 8;
+  const KvAccess access{KvRead::kUpper, KvTokens::kRetrieval, budget};
   Cache cache(GetParam(), text_, {.accesses = {access}});
   cache.prefill(kPrompt);
   const int end = cache.cache().quantized();
@@ -402,7 +432,7 @@ TEST_P(Access, RetrievalKeepsChunksByTheirMeanKeyAndReplacesTheWorst) {
       std::vector<int> order = range(0, end / 8), positions;
       std::stable_sort(order.begin(), order.end(),
                        [&](int a, int b) { return score[a] > score[b]; });
-      for (int i = 0; i < 96 / 8; ++i) {
+      for (int i = 0; i < kept / 8; ++i) {
         for (int p = 8 * order[i]; p < 8 * order[i] + 8; ++p) positions.push_back(p);
       }
       slots[layer].push_back(positions);
@@ -419,13 +449,15 @@ TEST_P(Access, RetrievalKeepsChunksByTheirMeanKeyAndReplacesTheWorst) {
   };
   expect_now(kPrompt);
   cache.decode(kLength);
-  // Each page that left the ring took the place of the last slots, then of those before.
-  int last = 96;
-  for (int p = end; p < cache.cache().quantized(); p += kPage) {
+  // Each page that left the ring took the place of the last slots, then of those before, and again.
+  int last = kept;
+  for (int p = end; p < cache.cache().quantized();) {
+    const int run = std::min({last, (p / kPage + 1) * kPage - p, cache.cache().quantized() - p});
     for (auto& layer : slots) {
-      for (auto& head : layer) std::iota(head.begin() + last - kPage, head.begin() + last, p);
+      for (auto& head : layer) std::iota(head.begin() + last - run, head.begin() + last, p);
     }
-    last = last == kPage ? 96 : last - kPage;
+    p += run;
+    last = last == run ? kept : last - run;
   }
   expect_now(kLength);
 }
@@ -456,6 +488,8 @@ TEST_P(Access, RefusesBudgetsThatAreTooSmall) {
     EXPECT_THROW(Cache(GetParam(), text_, {.accesses = {access}}), Error);
   }
   EXPECT_THROW(Cache(GetParam(), text_, {.full_layers = {kLayers}}), Error);
+  const KvAccess streaming{KvRead::kUpper, KvTokens::kStreaming, 100};
+  EXPECT_THROW(Cache(GetParam(), text_, {KvStore::kFull, {}, {streaming}}), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Access, ::testing::Values("reference", "cpu"),

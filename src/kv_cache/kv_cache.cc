@@ -42,11 +42,16 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
     ring_offset_.push_back(ring_offset_.back() +
                            backend.full_kv_bytes(shape(), ring_capacity_.back()));
   }
+  if (options_.store == KvStore::kFull && !options_.accesses.empty()) {
+    fail(ErrorKind::kInvalidRequest,
+         "--kv-cache full has no pages, which this plan chooses from or replaces; --kv-cache "
+         "hierarchical works");
+  }
   ring_ = backend.allocate(ring_offset_.back());
   for (const KvAccess& access : options_.accesses) {
     records_mass_ |= access.tokens == KvTokens::kByMass;
     if (access.gathers() && gathered(access) == nullptr) {
-      gathered_.emplace_back(backend, shape(), access, capacity);
+      gathered_.emplace_back(backend, shape(), access);
     }
   }
 }
@@ -266,6 +271,7 @@ void KvCache::Prefill::end_layer(int layer, std::span<const float> queries, int 
 void KvCache::Prefill::finish() {
   cache_.length_ = new_length_;
   cache_.quantized_ = new_quantized_;
+  cache_.selector_.clear();  // what was attended to before the prompt says little
   finished_ = true;
 }
 
@@ -280,6 +286,15 @@ std::size_t KvCache::ring_bytes_for(const KvShape& shape, const Backend& backend
   std::size_t bytes = 0;
   for (int layer = 0; layer < shape.num_layers; ++layer) {
     bytes += backend.full_kv_bytes(shape, ring_capacity(shape, capacity, options, layer));
+  }
+  return bytes;
+}
+
+std::size_t KvCache::gathered_bytes_for(const KvShape& shape, const Backend& backend,
+                                        const KvOptions& options) {
+  std::size_t bytes = 0;
+  for (const KvAccess& access : options.accesses) {
+    if (access.gathers()) bytes += GatheredKv::bytes_for(shape, backend, access);
   }
   return bytes;
 }

@@ -96,10 +96,13 @@ class KvCache {
   std::size_t page_bytes() const { return pages_.size() * pool_->page_bytes(); }
   std::size_t ring_bytes() const { return ring_.size(); }  // copies in full precision included
   std::size_t gathered_bytes() const;
-  // The most that a cache of `capacity` tokens may take: pages and ring; and prefill's scratch.
+  // The most that a cache of `capacity` tokens may take: pages, ring, gathered tokens (of kSnap, at
+  // first); and prefill's scratch.
   static std::size_t page_bytes_for(const KvShape& shape, int capacity, KvStore store);
   static std::size_t ring_bytes_for(const KvShape& shape, const Backend& backend, int capacity,
                                     const KvOptions& options);
+  static std::size_t gathered_bytes_for(const KvShape& shape, const Backend& backend,
+                                        const KvOptions& options);
   static std::size_t scratch_bytes_for(const KvShape& shape, const Backend& backend, int capacity);
 
  private:

@@ -215,16 +215,23 @@ CodedMatrix DraftStore::read(const StoredMatrix& m, std::vector<std::uint8_t>& c
 
 // --- writing -------------------------------------------------------------------------------------
 
-DraftStoreWriter::DraftStoreWriter(std::filesystem::path path, const DraftStoreInfo& info,
+DraftStoreWriter::DraftStoreWriter(std::filesystem::path path, int group,
                                    std::vector<StoredMatrix> matrices)
-    : path_(std::move(path)), part_(path_), group_(info.group), matrices_(std::move(matrices)) {
+    : path_(std::move(path)), part_(path_), group_(group), matrices_(std::move(matrices)) {
   std::error_code error;
   if (std::filesystem::exists(path_, error) && !std::filesystem::is_regular_file(path_, error)) {
-    part_.clear();
     fail(ErrorKind::kInvalidRequest, "{}: is not a file; a new name or a file to replace works",
          path_.string());
   }
   part_ += ".part";
+  out_.open(part_, std::ios::binary | std::ios::trunc);
+  if (!out_) fail_write(part_);
+}
+
+// NOTE: delegates, so that the destructor removes the file when writing the header fails.
+DraftStoreWriter::DraftStoreWriter(std::filesystem::path path, const DraftStoreInfo& info,
+                                   std::vector<StoredMatrix> matrices)
+    : DraftStoreWriter(std::move(path), info.group, std::move(matrices)) {
   // The header tells the offsets, which follow from its length.
   std::string header = header_text(info, matrices_);
   for (std::size_t length = 0; length != header.size();) {
@@ -232,8 +239,6 @@ DraftStoreWriter::DraftStoreWriter(std::filesystem::path path, const DraftStoreI
     place(matrices_, group_, kHeaderOffset + length);
     header = header_text(info, matrices_);
   }
-  out_.open(part_, std::ios::binary | std::ios::trunc);
-  if (!out_) fail_write(part_);
   const std::uint64_t numbers[] = {0, header.size()};  // the checksum comes last
   write(std::as_bytes(std::span(kMagic)));
   write(std::as_bytes(std::span(&kVersion, 1)));

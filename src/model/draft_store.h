@@ -70,6 +70,8 @@ class DraftStoreWriter {
   void finish();
 
  private:
+  // Opens the file that the public constructor begins.
+  DraftStoreWriter(std::filesystem::path path, int group, std::vector<StoredMatrix> matrices);
   void write(std::span<const std::byte> bytes);
 
   std::filesystem::path path_;

@@ -1,7 +1,9 @@
 #include "model/draft_store.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstring>
 
 #include "base/hash.h"
@@ -165,6 +167,40 @@ TEST_F(DraftStoreTest, UnfinishedStoreLeavesTheFileAsItWas) {
   write_small();
   EXPECT_EQ(DraftStore(path_).matrices().size(), 2u);
   EXPECT_FALSE(fs::exists(path_.string() + ".part"));
+}
+
+// Until it goes, no file can grow: as on a disk that is full.
+class FullDisk {
+ public:
+  FullDisk() : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit none{0, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &none);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+TEST_F(DraftStoreTest, FullDiskLeavesTheFileAsItWas) {
+  replace("before");
+  DraftStoreInfo long_header = kInfo;
+  long_header.calibration = "text:" + std::string(100'000, 'x');  // more than a stream buffers
+  for (const DraftStoreInfo& info : {kInfo, long_header}) {
+    expect_error(ErrorKind::kInvalidRequest, {"cannot write", path_.string()}, [&] {
+      const FullDisk full;
+      DraftStoreWriter writer(path_, info, {{"a", 3, 131, true}});
+      writer.add(a_.get());
+      writer.finish();
+    });
+    EXPECT_FALSE(fs::exists(path_.string() + ".part"));
+    EXPECT_EQ(bytes(), "before");
+  }
 }
 
 TEST_F(DraftStoreTest, UnwritablePathIsAnError) {

@@ -97,6 +97,7 @@ std::vector<int> parse_layers(std::string_view list, int num_layers) {
     if (at != end && *at == '-') {
       ++at;
       last = number();
+      if (last < first) fail_layers(list, num_layers);
     }
     for (int layer = first; layer <= last; ++layer) layers.push_back(layer);
     if (at == end) break;
@@ -120,6 +121,9 @@ std::vector<std::string_view> split(std::string_view spec) {
 }
 
 LayerPlan base_plan(std::string_view name, std::vector<int>& skipped, const PlanContext& context) {
+  if (name == "auto") {
+    fail(ErrorKind::kInvalidRequest, "--plan auto: it chooses by itself and takes no modifiers");
+  }
   if (name.starts_with(kSkip)) {
     skipped = parse_layers(name.substr(kSkip.size()), context.num_layers);
     return {true, WeightRead::kFull, {KvRead::kBoth}};
@@ -127,20 +131,6 @@ LayerPlan base_plan(std::string_view name, std::vector<int>& skipped, const Plan
   const Base* base = find(std::begin(kBases), std::end(kBases), name);
   if (base == nullptr) fail_unknown("plan", name, kBases, ", layer-skip:LIST, plan:FILE and auto");
   return {true, base->weights, base->kv};
-}
-
-int resolve_budget(std::string_view spec, const PlanContext& context, bool pages) {
-  const int budget = context.budget > 0 ? context.budget : context.context / 4;
-  const int least = pages ? context.page_size : 64;
-  if (budget >= least && budget < context.context) return budget;
-  if (least >= context.context) {
-    fail(ErrorKind::kInvalidRequest, "--plan {}: a context of {} tokens has nothing to leave out",
-         spec, context.context);
-  }
-  fail(ErrorKind::kInvalidRequest,
-       "--draft-budget {}: {} at a context of {} tokens needs from {} to {} tokens{}", budget, spec,
-       context.context, least, context.context - 1,
-       context.budget > 0 ? "" : " (a quarter of the context is the default)");
 }
 
 }  // namespace
@@ -161,6 +151,23 @@ Plan Plan::draft(int num_layers, WeightRead weights) {
   return uniform(std::string(kNames[static_cast<int>(weights)]), num_layers, weights, {});
 }
 
+int draft_budget(const KvAccess& access, int wanted, const PlanContext& context,
+                 std::string_view what) {
+  constexpr int kLeastGathered = 64;
+  const int given = wanted > 0 ? wanted : context.budget;
+  const int budget = given > 0 ? given : context.context / 4;
+  const int least = access.chooses_pages() ? context.page_size : kLeastGathered;
+  if (budget >= least && budget < context.context) return budget;
+  if (least >= context.context) {
+    fail(ErrorKind::kInvalidRequest, "{}: a context of {} tokens has nothing to leave out", what,
+         context.context);
+  }
+  fail(ErrorKind::kInvalidRequest,
+       "--draft-budget {}: {} needs from {} to {} tokens in a context of {}{}", budget, what, least,
+       context.context - 1, context.context,
+       given > 0 ? "" : " (a quarter of the context is the default)");
+}
+
 Plan make_plan(std::string_view spec, const PlanContext& context) {
   if (spec.starts_with(kFile)) return read_plan_file(spec.substr(kFile.size()), context);
   const auto parts = split(spec);
@@ -176,7 +183,7 @@ Plan make_plan(std::string_view spec, const PlanContext& context) {
     fail(ErrorKind::kInvalidRequest, "--plan {}: {} has no pages to choose from", spec, parts[0]);
   }
   if (gathers || layer.kv.chooses_pages()) {
-    layer.kv.budget = resolve_budget(spec, context, layer.kv.chooses_pages());
+    layer.kv.budget = draft_budget(layer.kv, 0, context, "--plan " + std::string(spec));
   }
   Plan plan{std::string(spec), std::vector(context.num_layers, layer), layer.weights};
   for (const int index : skipped) plan.layers[index].run = false;
@@ -197,17 +204,22 @@ std::string describe_plans() {
 }
 
 std::vector<Plan> auto_plans(const PlanContext& context) {
+  PlanContext dense = context;
+  dense.budget = 0;
   std::vector<Plan> plans;
   for (const char* spec : {"quantspec+w4", "quantspec+w8", "weights-only+w8"}) {
-    plans.push_back(make_plan(spec, context));
+    plans.push_back(make_plan(spec, dense));
   }
-  for (const int share : {4, 16}) {
+  std::vector<int> budgets = {context.budget};
+  if (context.budget == 0) budgets = {context.context / 4, context.context / 16};
+  for (const int budget : budgets) {
+    // With so few pages it would save next to nothing.
+    if (context.budget == 0 && budget < 4 * context.page_size) break;
     PlanContext sparse = context;
-    sparse.budget = context.context / share;
-    if (sparse.budget < 4 * context.page_size) break;  // it would save next to nothing
+    sparse.budget = budget;
     for (const char* spec : {"quantspec+sparse+w4", "quantspec+sparse+w8"}) {
       plans.push_back(make_plan(spec, sparse));
-      plans.back().name += fmt::format("@{}", sparse.budget);
+      plans.back().name += fmt::format("@{}", budget);
     }
   }
   return plans;

@@ -59,8 +59,14 @@ Plan read_plan_file(const std::filesystem::path& file, const PlanContext& contex
 void write_plan_file(const Plan& plan, const std::filesystem::path& file);
 
 // The plans among which `auto` chooses: 4- and 8-bit weights with all pages, and with fewer pages
-// where the context is long enough for that to matter.
+// (of the budget, if one is given) where the context is long enough for that to matter.
 std::vector<Plan> auto_plans(const PlanContext& context);
+
+// The tokens that `access` reads in this context, `wanted` of them if given, else the context's
+// budget, else a quarter of the context. `what` names the plan in the message of the
+// kInvalidRequest that is thrown where that does not fit.
+int draft_budget(const KvAccess& access, int wanted, const PlanContext& context,
+                 std::string_view what);
 
 // What a cache must give for these plans. Throws kInvalidRequest where two of them want different
 // targets.

@@ -1,7 +1,10 @@
 // Plan files: JSON (docs/bench.md has the schema).
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <fstream>
+#include <initializer_list>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -21,7 +24,10 @@ struct Name {
 constexpr Name<KvTokens> kPages[] = {{"all", KvTokens::kAll},
                                      {"none", KvTokens::kNone},
                                      {"mass", KvTokens::kByMass},
-                                     {"bounds", KvTokens::kByBound}};
+                                     {"bounds", KvTokens::kByBound},
+                                     {"streaming", KvTokens::kStreaming},
+                                     {"snapkv", KvTokens::kSnap},
+                                     {"retrieval", KvTokens::kRetrieval}};
 constexpr Name<KvRead> kReads[] = {
     {"upper", KvRead::kUpper}, {"both", KvRead::kBoth}, {"full", KvRead::kFull}};
 constexpr Name<WeightRead> kWeights[] = {
@@ -52,18 +58,33 @@ WeightRead weights(const Fields& fields, WeightRead otherwise) {
   return found->value;
 }
 
-LayerPlan read_layer(const Fields& fields, LayerPlan plan, const PlanContext& context) {
+// A key that is not known is a mistake in the spelling of one that is.
+void require_known(const Json& object, const Fields& fields,
+                   std::initializer_list<std::string_view> known) {
+  for (const auto& [key, value] : object.items()) {
+    if (std::ranges::find(known, key) == known.end()) {
+      fields.corrupt(key, fmt::format("no such key; known are {}", fmt::join(known, ", ")));
+    }
+  }
+}
+
+LayerPlan read_layer(const Json& json, const Fields& fields, LayerPlan plan,
+                     const PlanContext& context) {
+  require_known(json, fields, {"layer", "run", "weights", "kv", "pages", "budget"});
   plan.run = fields.flag("run", plan.run);
   plan.weights = weights(fields, plan.weights);
   plan.kv.read = choice(fields, "kv", kReads, "upper, both or full", plan.kv.read);
-  plan.kv.tokens = choice(fields, "pages", kPages, "all, none, mass or bounds", plan.kv.tokens);
-  if (!plan.kv.chooses_pages()) {
-    plan.kv.budget = 0;
+  plan.kv.tokens =
+      choice(fields, "pages", kPages, "all, none, mass, bounds, streaming, snapkv or retrieval",
+             plan.kv.tokens);
+  const auto budget = fields.find_integer("budget", 1, 1 << 30);
+  if (plan.kv.chooses_pages() || plan.kv.gathers()) {
+    plan.kv.budget =
+        draft_budget(plan.kv, budget.value_or(plan.kv.budget), context, fields.where());
     return plan;
   }
-  const int otherwise = context.budget > 0 ? context.budget : context.context / 4;
-  plan.kv.budget = fields.find_integer("budget", context.page_size, 1 << 30)
-                       .value_or(plan.kv.budget > 0 ? plan.kv.budget : otherwise);
+  if (budget) fields.corrupt("budget", "none, since pages are not chosen");
+  plan.kv.budget = 0;
   return plan;
 }
 
@@ -76,6 +97,10 @@ void require_consistent(const Plan& plan, const std::string& where) {
       fail(ErrorKind::kInvalidRequest,
            "{}: layer {} reads \"full\" KV, which only layers in \"target_full_layers\" have",
            where, layer);
+    }
+    if (kv.read == KvRead::kFull && kv.tokens != KvTokens::kAll) {
+      fail(ErrorKind::kInvalidRequest,
+           "{}: layer {} reads \"full\" KV, so its pages must be \"all\"", where, layer);
     }
     if (full && kv.tokens == KvTokens::kByMass) {
       fail(ErrorKind::kInvalidRequest,
@@ -91,7 +116,7 @@ Json layer_json(const LayerPlan& plan) {
                {"weights", std::stoi(std::string(name_of(kWeights, plan.weights)))},
                {"kv", name_of(kReads, plan.kv.read)},
                {"pages", name_of(kPages, plan.kv.tokens)}};
-  if (plan.kv.chooses_pages()) json["budget"] = plan.kv.budget;
+  if (plan.kv.budget > 0) json["budget"] = plan.kv.budget;
   return json;
 }
 
@@ -100,22 +125,25 @@ Json layer_json(const LayerPlan& plan) {
 Plan read_plan_file(const std::filesystem::path& file, const PlanContext& context) {
   const Json json = parse_json_file(file);
   const Fields fields(json, file.string());
+  require_known(json, fields, {"name", "default", "head", "layers", "target_full_layers"});
   LayerPlan layer{true, WeightRead::kUpper, {}};
   if (const Json* defaults = fields.find("default")) {
-    layer = read_layer(Fields(*defaults, file.string() + ": default"), layer, context);
+    layer = read_layer(*defaults, Fields(*defaults, file.string() + ": default"), layer, context);
   }
   Plan plan = Plan::uniform("plan:" + file.string(), context.num_layers, layer.weights, layer.kv);
   for (LayerPlan& each : plan.layers) each.run = layer.run;
   if (const std::string* name = fields.find_string("name")) plan.name = *name;
   if (const Json* head = fields.find("head")) {
-    plan.head = weights(Fields(*head, file.string() + ": head"), plan.head);
+    const Fields head_fields(*head, file.string() + ": head");
+    require_known(*head, head_fields, {"weights"});
+    plan.head = weights(head_fields, plan.head);
   }
   if (const Json* layers = fields.find("layers")) {
     if (!layers->is_array()) fields.corrupt("layers", "a list");
     for (const Json& entry : *layers) {
       const Fields one(entry, file.string() + ": layers");
       const int index = one.integer("layer", 0, context.num_layers - 1);
-      plan.layers[index] = read_layer(one, plan.layers[index], context);
+      plan.layers[index] = read_layer(entry, one, plan.layers[index], context);
     }
   }
   plan.target_full_layers = fields.integers("target_full_layers", 0, context.num_layers - 1);

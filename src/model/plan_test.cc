@@ -41,7 +41,7 @@ TEST(Plan, LayerSkipLeavesLayersOut) {
     EXPECT_EQ(plan.layers[layer].run, layer == 0 || layer == 2 || layer == 5);
     EXPECT_EQ(plan.layers[layer].weights, WeightRead::kUpper);
   }
-  for (const char* list : {"6", "1,", "a", "", "3-", "0-5", "-1", "4-2", "1,,2"}) {
+  for (const char* list : {"6", "1,", "a", "", "3-", "0-5", "-1", "4-2", "0,3-1", "1,,2"}) {
     expect_error(ErrorKind::kInvalidRequest, {"--plan layer-skip:", "0 to 5"},
                  [&] { make_plan(std::string("layer-skip:") + list, kContext); });
   }
@@ -54,6 +54,8 @@ TEST(Plan, UnknownNamesListTheKnownOnes) {
   expect_error(ErrorKind::kInvalidRequest, {"'w5'", "w4, w8", "bounds"},
                [&] { make_plan("quantspec+w5", kContext); });
   expect_error(ErrorKind::kInvalidRequest, {"''"}, [&] { make_plan("quantspec+", kContext); });
+  expect_error(ErrorKind::kInvalidRequest, {"--plan auto", "modifiers"},
+               [&] { make_plan("auto+w4", kContext); });
   expect_error(ErrorKind::kInvalidRequest, {"no pages"},
                [&] { make_plan("streaming+sparse", kContext); });
 }
@@ -62,7 +64,8 @@ TEST(Plan, RefusesBudgetsThatDoNotFit) {
   PlanContext context = kContext;
   for (const int budget : {100, 8192, 100000}) {
     context.budget = budget;
-    expect_error(ErrorKind::kInvalidRequest, {"--draft-budget", "8192 tokens", "from 128 to 8191"},
+    expect_error(ErrorKind::kInvalidRequest,
+                 {"--draft-budget", "context of 8192", "from 128 to 8191"},
                  [&] { make_plan("quantspec+sparse", context); });
   }
   context = kContext;
@@ -79,6 +82,9 @@ TEST(Plan, AutoChoosesAmongFewerPagesInLongContexts) {
   const auto plans = auto_plans(context);
   EXPECT_EQ(plans.size(), 7u);
   EXPECT_EQ(plans.back().layers[0].kv.budget, 2048);
+  context.budget = 1024;
+  EXPECT_EQ(auto_plans(context).size(), 5u);
+  EXPECT_EQ(auto_plans(context).back().layers[0].kv.budget, 1024);
   // They differ in name, so that a log can tell them apart.
   EXPECT_NE(plans[3].name, plans[5].name);
 }
@@ -134,6 +140,7 @@ TEST_F(PlanFile, SurvivesWritingAndReading) {
   plan.head = WeightRead::kFull;
   plan.target_full_layers = {1, 2};
   plan.layers[1].kv = {KvRead::kFull};
+  plan.layers[5].kv = {KvRead::kUpper, KvTokens::kStreaming, 100};
   write_plan_file(plan, file_);
   EXPECT_EQ(read_plan_file(file_, kContext), plan);
 }
@@ -148,8 +155,16 @@ TEST_F(PlanFile, SaysWhatIsWrong) {
   expect(R"({"layers": [{"layer": 1, "weights": 5}]})", ErrorKind::kCorruptFile, {"4, 8 or 16"});
   expect(R"({"layers": [{"layer": 1, "kv": "half"}]})", ErrorKind::kCorruptFile, {"upper, both"});
   expect(R"({"default": {"pages": "some"}})", ErrorKind::kCorruptFile, {"all, none, mass"});
-  expect(R"({"default": {"pages": "mass", "budget": 100}})", ErrorKind::kCorruptFile, {"budget"});
+  expect(R"({"default": {"pages": "mass", "budget": 100}})", ErrorKind::kInvalidRequest,
+         {"budget"});
   expect(R"({"default": {"run": false}})", ErrorKind::kInvalidRequest, {"no layer runs"});
+  expect(R"({"default": {"weigths": 8}})", ErrorKind::kCorruptFile, {"weigths", "weights, kv"});
+  expect(R"({"target_ful_layers": [0]})", ErrorKind::kCorruptFile, {"target_full_layers"});
+  expect(R"({"default": {"pages": "mass", "budget": 8192}})", ErrorKind::kInvalidRequest,
+         {"--draft-budget 8192", ".json"});
+  expect(R"({"default": {"budget": 512}})", ErrorKind::kCorruptFile, {"budget"});
+  expect(R"({"default": {"kv": "full", "pages": "none"}, "target_full_layers": [0,1,2,3,4,5]})",
+         ErrorKind::kInvalidRequest, {"must be \"all\""});
   expect(R"({"layers": {}})", ErrorKind::kCorruptFile, {"layers"});
   expect("{", ErrorKind::kCorruptFile, {".json"});
   expect(R"({"default": {"kv": "full"}})", ErrorKind::kInvalidRequest, {"target_full_layers"});

@@ -72,7 +72,7 @@ std::vector<Prompt> load_calibration(const PrepareOptions& options, const ModelC
   if (config.sliding_window) length = std::min(length, *config.sliding_window);
   const int count = std::max(1, options.calibration_tokens / length);
   const auto tokenizer = load_tokenizer(options.model);
-  const Dataset dataset = Dataset::load(options.calibration);
+  const Dataset dataset = Dataset::load(options.calibration, "--calibration");
   auto prompts = dataset.prompts(*tokenizer, {.length = length, .count = count});
   for (const Prompt& prompt : prompts) {
     if (*std::max_element(prompt.tokens.begin(), prompt.tokens.end()) >= config.vocab_size) {
@@ -95,6 +95,10 @@ void require_valid(const PrepareOptions& options) {
   }
   if (options.head_bits != 4 && options.head_bits != 8) {
     fail(ErrorKind::kInvalidRequest, "--head-bits {}: supported are 4 and 8", options.head_bits);
+  }
+  if (options.calibration_tokens < kLeastCalibrationTokens) {
+    fail(ErrorKind::kInvalidRequest, "--tokens {}: must be {} or more", options.calibration_tokens,
+         kLeastCalibrationTokens);
   }
   if (options.method == DraftMethod::kGptq && options.calibration.empty()) {
     fail(ErrorKind::kInvalidRequest,

@@ -20,11 +20,13 @@ namespace quantspec {
 
 enum class DraftMethod { kRtn, kGptq };
 
+inline constexpr int kLeastCalibrationTokens = 128;
+
 struct PrepareOptions {
   std::filesystem::path model;
   DraftMethod method = DraftMethod::kGptq;
   std::string calibration;         // KIND:PATH, as Dataset::load takes it; gptq needs it
-  int calibration_tokens = 16384;  // about so many
+  int calibration_tokens = 16384;  // about so many, kLeastCalibrationTokens or more
   int group = kWeightGroup;        // 64 or 128
   int head_bits = 4;               // 8: both planes of the head, rounded to nearest
   std::filesystem::path output;

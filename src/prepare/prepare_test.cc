@@ -20,7 +20,10 @@ namespace fs = std::filesystem;
 // A test model with a tokenizer of the letters a to z and the space, and text of them.
 class PrepareTest : public testing::Test {
  protected:
-  PrepareTest() : folder_(fs::path(testing::TempDir()) / "quantspec-prepare") {
+  PrepareTest()
+      : folder_(fs::path(testing::TempDir()) /
+                (std::string("quantspec-prepare-") +
+                 testing::UnitTest::GetInstance()->current_test_info()->name())) {
     fs::remove_all(folder_);
     fs::create_directories(model());
     const fs::path source = fs::path(QUANTSPEC_TESTDATA) / "models" / "llama3-gqa";
@@ -173,6 +176,14 @@ TEST_F(PrepareTest, ImpossibleRequestsAreRefused) {
   options_.head_bits = 5;
   expect_refused("--head-bits 5");
   options_.head_bits = 4;
+  for (const int tokens : {0, -5, kLeastCalibrationTokens - 1}) {
+    options_.calibration_tokens = tokens;
+    expect_refused("--tokens " + std::to_string(tokens));
+  }
+  options_.calibration_tokens = 1'000'000;
+  expect_refused("--calibration '" + options_.calibration + "': ");
+  options_.calibration = "text:/nowhere";
+  expect_refused("--calibration 'text:/nowhere': ");
   options_.calibration.clear();
   expect_refused("--calibration");
 }

@@ -24,7 +24,7 @@ Point point_at(const RooflineRequest& request, const Analysis& analysis, const R
   const double ring = std::min<double>(context, reads.target.ring_tokens);
   Point point{context, batch, prefill_cost(model, context, batch),
               generation_cost(model, context, batch, request.generated, reads.plain_fp16)};
-  point.kv_fp16 = batch * context * analysis.kv_token_fp16;
+  point.kv_fp16 = 1.0 * batch * context * analysis.kv_token_fp16;
   point.kv_both =
       batch * ((context - ring) * analysis.kv_token_both + ring * analysis.kv_token_fp16);
   point.fp16_fits = analysis.weight_bytes + point.kv_fp16 <= request.machine.memory;

@@ -74,14 +74,15 @@ double StepCost::attention_share(const Machine& machine) const {
   return attention.seconds(machine) / seconds(machine);
 }
 
-PassRead pass_read(const ModelConfig& model, WeightRead weights, KvRead kv) {
+PassRead pass_read(const ModelConfig& model, WeightRead weights, KvRead kv, int page_size,
+                   int weight_group) {
   PassRead read;
-  const double scales = 4.0 / kWeightGroup;  // a scale and an offset, fp16
+  const double scales = 4.0 / weight_group;  // a scale and an offset, fp16
   read.weight_bytes = weights == WeightRead::kUpper  ? 0.5 + scales
                       : weights == WeightRead::kBoth ? 1 + scales
                                                      : static_cast<double>(size_of(model.dtype));
   if (kv == KvRead::kFull) return read;
-  const KvShape shape = kv_shape(model, 0);
+  const KvShape shape = kv_shape(model, page_size);
   const std::size_t lower = kv == KvRead::kBoth ? shape.lower_unit_bytes() : 0;
   const double elements = 2.0 * shape.page_size * shape.head_dim;
   read.kv_bytes = static_cast<double>(shape.upper_unit_bytes() + lower) / elements;

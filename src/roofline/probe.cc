@@ -83,6 +83,7 @@ double least_seconds(const F& run) {
   return least;
 }
 
+// So much is read from memory, whatever is read: a larger buffer would change nothing.
 std::size_t beyond_caches() { return std::max(kLeastBytes, 2 * last_level_cache_bytes()); }
 
 // NOTE: the buffer is filled by one thread, as weights are: where memory has several nodes, both
@@ -129,8 +130,9 @@ Machine measure_this_machine(int num_threads, std::size_t working_set) {
   Machine machine{"this"};
   machine.memory = static_cast<double>(available_memory_bytes());
   machine.flops = measure_flops(pool, kernels);
+  const std::size_t most = beyond_caches();
   machine.bandwidth =
-      measure_bandwidth(pool, kernels, working_set > 0 ? working_set : beyond_caches());
+      measure_bandwidth(pool, kernels, working_set > 0 ? std::min(working_set, most) : most);
   return machine;
 }
 

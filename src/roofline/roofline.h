@@ -34,8 +34,9 @@ Machine machine_preset(std::string_view name);
 std::vector<std::string_view> machine_presets();
 
 // Measures bandwidth and FLOP/s with so many threads (0: physical cores), in about a second.
-// Bandwidth is that of reading `working_set` bytes over and over; 0: twice the last-level caches,
-// and so from memory. A model whose weights and KV lie in a large cache is read faster than that.
+// Bandwidth is that of reading `working_set` bytes over and over, but no more than twice the
+// last-level caches, and so from memory; 0: that many. A model whose weights and KV lie in a large
+// cache is read faster than that.
 Machine measure_this_machine(int num_threads, std::size_t working_set = 0);
 
 // --- costs ---------------------------------------------------------------------------------------
@@ -72,8 +73,10 @@ struct PassRead {
   std::optional<double> kv_tokens = {};  // that are read, at most; nullopt: the whole context
   double ring_tokens = 0;                // of those, the recent ones, which are 2 bytes an element
 };
-// By this model's dtype, page size and scales. For quantized KV the ring holds 1.5 pages, its mean.
-PassRead pass_read(const ModelConfig& model, WeightRead weights, KvRead kv);
+// By this model's dtype, and the scales of pages of page_size tokens (0: as kv_shape) and of
+// weights in groups of so many inputs. For quantized KV the ring holds 1.5 pages, its mean.
+PassRead pass_read(const ModelConfig& model, WeightRead weights, KvRead kv, int page_size = 0,
+                   int weight_group = kWeightGroup);
 
 // Parameters of the checkpoint (embedding included), and those a pass reads (layers and head).
 double stored_parameters(const ModelConfig& model);

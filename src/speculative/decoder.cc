@@ -35,6 +35,29 @@ double RoundStats::acceptance_per_token() const { return ratio(accepted, accepte
 double RoundStats::tokens_per_round() const { return ratio(accepted + rounds, rounds); }
 double RoundStats::draft_len_mean() const { return ratio(drafted, rounds); }
 
+std::vector<double> RoundStats::accepted_per_position() const {
+  std::vector<double> rates;
+  for (std::size_t i = 0; i < drafted_at.size() && drafted_at[i] > 0; ++i) {
+    rates.push_back(ratio(accepted_at[i], drafted_at[i]));
+  }
+  return rates;
+}
+
+RoundStats& RoundStats::operator+=(const RoundStats& other) {
+  rounds += other.rounds;
+  drafted += other.drafted;
+  accepted += other.accepted;
+  rejections += other.rejections;
+  for (std::size_t i = 0; i < drafted_at.size(); ++i) {
+    drafted_at[i] += other.drafted_at[i];
+    accepted_at[i] += other.accepted_at[i];
+  }
+  draft_seconds += other.draft_seconds;
+  verify_seconds += other.verify_seconds;
+  commit_seconds += other.commit_seconds;
+  return *this;
+}
+
 Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options,
                    KvOptions kv)
     : cache_(model.backend(), pool, capacity, kv),

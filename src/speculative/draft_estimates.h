@@ -47,9 +47,8 @@ class VerifyTime {
 };
 
 // The probability that the i-th drafted token of a round is accepted given that those before it
-// were, for all i. Evidence is discounted with
-// every round, and positions with little of it lean on the
-// pooled estimate of all positions.
+// were, for all i. Evidence is discounted with every round, and positions with little of it lean on
+// the pooled estimate of all positions.
 class AcceptanceEstimate {
  public:
   explicit AcceptanceEstimate(int max_len) : by_position_(max_len) {}

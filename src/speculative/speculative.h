@@ -47,6 +47,9 @@ struct RoundStats {
   double acceptance_per_token() const;  // of the drafted tokens that the target judged
   double tokens_per_round() const;
   double draft_len_mean() const;
+  // Rates by position in a draft, up to the deepest that was drafted.
+  std::vector<double> accepted_per_position() const;
+  RoundStats& operator+=(const RoundStats& other);
 };
 
 // One sequence being decoded: its tokens and its cache. The last token is pending: chosen, but not

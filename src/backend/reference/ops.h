@@ -26,8 +26,9 @@ void rotate(float* head, int head_dim, const float* cos, const float* sin);
 
 // Planes of a [rows, cols] matrix. Codes are two to a byte, low nibble = even input, and a row
 // starts on a byte:
-//   upper   GroupScale [rows, weight_groups(cols, group)], then upper nibbles [rows, (cols + 1) /
-//   2] lower   lower nibbles [rows, (cols + 1) / 2]
+//   upper   GroupScale [rows, weight_groups(cols, group)], then
+//           upper nibbles [rows, (cols + 1) / 2]
+//   lower   lower nibbles [rows, (cols + 1) / 2]
 std::size_t upper_plane_bytes(int rows, int cols, int group);
 std::size_t lower_plane_bytes(int rows, int cols);
 // `lower` may be null.

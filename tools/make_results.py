@@ -142,6 +142,9 @@ def book_sections(wikitext):
         section("books-speed", "Speed on books", tables.speed,
                 f"bench {text} --ctx 4096,8192,16384,{LONGEST} --plan all --temp 1,0",
                 *SPEED_FIGURES),
+        section("books-auto", "The plan auto beside the best fixed ones", tables.speed,
+                f"bench {text} --ctx 4096,8192,16384,{LONGEST} --plan "
+                "quantspec,quantspec+sparse,quantspec+sparse+w8,auto --temp 1,0 --repeat 5"),
         section("books-recall", "Speed on recall prompts", tables.speed,
                 f"bench {recall} --ctx 8192 --plan {ABLATION},{RIVALS},auto "
                 "--draft-len 4 --prompts 3 -n 240", "speedup", "positions"),

@@ -98,7 +98,7 @@ void add_runs(CLI::App& app, BenchArgs& args) {
           1, kMaxRuns);
   add_int(app, "--repeat", "N", "runs of everything on every prompt (default: 3)",
           args.bench.repeats, 1, kMaxRuns);
-  add_int(app, "--warm-up", "N", "tokens before that, not counted (default: 64)",
+  add_int(app, "--warm-up", "N", "tokens before that, not counted (default: 128)",
           args.bench.warm_up, 0, kMaxRuns);
   add_list(app, "--temp", "temperatures; 0: always the likeliest (default: 1)", "numbers",
            args.bench.temperatures, 0.0f, 100.0f);

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kExploreRounds = 2;  // of each arm, and of plain decoding
 constexpr std::array<int, kExploreRounds> kExploreLens = {1, 2};  // cheap if drafting does not pay
+constexpr double kOptimism = 0.5;                                 // in standard errors
 constexpr int kProbeSpacing = 16;                                 // rounds between probes, at least
 constexpr double kProbeShare = 0.01;  // of all time may be lost to probes
 constexpr int kFreshRounds = 64;      // what was measured so recently needs no probe
@@ -35,9 +36,11 @@ DraftChoice DraftControl::choose(int cap) {
   cap = std::min(cap, fixed_len_.value_or(max_len_));
   if (arms_.empty() || cap == 0) return {0, 0};
   if (exploring()) return explore(cap);
-  const DraftChoice choice = best(cap);
-  probe_ = due_probe(choice, cap);
-  return probe_.value_or(choice);
+  probe_ = due_probe(best(cap), cap);
+  if (probe_) return *probe_;
+  const DraftChoice hopeful = best(cap, kOptimism);
+  // The plan that might be best, at the length that is best by what is known of it.
+  return hopeful.draft_len == 0 ? hopeful : best_of(hopeful.plan, 1, cap);
 }
 
 void DraftControl::observe(const DraftRound& round) {
@@ -52,6 +55,9 @@ void DraftControl::observe(const DraftRound& round) {
     arm.step.observe(round.draft_seconds / choice.draft_len, round_);
     arm.acceptance.observe(choice.draft_len, round.accepted);
     ++arm.rounds;
+    for (Arm& other : arms_) {
+      if (&other != &arm) other.acceptance.fade();
+    }
   }
   probe_seconds_ += kProbeShare * total;
   repeat_probe_ = false;
@@ -63,9 +69,9 @@ void DraftControl::observe(const DraftRound& round) {
   last_probe_round_ = round_;
 }
 
-double DraftControl::tokens(DraftChoice choice) const {
+double DraftControl::tokens(DraftChoice choice, double optimism) const {
   if (choice.draft_len == 0) return 1;
-  return arms_[choice.plan].acceptance.expected_tokens(choice.draft_len);
+  return arms_[choice.plan].acceptance.expected_tokens(choice.draft_len, optimism);
 }
 
 double DraftControl::seconds(DraftChoice choice) const {
@@ -93,34 +99,37 @@ DraftChoice DraftControl::explore(int cap) const {
 }
 
 // NOTE: not beyond twice the longest draft that was tried: verify times are extrapolated there.
-DraftChoice DraftControl::best_of(int plan, int min_len, int cap) const {
+DraftChoice DraftControl::best_of(int plan, int min_len, int cap, double optimism) const {
   if (fixed_len_) return {plan, std::min(*fixed_len_, cap)};
   cap = std::min(cap, std::max(4, 2 * (verify_.most_rows() - 1)));
   DraftChoice best{plan, std::min(min_len, cap)};
   for (int len = best.draft_len + 1; len <= cap; ++len) {
     const DraftChoice longer{plan, len};
-    if (seconds_per_token(longer) < seconds_per_token(best)) best = longer;
+    if (seconds_per_token(longer, optimism) < seconds_per_token(best, optimism)) best = longer;
   }
   return best;
 }
 
-DraftChoice DraftControl::best(int cap) const {
-  DraftChoice best = best_of(0, 0, cap);
+DraftChoice DraftControl::best(int cap, double optimism) const {
+  DraftChoice best = best_of(0, 0, cap, optimism);
   for (int plan = 1; plan < std::ssize(arms_); ++plan) {
-    const DraftChoice other = best_of(plan, 0, cap);
-    if (seconds_per_token(other) < seconds_per_token(best)) best = other;
+    const DraftChoice other = best_of(plan, 0, cap, optimism);
+    if (seconds_per_token(other, optimism) < seconds_per_token(best, optimism)) best = other;
   }
   return best;
 }
 
-// What could turn out to be better than the estimates say: plain decoding, the other arms, and
-// shorter and longer drafts.
+// What could turn out to be better than the estimates say: drafting when it is off; else plain
+// decoding, and shorter and longer drafts.
 std::vector<DraftChoice> DraftControl::probes(DraftChoice best) const {
   std::vector<DraftChoice> list;
-  for (int plan = 0; plan < std::ssize(arms_); ++plan) {
-    if (best.draft_len == 0 || plan != best.plan) list.push_back(best_of(plan, 2, max_len_));
+  if (fixed_len_) return list;
+  if (best.draft_len == 0) {
+    for (int plan = 0; plan < std::ssize(arms_); ++plan) {
+      list.push_back(best_of(plan, 2, max_len_));
+    }
+    return list;
   }
-  if (fixed_len_ || best.draft_len == 0) return list;
   for (int len : {0, best.draft_len * 2 / 3, best.draft_len * 3 / 2 + 1}) {
     list.push_back({best.plan, std::min(len, max_len_)});
   }

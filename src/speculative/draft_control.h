@@ -5,7 +5,9 @@
 //
 // over the candidate plans and draft_len >= 0. draft_len 0 is plain decoding, so a drafter that
 // does not pay is switched off. All estimates follow slow changes (the context grows) and ignore
-// outliers (a descheduled thread); arms that look worse are probed again, rarely.
+// outliers (a descheduled thread). A plan of which little is known is judged by what it might turn
+// out to accept (a bandit's upper confidence bound), so that plans are told apart where it matters;
+// other lengths, and drafting when it is off, are probed again, rarely.
 //
 // One DraftControl serves one sequence; it is not thread-safe. It is deterministic given the
 // observations: it owns no clock and no randomness. Times are in seconds.
@@ -62,16 +64,18 @@ class DraftControl {
     int rounds = 0;
   };
 
-  double tokens(DraftChoice choice) const;
+  double tokens(DraftChoice choice, double optimism = 0) const;
   double seconds(DraftChoice choice) const;
-  double seconds_per_token(DraftChoice choice) const { return seconds(choice) / tokens(choice); }
+  double seconds_per_token(DraftChoice choice, double optimism = 0) const {
+    return seconds(choice) / tokens(choice, optimism);
+  }
   // What a probe is expected to cost over the best choice's time for as many tokens.
   double loss(DraftChoice probe, DraftChoice best) const;
 
   bool exploring() const;
   DraftChoice explore(int cap) const;
-  DraftChoice best(int cap) const;
-  DraftChoice best_of(int plan, int min_len, int cap) const;
+  DraftChoice best(int cap, double optimism = 0) const;
+  DraftChoice best_of(int plan, int min_len, int cap, double optimism = 0) const;
   std::vector<DraftChoice> probes(DraftChoice best) const;
   std::optional<DraftChoice> due_probe(DraftChoice best, int cap);
 

@@ -16,13 +16,14 @@ namespace quantspec {
 namespace {
 
 const std::vector<std::string> kArms = {"4-bit", "8-bit", "full"};
+using Values = std::vector<double>;  // of every arm
 constexpr int kPage = 128;
 
 // A machine with known times (seconds) and acceptance, at n tokens of context. Arms in order.
 struct World {
-  std::function<std::array<double, 3>(int n)> draft_step;
+  std::function<Values(int n)> draft_step;
   std::function<double(int rows, int n)> verify;
-  std::function<std::array<double, 3>(int n)> acceptance;
+  std::function<Values(int n)> acceptance;
 };
 
 // Tokens per true second of decoding `tokens` tokens from 4k on, under page caps. `control` sees
@@ -63,9 +64,17 @@ double mean_time(const std::function<double(int seed)>& run) {
   return time / kSeeds;
 }
 
+int num_arms(const World& world) { return static_cast<int>(world.acceptance(0).size()); }
+
+DraftControl control_of(const World& world) {
+  std::vector<std::string> names;
+  for (int arm = 0; arm < num_arms(world); ++arm) names.push_back(std::to_string(arm));
+  return DraftControl(names, std::nullopt);
+}
+
 double best_fixed_time(const World& world, int tokens) {
   double best = 1e30;
-  for (int plan = 0; plan < std::ssize(kArms); ++plan) {
+  for (int plan = 0; plan < num_arms(world); ++plan) {
     for (int len = 0; len <= DraftControl::kMaxDraftLen; ++len) {
       best = std::min(best, mean_time([&](int seed) {
                         return throughput(world, tokens, seed, nullptr, {plan, len});
@@ -76,9 +85,10 @@ double best_fixed_time(const World& world, int tokens) {
 }
 
 // Throughput of DraftControl over that of the best choice held fixed, found with hindsight.
-double share_of_best(const World& world, int tokens) {
+double share_of_best(const World& world, int tokens, int warm_up = 0) {
   const double time = mean_time([&](int seed) {
-    DraftControl control(kArms, std::nullopt);
+    DraftControl control = control_of(world);
+    if (warm_up > 0) throughput(world, warm_up, seed + kSeeds, &control);
     return throughput(world, tokens, seed, &control);
   });
   return best_fixed_time(world, tokens) / time;
@@ -92,7 +102,7 @@ double share_of_plain(const World& world, int tokens) {
   return mean_time([&](int seed) { return throughput(world, tokens, seed, nullptr); }) / time;
 }
 
-auto constant(std::array<double, 3> values) {
+auto constant(Values values) {
   return [values](int) { return values; };
 }
 
@@ -120,10 +130,16 @@ World growing() {
   return {
       [](int n) {
         const double kv = 2.5e-7 * n;
-        return std::array{1.5e-3 + kv, 3e-3 + kv, 6e-3 + kv};
+        return Values{1.5e-3 + kv, 3e-3 + kv, 6e-3 + kv};
       },
       [](int rows, int n) { return 6e-3 * (0.9 + 0.1 * rows) + 1e-6 * n * (0.97 + 0.03 * rows); },
       constant({0.80, 0.96, 0.97})};
+}
+// Seven plans as measured on pg-24m at 31.5k tokens: dense and sparse, 4- and 8-bit weights.
+World seven_plans() {
+  return {constant({4.1e-3, 5.1e-3, 8.2e-3, 1.38e-3, 1.47e-3, 0.85e-3, 1.0e-3}),
+          [](int rows, int) { return 7.7e-3 + 0.75e-3 * (rows - 1); },
+          constant({0.88, 0.985, 0.99, 0.87, 0.965, 0.85, 0.95})};
 }
 World useless() {
   return {constant({4e-3, 6e-3, 9.5e-3}), [](int rows, int) { return 9e-3 + 1e-3 * rows; },
@@ -141,6 +157,13 @@ TEST(DraftControl, ComesCloseToTheBestFixedChoice) {
     EXPECT_GT(share_of_best(world, 1000), 0.94);
   }
   EXPECT_GT(share_of_best(cpu(), 4000), 0.96);
+}
+
+// Measured: 0.94 of the next 512 tokens after 128 tokens of exploration, 0.96 of the next 2000.
+// Judged by their means alone, and probed in turn, the plans gave 0.93 and 0.935.
+TEST(DraftControl, TellsManyPlansApart) {
+  EXPECT_GT(share_of_best(seven_plans(), 512, 128), 0.92);
+  EXPECT_GT(share_of_best(seven_plans(), 2000, 128), 0.95);
 }
 
 // Measured: 0.965 after 300 tokens (the exploration), 0.98 after 1000, 0.985 in the long run.
@@ -169,7 +192,7 @@ TEST(DraftControl, SaysWhatItChose) {
 TEST(DraftControl, SwitchesOnAgain) {
   World world = cpu();
   world.acceptance = [](int n) {
-    return n < 5120 ? std::array{0.05, 0.05, 0.05} : std::array{0.95, 0.95, 0.95};
+    return n < 5120 ? Values{0.05, 0.05, 0.05} : Values{0.95, 0.95, 0.95};
   };
   for (int seed = 0; seed < 10; ++seed) {
     DraftControl control(kArms, std::nullopt);

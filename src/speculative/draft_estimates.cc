@@ -1,6 +1,7 @@
 #include "speculative/draft_estimates.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -72,15 +73,23 @@ void AcceptanceEstimate::observe(int draft_len, int accepted) {
   }
 }
 
-double AcceptanceEstimate::at(int position) const {
-  return by_position_[position].share(pooled(), kPooledTrials);
+void AcceptanceEstimate::fade() {
+  pooled_.discount(kKeepIdle);
+  for (Count& count : by_position_) count.discount(kKeepIdle);
 }
 
-double AcceptanceEstimate::expected_tokens(int draft_len) const {
+double AcceptanceEstimate::at(int position, double optimism) const {
+  const double mean = by_position_[position].share(pooled(), kPooledTrials);
+  if (optimism == 0) return mean;
+  const double error = std::sqrt(pooled() * (1 - pooled()) / (pooled_.trials + kPriorTrials));
+  return std::min(1.0, mean + optimism * error);
+}
+
+double AcceptanceEstimate::expected_tokens(int draft_len, double optimism) const {
   double tokens = 1;
   double all_accepted = 1;
   for (int i = 0; i < draft_len; ++i) {
-    all_accepted *= at(i);
+    all_accepted *= at(i, optimism);
     tokens += all_accepted;
   }
   return tokens;

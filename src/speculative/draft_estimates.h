@@ -53,16 +53,20 @@ class AcceptanceEstimate {
  public:
   explicit AcceptanceEstimate(int max_len) : by_position_(max_len) {}
   void observe(int draft_len, int accepted);
-  double at(int position) const;
+  // A round went by in which other drafts were made: what is known of these fades.
+  void fade();
+  // optimism: standard errors of the pooled estimate that are added.
+  double at(int position, double optimism = 0) const;
   double pooled() const { return pooled_.share(kPrior, kPriorTrials); }
   // 1 + sum_i prod_{j <= i} at(j): tokens that a round yields, the target's own included.
-  double expected_tokens(int draft_len) const;
+  double expected_tokens(int draft_len, double optimism = 0) const;
 
  private:
   static constexpr double kPrior = 0.8;        // before any evidence: worth a try
   static constexpr double kPriorTrials = 3;    // the weight of that prior
   static constexpr double kPooledTrials = 20;  // the weight of the pooled estimate in a position's
   static constexpr double kKeep = 0.98;        // of the evidence from one round to the next
+  static constexpr double kKeepIdle = 0.995;   // the same when nothing new is learned
 
   struct Count {
     double accepted = 0;

@@ -39,7 +39,7 @@ struct BenchOptions {
   std::vector<float> temperatures = {1};
   SpecSampling spec_sampling = SpecSampling::kRejection;
   int prompts = 1;
-  int repeats = 3;   // of every run; medians and spreads are over them
+  int repeats = 3;    // of every run; medians and spreads are over them
   int warm_up = 128;  // tokens before the counted runs, of every plan on every prompt
   std::uint64_t seed = 1;
   int recall_distance = 0;              // as PromptOptions'

@@ -133,6 +133,11 @@ def book_sections(wikitext):
         run("books-fidelity", f"eval fidelity {text} --ctx 4096,8192 --prompts 6 {drafts}"),
         run("books-recall-fidelity", f"eval fidelity {recall} --ctx 8192 --tokens 240 "
             f"--prompts 6 {drafts}"))
+    rules = "--ctx 8192 --prompts 4 --tokens 240 --plan kv-only+sparse,kv-only+bounds"
+    selection = tuple(run(f"books-selection-{kind}-{budget}",
+                          f"eval fidelity {flags} {rules} --draft-budget {budget}")
+                      for kind, flags in (("text", text), ("recall", recall))
+                      for budget in (1024, 2048))
     layers, store = KEPT / "layers.json", KEPT / "gptq.qsd"
     drafted = f"bench {text} --ctx 8192 --plan quantspec --draft-len 1,4 --prompts 2"
     weights = (run("books-rtn", drafted),
@@ -147,7 +152,7 @@ def book_sections(wikitext):
                 "quantspec,quantspec+sparse,quantspec+sparse+w8,auto --temp 1,0 --repeat 5"),
         section("books-recall", "Speed on recall prompts", tables.speed,
                 f"bench {recall} --ctx 8192 --plan {ABLATION},{RIVALS},auto "
-                "--draft-len 4 --prompts 3 -n 240", "speedup", "positions"),
+                "--draft-len 4 --prompts 3 -n 240", "positions"),
         section("books-draft-length", "Draft lengths on books", tables.draft_lengths,
                 f"bench {text} --ctx 8192 --sweep draft-len --prompts 2", "draft-length",
                 "positions"),
@@ -157,6 +162,8 @@ def book_sections(wikitext):
         Section("perplexity", "Perplexity", tables.perplexity, perplexity, ("perplexity",)),
         Section("axes", "Axes of 4-bit groups", tables.axes, axes, ("axes",)),
         Section("books-fidelity", "Fidelity on books", tables.fidelity, fidelity, ("acceptance",)),
+        Section("books-selection", "Which pages a sparse draft reads", tables.fidelity, selection,
+                ()),
         section("books-sensitivity", "Sensitivity of layers", tables.sensitivity,
                 f"eval sensitivity {text} --ctx 8192 --prompts 3 --tokens 256 "
                 f"--plan-file {layers}", "layers"),

@@ -8,7 +8,7 @@ set -euo pipefail
 packages=(g++ cmake ninja-build pkg-config libdnnl-dev ocl-icd-opencl-dev libsentencepiece-dev
           nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev
           zlib1g-dev libxxhash-dev)
-test_packages=(libgtest-dev librapidcheck-dev python3 clang-format)
+test_packages=(libgtest-dev libgmock-dev librapidcheck-dev python3 clang-format)
 ci_packages=(clang-19 libclang-rt-19-dev)  # 14, the default, lacks std::source_location
 
 case "${1:-build}" in

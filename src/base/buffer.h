@@ -1,5 +1,9 @@
-// Owned, zeroed, 64-byte aligned host memory. From 2 MiB on it asks for huge pages. Moves, never
-// copies. A failed allocation throws Error(kOutOfMemory).
+// Owned, zeroed, 64-byte aligned host memory. Moves, never copies. A failed allocation throws
+// Error(kOutOfMemory).
+//
+// From 2 MiB on it comes from the system as it is: nothing is resident until it is touched, it lies
+// in the memory node of the thread that touches it first, and it asks for huge pages unless told
+// not to (docs/cpu.md has what they are worth).
 #pragma once
 
 #include <cstddef>
@@ -8,10 +12,14 @@
 
 namespace quantspec {
 
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+enum class HugePages { kFrom2MiB, kNever };
+
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(std::size_t bytes);
+  explicit Buffer(std::size_t bytes, HugePages huge_pages = HugePages::kFrom2MiB);
   Buffer(Buffer&& other) noexcept
       : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
@@ -34,10 +42,14 @@ class Buffer {
 
  private:
   struct Free {
+    std::size_t mapped;  // bytes; 0: from the heap
     void operator()(std::byte* data) const;
   };
   std::unique_ptr<std::byte, Free> data_;
   std::size_t size_ = 0;
 };
+
+// Asks for huge pages for those parts of a Buffer's memory that are whole ones.
+void advise_huge_pages(std::byte* data, std::size_t bytes);
 
 }  // namespace quantspec

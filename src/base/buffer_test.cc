@@ -1,9 +1,11 @@
 #include "base/buffer.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <limits>
 #include <utility>
 
@@ -20,6 +22,40 @@ TEST(Buffer, IsZeroedAndAligned) {
     EXPECT_TRUE(std::all_of(buffer.data(), buffer.data() + bytes,
                             [](std::byte b) { return b == std::byte{0}; }));
   }
+}
+
+// Kilobytes of this process that are resident.
+long resident_kilobytes() {
+  std::ifstream file("/proc/self/statm");
+  long total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+TEST(Buffer, IsResidentWhereItWasTouched) {
+  constexpr std::size_t kBytes = std::size_t{256} << 20;
+  const long before = resident_kilobytes();
+  {
+    Buffer buffer(kBytes);
+    EXPECT_LT(resident_kilobytes() - before, 8 * 1024);
+    buffer.data()[kBytes / 2] = std::byte{1};
+    EXPECT_LT(resident_kilobytes() - before, 8 * 1024);  // a huge page, at most
+    std::fill_n(buffer.data(), kBytes / 2, std::byte{1});
+    EXPECT_GT(resident_kilobytes() - before, 120 * 1024);
+  }
+  EXPECT_LT(resident_kilobytes() - before, 8 * 1024);
+}
+
+TEST(Buffer, WithoutHugePagesIsTheSame) {
+  constexpr std::size_t kBytes = (std::size_t{4} << 20) + 5;
+  Buffer buffer(kBytes, HugePages::kNever);
+  advise_huge_pages(buffer.data() + 1, kBytes - 1);
+  EXPECT_TRUE(std::all_of(buffer.data(), buffer.data() + kBytes,
+                          [](std::byte b) { return b == std::byte{0}; }));
+  buffer.data()[kBytes - 1] = std::byte{3};
+  advise_huge_pages(buffer.data(), kBytes);
+  EXPECT_EQ(buffer.data()[kBytes - 1], std::byte{3});
+  advise_huge_pages(buffer.data(), 100);  // holds no whole huge page
 }
 
 TEST(Buffer, EmptyHasNoData) {

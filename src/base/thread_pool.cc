@@ -22,18 +22,46 @@ constexpr int kSpins = 4000;
 void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  // NOTE: isb, not yield, which most cores take for a nop and which would spin through kSpins in a
+  // few microseconds; isb takes about as long as x86's pause.
+  __asm__ volatile("isb" ::: "memory");
 #endif
+}
+
+// NOTE: a refusal changes nothing: the work is right wherever it runs.
+void stay_on(const std::vector<int>& processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int processor : processors) CPU_SET(processor, &set);
+  sched_setaffinity(0, sizeof(set), &set);
+}
+
+std::vector<int> checked_nodes(int num_threads, const Topology& topology) {
+  check(num_threads >= 1, "a thread pool needs at least one thread");
+  return topology.nodes_of_threads(num_threads);
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
-  check(num_threads >= 1, "a thread pool needs at least one thread");
+ThreadPool::ThreadPool(int num_threads, const Topology& topology)
+    : ThreadPool(topology, checked_nodes(num_threads, topology)) {}
+
+ThreadPool::ThreadPool(const Topology& topology, const std::vector<int>& node_of_thread)
+    : hand_out_(node_of_thread),
+      num_nodes_(static_cast<int>(std::set(node_of_thread.begin(), node_of_thread.end()).size())) {
+  const int num_threads = static_cast<int>(node_of_thread.size());
   may_spin_ = num_threads <= static_cast<int>(std::thread::hardware_concurrency());
+  const auto processors_of = [&](int thread) {  // none: any
+    return num_nodes_ == 1 ? std::vector<int>() : topology.nodes[node_of_thread[thread]];
+  };
   workers_.reserve(num_threads - 1);
   try {
     for (int thread = 1; thread < num_threads; ++thread) {
-      workers_.emplace_back([this, thread] { work(thread); });
+      workers_.emplace_back([this, thread, processors = processors_of(thread)] {
+        if (!processors.empty()) stay_on(processors);
+        work(thread);
+      });
     }
   } catch (const std::system_error& error) {
     const int started = this->num_threads();
@@ -114,23 +142,17 @@ void ThreadPool::call(int thread) {
 }
 
 int num_physical_cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
-    return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  }
   std::set<std::pair<std::string, std::string>> cores;
-  int logical = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    ++logical;
+  const std::vector<int> allowed = allowed_processors();
+  if (allowed.empty()) return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  for (const int cpu : allowed) {
     const std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
     std::string package, core;
     std::ifstream(topology + "physical_package_id") >> package;
     std::ifstream(topology + "core_id") >> core;
     if (!core.empty()) cores.emplace(package, core);
   }
-  return std::max(1, cores.empty() ? logical : static_cast<int>(cores.size()));
+  return static_cast<int>(cores.empty() ? allowed.size() : cores.size());
 }
 
 }  // namespace quantspec

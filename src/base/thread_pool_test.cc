@@ -1,7 +1,9 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <numeric>
@@ -108,6 +110,43 @@ INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPools, testing::Values(1, 2, 3, 4, 8));
 
 TEST(ThreadPool, StartsAndStopsWithoutWork) {
   for (int i = 0; i < 100; ++i) ThreadPool pool(1 + i % 5);
+}
+
+// Two nodes, made up of the processors that there are.
+Topology two_nodes() {
+  std::vector<int> all = allowed_processors();
+  const auto middle = all.begin() + std::max<std::ptrdiff_t>(1, std::ssize(all) / 2);
+  Topology topology{{{all.begin(), middle}, {middle, all.end()}}};
+  if (topology.nodes[1].empty()) topology.nodes[1] = topology.nodes[0];
+  return topology;
+}
+
+TEST(ThreadPool, WorkersStayOnTheirNode) {
+  const Topology topology = two_nodes();
+  const std::vector<int> node = topology.nodes_of_threads(6);
+  ThreadPool pool(6, topology);
+  EXPECT_EQ(pool.num_nodes(), 2);
+  std::atomic<int> inside = 0;
+  pool.share([&](int thread) {
+    const int processor = sched_getcpu();
+    const auto& own = topology.nodes[node[thread]];
+    EXPECT_TRUE(thread == 0 || std::ranges::find(own, processor) != own.end()) << thread;
+    ++inside;
+    while (inside < 6) std::this_thread::yield();
+  });
+}
+
+TEST(ThreadPool, NodesChangeWhoComputesAndNothingElse) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads, two_nodes());
+    EXPECT_EQ(pool.num_nodes(), std::min(threads, 2));
+    const IndexRange ranges[] = {{3, 50}, {200}};
+    std::vector<std::atomic<int>> calls(350);
+    pool.parallel_for(ranges, [&](std::int64_t i, int) { ++calls.at(i); });
+    for (const auto& times : calls) ASSERT_EQ(times, 1);
+    EXPECT_THROW(pool.parallel_for(100, [](std::int64_t, int) { throw std::out_of_range("all"); }),
+                 std::out_of_range);
+  }
 }
 
 TEST(ThreadPool, RefusesToHaveNoThread) { EXPECT_THROW(ThreadPool(0), Error); }

@@ -1,18 +1,10 @@
 #include "prepare/linear_algebra.h"
 
-#include <dnnl.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-
-// NOTE: Debian's oneDNN runs on GNU OpenMP whatever our compiler, so its two functions are declared
-// here: a compiler's own omp.h may belong to another runtime.
-extern "C" {
-void omp_set_num_threads(int num_threads);
-int omp_get_max_threads(void);
-}
+#include "base/gemm.h"
 
 namespace quantspec {
 
@@ -146,16 +138,6 @@ void invert(ThreadPool& pool, std::vector<float>& r, int size, const std::vector
 }
 
 }  // namespace
-
-void gemm(const Gemm& g) {
-  const int threads = omp_get_max_threads();
-  omp_set_num_threads(1);
-  const dnnl_status_t status =
-      dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m, g.n, g.k, g.alpha, g.a,
-                 g.lda, g.b, g.ldb, 1.0f, g.c, g.ldc);
-  omp_set_num_threads(threads);
-  check(status == dnnl_success, "oneDNN refuses a matrix product");
-}
 
 Gram::Gram(int size) : size_(size), sums_(static_cast<std::size_t>(size) * size) {}
 

@@ -1,5 +1,4 @@
-// The dense fp32 algebra that GPTQ needs. Matrices are row-major. Large products are oneDNN's, each
-// in one thread; the pool divides the work.
+// The dense fp32 algebra that GPTQ needs, over the products of base/gemm.h. Matrices are row-major.
 #pragma once
 
 #include <cstddef>
@@ -8,24 +7,6 @@
 #include "base/thread_pool.h"
 
 namespace quantspec {
-
-// c [m, n] += alpha * op(a) b, b [k, n]; op(a) [m, k] is a, or the transpose of a [k, m]. `lda` and
-// so on: elements from a row to the next. In the calling thread.
-struct Gemm {
-  bool transpose_a = false;
-  bool transpose_b = false;  // b is [n, k]
-  int m;
-  int n;
-  int k;
-  float alpha = 1.0f;
-  const float* a;
-  std::ptrdiff_t lda;
-  const float* b;
-  std::ptrdiff_t ldb;
-  float* c;
-  std::ptrdiff_t ldc;
-};
-void gemm(const Gemm& g);
 
 // The sum of x x^T over rows x of activations: [size, size], symmetric.
 class Gram {

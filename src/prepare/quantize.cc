@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/gemm.h"
 
 namespace quantspec {
 

@@ -1,0 +1,50 @@
+#include "base/gemm.h"
+
+#if defined(__x86_64__)
+#include <dnnl.h>
+#else
+#include <cblas.h>
+#endif
+
+#include <new>
+
+#include "base/error.h"
+
+#if defined(__x86_64__)
+// NOTE: Debian's oneDNN runs on GNU OpenMP whatever our compiler, so its two functions are declared
+// here: a compiler's own omp.h may belong to another runtime.
+extern "C" {
+void omp_set_num_threads(int num_threads);
+int omp_get_max_threads(void);
+}
+#endif
+
+namespace quantspec {
+
+#if defined(__x86_64__)
+
+void gemm(const Gemm& g) {
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const dnnl_status_t status =
+      dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m, g.n, g.k, g.alpha, g.a,
+                 g.lda, g.b, g.ldb, g.accumulate ? 1.0f : 0.0f, g.c, g.ldc);
+  omp_set_num_threads(threads);
+  if (status == dnnl_out_of_memory) throw std::bad_alloc();
+  check(status == dnnl_success, "oneDNN refuses a matrix product");
+}
+
+#else
+
+void gemm(const Gemm& g) {
+  static const bool one_thread = (openblas_set_num_threads(1), true);
+  check(one_thread, "OpenBLAS computes in the calling thread");
+  const auto op = [](bool transpose) { return transpose ? CblasTrans : CblasNoTrans; };
+  const auto stride = [](std::ptrdiff_t elements) { return static_cast<blasint>(elements); };
+  cblas_sgemm(CblasRowMajor, op(g.transpose_a), op(g.transpose_b), g.m, g.n, g.k, g.alpha, g.a,
+              stride(g.lda), g.b, stride(g.ldb), g.accumulate ? 1.0f : 0.0f, g.c, stride(g.ldc));
+}
+
+#endif
+
+}  // namespace quantspec

@@ -181,6 +181,30 @@ TEST_P(Exactness, ARowDoesNotDependOnOtherSequencesOrThreads) {
   EXPECT_EQ(results[0], results[1]) << "the number of threads changed the logits";
 }
 
+// At a length where every thread has splits of pages to attend to.
+TEST_P(BundledExactness, LogitsDoNotDependOnTheNumberOfThreads) {
+  const Tokens tokens = book_prompt(GetParam() == "cpu/scalar" ? 400 : 2100);
+  const std::size_t prompt = tokens.size() - 5;
+  std::vector<float> target, draft;
+  for (const int threads : {1, 2, 3, 7}) {
+    LoadedModel model(bundled_model(), GetParam(), threads);
+    const std::size_t vocab = model.model.config().vocab_size;
+    const int layers = model.model.config().num_layers;
+    KvCache cache(*model.backend, model.pool, static_cast<int>(tokens.size()));
+    std::vector<float> logits(5 * vocab), last(vocab);
+    model.model.prefill(std::span(tokens).first(prompt), cache, last);
+    const SequenceInput input{std::span(tokens).subspan(prompt), &cache};
+    model.model.forward({&input, 1}, Plan::target(layers), logits);
+    if (threads == 1) target = logits;
+    EXPECT_EQ(logits, target) << threads;
+    cache.truncate(static_cast<int>(prompt));
+    model.model.forward({&input, 1}, Plan::draft(layers, WeightRead::kUpper), logits);
+    if (threads == 1) draft = logits;
+    EXPECT_EQ(logits, draft) << threads;
+    EXPECT_NE(draft, target);
+  }
+}
+
 TEST_P(BundledExactness, CoupledSamplingEqualsPlainSamplingWithTheSameSeed) {
   const int count = tokens_to_decode() / 2;
   LoadedModel model(bundled_model(), GetParam(), 2);

@@ -24,7 +24,13 @@ constexpr int kMaxTerms = kMaxPageSize > kMaxHeadDim ? kMaxPageSize : kMaxHeadDi
 
 // The register tile of a page: columns, at most, and blocks of 16 outputs for N of them. With few
 // columns, one block's sums would be too few to hide the latency of dot().
-constexpr int kPageColumns = kRegisters >= 32 ? 8 : kRegisters >= 8 ? 4 : 1;
+template <bool kBoth>
+constexpr bool kBytes = kBoth ? kMergedDot : kByteDot;  // two sums of dots a column, instead of one
+template <bool kBoth>
+constexpr int kPageColumns = kRegisters >= 32 ? 8
+                             : kRegisters < 8 ? 1
+                             : kBytes<kBoth>  ? 2
+                                              : 4;
 template <int N>
 constexpr int kPageBlocks = kRegisters >= 32 && N <= 6 ? 2 : 1;
 
@@ -68,8 +74,10 @@ class Prefetcher {
   std::uint32_t pace_ = 0;
 };
 
-// A vector over the terms of a dot product, rounded to integers: x ~ step * (128 high + low), or
-// step * high where only the upper plane is read. 0 <= low < 128.
+// A vector over the terms of a dot product, rounded to integers: x ~ step * integer.
+//
+// Upper plane: bytes, in `high`. Both planes: 128 high + low with 0 <= low < 128, or words (in both
+// arrays, as store_words() orders them) where kWordDot.
 struct IntegerTerms {
   alignas(64) std::int8_t high[kMaxTerms];
   alignas(64) std::int8_t low[kMaxTerms];
@@ -78,6 +86,7 @@ struct IntegerTerms {
   float base;         // the fp32 part of the sum
 };
 
+// Four bytes, or two words.
 QS_INLINE std::int32_t four_terms(const std::int8_t* terms, int quad) {
   std::int32_t bytes;
   __builtin_memcpy(&bytes, terms + 4 * quad, 4);
@@ -87,14 +96,14 @@ QS_INLINE std::int32_t four_terms(const std::int8_t* terms, int quad) {
 // The codes that a pass reads, and the fp32 part of their centre: code value = c * kUnit + kCentre.
 template <bool kBoth>
 struct CodesRead {
-  static constexpr int kIntegerCentre = kBoth ? 128 : 8;       // subtracted from b, or from u
-  static constexpr float kUnit = kBoth ? 1.0f : 16.0f;         // of an integer code
-  static constexpr float kCentre = kBoth ? 128.0f : 135.5f;    // 16 * 8 + 7.5
-  static constexpr float kLevels = kBoth ? 16383.0f : 127.0f;  // 127 * 128 + 127
+  static constexpr int kIntegerCentre = kBoth ? 128 - kMergedCentre : 8;  // of what dot() gets
+  static constexpr float kUnit = kBoth ? 1.0f : 16.0f;                    // of an integer code
+  static constexpr float kCentre = kBoth ? 128.0f : 135.5f;               // 16 * 8 + 7.5
+  static constexpr float kLevels = kBoth ? 16383.0f : 127.0f;             // 127 * 128 + 127
 };
 
-// Rounds x, padded with zeros to a multiple of 64. `most`: its greatest magnitude. A NaN or an
-// infinity in x shows in step.
+// Rounds x, padded with zeros to a multiple of 64. `most`: its greatest magnitude. An infinity in x
+// shows in step.
 template <bool kBoth>
 QS_INLINE void round_terms(const float* x, int count, float most, IntegerTerms& out) {
   using C = CodesRead<kBoth>;
@@ -103,11 +112,12 @@ QS_INLINE void round_terms(const float* x, int count, float most, IntegerTerms& 
   for (int i = 0; i < count; i += 64) {
     I32 value[4];
     for (int j = 0; j < 4; ++j) {
-      const F32 scaled = min(load(x + i + 16 * j) * inverse, set1(C::kLevels));
-      value[j] = round_i32(scaled);  // NaN: any integer
+      value[j] = round_i32(load(x + i + 16 * j) * inverse);  // at most kLevels; NaN: any integer
       sum = sum + value[j];
     }
-    if constexpr (kBoth) {
+    if constexpr (kBoth && !kMergedDot) {
+      store_words(out.high + 2 * i, value);
+    } else if constexpr (kBoth) {
       store_split(out.high + i, out.low + i, value);
     } else {
       store_s8(out.high + i, value);
@@ -120,43 +130,41 @@ QS_INLINE void round_terms(const float* x, int count, float most, IntegerTerms& 
 // --- a page --------------------------------------------------------------------------------------
 
 // The sums, over the terms of a block of 16 outputs, of one column's integers times the codes.
-// `Codes` is what columns share of a tile. Three ways to the same integers; kBytes is kByteDot.
-template <bool kBoth, bool kBytes>
+// Columns share the codes of a tile, made part by part so that few registers hold them.
+template <bool kBoth, bool kByBytes>
 struct Dots;
 
 // The upper plane by bytes. NOTE: high nibbles stay where they are, 16 times too large, until the
 // end: a shift would compete with the dot products for their port (10% of the loop).
 template <>
 struct Dots<false, true> {
-  struct Codes {
-    QS_INLINE Codes(const std::uint8_t* upper, const std::uint8_t*) {
-      const U8x64 u = load_u8(upper);
-      first = low_nibbles(u);
-      second = high_nibbles_in_place(u);
-    }
-    U8x64 first, second;  // terms 0..3 and 4..7 of the tile
+  static constexpr int kParts = 2;
+  struct Tile {
+    QS_INLINE Tile(const std::uint8_t* upper, const std::uint8_t*) : u(load_u8(upper)) {}
+    QS_INLINE U8x64 part(int i) const { return i == 0 ? low_nibbles(u) : high_nibbles_in_place(u); }
+    U8x64 u;
   };
-  QS_INLINE void add(const Codes& codes, const IntegerTerms& x, int tile) {
-    first = dot(first, codes.first, x.high + 8 * tile);
-    second = dot(second, codes.second, x.high + 8 * tile + 4);
+  QS_INLINE void add(U8x64 codes, int part, const IntegerTerms& x, int tile) {
+    sum[part] = dot(sum[part], codes, x.high + 8 * tile + 4 * part);
   }
-  QS_INLINE void add_bias(const IntegerTerms& x) { first = set1(x.bias); }
-  QS_INLINE I32 total() const { return first + shift_right<4>(second); }
-  I32 first = zero_i32(), second = zero_i32();
+  QS_INLINE void add_bias(const IntegerTerms& x) { sum[0] = set1(x.bias); }
+  QS_INLINE I32 total() const { return sum[0] + shift_right<4>(sum[1]); }
+  I32 sum[2] = {zero_i32(), zero_i32()};
 };
 
 // The upper plane by nibbles.
 template <>
 struct Dots<false, false> {
+  static constexpr int kParts = 1;
   struct Codes {
-    QS_INLINE Codes(const std::uint8_t* upper, const std::uint8_t*) {
-      const U8x64 u = load_u8(upper);
-      first = low_nibbles(u);
-      second = high_nibbles(u);
-    }
     U8x64 first, second;
   };
-  QS_INLINE void add(const Codes& codes, const IntegerTerms& x, int tile) {
+  struct Tile {
+    QS_INLINE Tile(const std::uint8_t* upper, const std::uint8_t*) : u(load_u8(upper)) {}
+    QS_INLINE Codes part(int) const { return {low_nibbles(u), high_nibbles(u)}; }
+    U8x64 u;
+  };
+  QS_INLINE void add(const Codes& codes, int, const IntegerTerms& x, int tile) {
     sum = dot_pair(sum, codes.first, four_terms(x.high, 2 * tile), codes.second,
                    four_terms(x.high, 2 * tile + 1));
   }
@@ -168,47 +176,37 @@ struct Dots<false, false> {
 // Both planes, merged to bytes.
 template <>
 struct Dots<true, true> {
-  struct Codes {
-    QS_INLINE Codes(const std::uint8_t* upper, const std::uint8_t* lower) {
-      const U8x64 u = load_u8(upper), l = load_u8(lower);
-      first = merge_low(u, l);
-      second = merge_high(u, l);
-    }
-    U8x64 first, second;
+  static constexpr int kParts = 2;
+  struct Tile {
+    QS_INLINE Tile(const std::uint8_t* upper, const std::uint8_t* lower)
+        : u(load_u8(upper)), l(load_u8(lower)) {}
+    QS_INLINE U8x64 part(int i) const { return i == 0 ? merge_low(u, l) : merge_high(u, l); }
+    U8x64 u, l;
   };
-  QS_INLINE void add(const Codes& codes, const IntegerTerms& x, int tile) {
-    high = dot(high, codes.first, x.high + 8 * tile);
-    low = dot(low, codes.first, x.low + 8 * tile);
-    high = dot(high, codes.second, x.high + 8 * tile + 4);
-    low = dot(low, codes.second, x.low + 8 * tile + 4);
+  QS_INLINE void add(U8x64 codes, int part, const IntegerTerms& x, int tile) {
+    high = dot(high, codes, x.high + 8 * tile + 4 * part);
+    low = dot(low, codes, x.low + 8 * tile + 4 * part);
   }
   QS_INLINE void add_bias(const IntegerTerms& x) { low = set1(x.bias); }
   QS_INLINE I32 total() const { return shift_left<7>(high) + low; }
   I32 high = zero_i32(), low = zero_i32();
 };
 
-// Both planes, kept apart: 16 dot(upper) + dot(lower).
+// Both planes, merged to bytes that are widened to words.
 template <>
 struct Dots<true, false> {
-  using Nibbles = Dots<false, false>;
-  struct Codes {
-    QS_INLINE Codes(const std::uint8_t* upper, const std::uint8_t* lower)
-        : upper(upper, nullptr), lower(lower, nullptr) {}
-    Nibbles::Codes upper, lower;
+  static constexpr int kParts = 4;
+  struct Tile {
+    QS_INLINE Tile(const std::uint8_t* upper, const std::uint8_t* lower)
+        : u(load_u8(upper)), l(load_u8(lower)) {}
+    QS_INLINE I32 part(int i) const {
+      const U8x64 bytes = i < 2 ? merge_low(u, l) : merge_high(u, l);
+      return i % 2 == 0 ? even_bytes(bytes) : odd_bytes(bytes);
+    }
+    U8x64 u, l;
   };
-  template <int kShift>
-  QS_INLINE void add_plane(const Nibbles::Codes& codes, std::int32_t terms0, std::int32_t terms1) {
-    sum = dot_pair<kShift>(sum, codes.first, terms0, codes.second, terms1);
-  }
-  QS_INLINE void add(const Codes& codes, const IntegerTerms& x, int tile) {
-    const std::int32_t high0 = four_terms(x.high, 2 * tile);
-    const std::int32_t high1 = four_terms(x.high, 2 * tile + 1);
-    const std::int32_t low0 = four_terms(x.low, 2 * tile);
-    const std::int32_t low1 = four_terms(x.low, 2 * tile + 1);
-    add_plane<11>(codes.upper, high0, high1);
-    add_plane<4>(codes.upper, low0, low1);
-    add_plane<7>(codes.lower, high0, high1);
-    add_plane<0>(codes.lower, low0, low1);
+  QS_INLINE void add(I32 codes, int part, const IntegerTerms& x, int tile) {
+    sum = dot_words(sum, codes, four_terms(x.high, 4 * tile + part));
   }
   QS_INLINE void add_bias(const IntegerTerms& x) { sum = set1(x.bias); }
   QS_INLINE I32 total() const { return sum; }
@@ -228,16 +226,22 @@ template <int N, int B, bool kBoth>
 QS_NOINLINE void dot_blocks(const Blocks& blocks, const IntegerTerms* terms, Prefetcher& prefetcher,
                             I32* out) {
   Prefetcher ahead = prefetcher;  // a copy stays in registers
-  Dots<kBoth, kByteDot> dots[B][N];
+  using D = Dots<kBoth, kBytes<kBoth>>;
+  D dots[B][N];
   for (int b = 0; b < B; ++b) {
     for (int n = 0; n < N; ++n) dots[b][n].add_bias(terms[n]);
   }
   for (int t = 0; t < blocks.tiles; ++t) {
     for (int b = 0; b < B; ++b) {
       ahead.step<kBoth>();
-      const std::ptrdiff_t tile = b * blocks.bytes + 64 * t;
-      const typename Dots<kBoth, kByteDot>::Codes codes(blocks.upper + tile, blocks.lower + tile);
-      for (int n = 0; n < N; ++n) dots[b][n].add(codes, terms[n], t);
+      const std::ptrdiff_t at = b * blocks.bytes + 64 * t;
+      const typename D::Tile tile(blocks.upper + at, blocks.lower + at);
+#pragma GCC unroll 4
+      for (int part = 0; part < D::kParts; ++part) {
+        const auto codes = tile.part(part);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) dots[b][n].add(codes, part, terms[n], t);
+      }
     }
   }
   for (int b = 0; b < B; ++b) {
@@ -296,11 +300,11 @@ QS_NOINLINE void fold(const float* x, const FoldScales& scales, int count, Integ
     const F32 value = load(x + i);
     const F32 product = value * load(scales.scale + i);
     store(scaled + i, product);
-    most = max_magnitude(most, product);
+    most = max_abs(most, product);  // may lose a NaN, which shows in base
     base = fma(value, load(scales.centre + i), base);
   }
   for (; i % 64 != 0; i += 16) store(scaled + i, zero_f32());
-  round_terms<kBoth>(scaled, count, reduce_max_magnitude(most), out);
+  round_terms<kBoth>(scaled, count, reduce_max(most), out);
   out.base = reduce_add(base);
 }
 
@@ -383,13 +387,13 @@ void attend_tile_of(int count, const AttendPage& a, int first, Prefetcher& ahead
 template <bool kBoth>
 void attend_page_columns(const AttendPage& a) {
   const int columns = a.columns.num_columns;
-  int tiles = (columns + kPageColumns - 1) / kPageColumns;
+  int tiles = (columns + kPageColumns<kBoth> - 1) / kPageColumns<kBoth>;
   const int plane_tiles = a.shape.page_size * a.shape.head_dim / 128;  // of K; as many of V
   const int column_steps = (2 + a.shape.value_groups) * kColumnSteps;
   Prefetcher ahead(a.page, a.next, a.shape, 2 * plane_tiles * tiles + columns * column_steps);
   for (int first = 0; first < columns; --tiles) {
     const int count = (columns - first + tiles - 1) / tiles;
-    attend_tile_of<kPageColumns, kBoth>(count, a, first, ahead);
+    attend_tile_of<kPageColumns<kBoth>, kBoth>(count, a, first, ahead);
     first += count;
   }
 }

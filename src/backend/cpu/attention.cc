@@ -1,9 +1,9 @@
 #include "backend/cpu/attention.h"
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 
+#include "backend/cpu/context.h"
 #include "backend/cpu/packing.h"
 #include "backend/cpu/pages.h"
 #include "base/error.h"
@@ -12,10 +12,8 @@ namespace quantspec::cpu {
 
 namespace {
 
-constexpr int kSplitPages = 8;
-constexpr int kSplitTokens = 4 * kFullChunk;  // of the full-precision part
-
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
+constexpr float kLog2E = 1.44269504088896341f;  // the kernels' softmax takes powers of two
+constexpr std::size_t kMergeBytes = 16 * 1024;  // of partials, at least, to a thread at a time
 
 int group_size(const AttentionParams& params) {
   return params.num_heads / params.shape.num_kv_heads;
@@ -69,14 +67,41 @@ void grow(Buffer& buffer, std::size_t bytes) {
 void DecodeAttention::run(const AttentionParams& params) {
   check_shape(params.shape);
   check(params.num_heads % params.shape.num_kv_heads == 0, "heads form groups");
-  const std::int64_t count = make_plans(params);
-  // NOTE: a thread takes its next unit before it works on the present one, so that it can prefetch
-  // across the border; not when units are so few that this would leave a thread without one.
-  const bool look_ahead = count >= 4 * pool_.num_threads();
-  std::atomic<std::int64_t> next{0};
-  pool_.share([&](int thread) {
-    for (std::int64_t index = next++; index < count;) {
-      const std::int64_t following = look_ahead ? next++ : count;
+  make_plans(params);
+  scale_queries(params);
+  attend_all(params);
+  merge_all(params);
+}
+
+float* DecodeAttention::queries(const AttentionParams& params, const Plan& plan, int kv_head) {
+  const std::size_t column =
+      plan.first_column + static_cast<std::size_t>(kv_head) * plan.num_columns;
+  return queries_.as<float>() + column * params.shape.head_dim;
+}
+
+// Once a call, not once a unit.
+void DecodeAttention::scale_queries(const AttentionParams& params) {
+  const int width = group_size(params) * params.shape.head_dim;
+  const int kv_heads = params.shape.num_kv_heads;
+  const float scale = params.scale * kLog2E;
+  for (const Plan& plan : plans_) {
+    for_rows(pool_, plan.rows->num_rows, [&](int row) {
+      const std::int64_t in_row = plan.rows->first_row + row;
+      for (int head = 0; head < kv_heads; ++head) {
+        const float* in = params.q + (in_row * kv_heads + head) * width;
+        float* out = queries(params, plan, head) + static_cast<std::ptrdiff_t>(row) * width;
+        for (int i = 0; i < width; ++i) out[i] = in[i] * scale;
+      }
+    });
+  }
+}
+
+void DecodeAttention::attend_all(const AttentionParams& params) {
+  pool_.share_indices(units_, [&](HandOut& units, int thread) {
+    const std::int64_t count = units.count();
+    for (std::int64_t index = units.take(thread); index < count;) {
+      const bool ahead = looks_ahead(index, count, pool_.num_threads());
+      const std::int64_t following = ahead ? units.take(thread) : count;
       const Unit now = unit(index);
       if (following < count) {
         const Unit then = unit(following);
@@ -84,59 +109,78 @@ void DecodeAttention::run(const AttentionParams& params) {
       } else {
         attend(params, now, nullptr, thread);
       }
-      index = look_ahead ? following : next++;
+      index = ahead ? following : units.take(thread);
     }
   });
-  const int kv_heads = params.shape.num_kv_heads;
-  pool_.parallel_for(static_cast<std::int64_t>(plans_.size()) * kv_heads, [&](std::int64_t i, int) {
-    merge(params, plans_[i / kv_heads], static_cast<int>(i % kv_heads));
+}
+
+void DecodeAttention::merge_all(const AttentionParams& params) {
+  pool_.parallel_for(merges_, [&](std::int64_t index, int) {
+    std::size_t s = plans_.size() - 1;
+    while (plans_[s].first_merge > index) --s;
+    const Plan& plan = plans_[s];
+    const int local = static_cast<int>(index - plan.first_merge);
+    merge(params, plan, local / plan.merges(), local % plan.merges() * plan.merge_columns);
   });
 }
 
 DecodeAttention::Plan DecodeAttention::make_plan(const AttentionParams& params,
                                                  const SequenceRows& rows) {
   const KvView& kv = rows.kv;
-  Plan plan{};
-  plan.rows = &rows;
-  plan.num_columns = rows.num_rows * group_size(params);
-  plan.num_pages = pages_read(params, kv);
-  int splits = ceil_div(plan.num_pages, kSplitPages);
-  plan.gathered = {kv.gathered, 0, kv.num_gathered, 0, splits};
-  splits += ceil_div(plan.gathered.tokens, kSplitTokens);
+  const int kv_heads = params.shape.num_kv_heads;
+  const SplitBorders tokens(kv_heads, token_grain(params.shape, kv.read));
   const int ring_tokens = rows.first_position + rows.num_rows - kv.first_full;
-  plan.ring = {kv.full, kv.first_full, ring_tokens, 1, splits};
-  splits += ceil_div(plan.ring.tokens, kSplitTokens);
-  plan.splits = splits;
+  const int columns = rows.num_rows * group_size(params);
+  Plan plan{.rows = &rows,
+            .num_columns = columns,
+            .num_pages = pages_read(params, kv),
+            .page_borders = {kv_heads, page_grain(params.shape)},
+            .gathered = {kv.gathered, 0, kv.num_gathered, 0, 0, tokens},
+            .ring = {kv.full, kv.first_full, ring_tokens, 1, 0, tokens}};
+  plan.gathered.first_split = plan.page_borders.splits(plan.num_pages);
+  plan.ring.first_split = plan.gathered.first_split + tokens.splits(plan.gathered.tokens);
+  plan.splits = plan.ring.first_split + tokens.splits(plan.ring.tokens);
   plan.partial_stride =
-      (static_cast<std::size_t>(plan.num_columns) * (params.shape.head_dim + 2) + 15) / 16 * 16;
+      (static_cast<std::size_t>(columns) * (params.shape.head_dim + 2) + 15) / 16 * 16;
+  // The columns of a head add to one page_mass.
+  const std::size_t column_bytes = sizeof(float) * params.shape.head_dim * plan.splits;
+  plan.merge_columns = kv.page_mass != nullptr
+                           ? columns
+                           : static_cast<int>(std::min<std::size_t>(
+                                 columns, (kMergeBytes + column_bytes - 1) / column_bytes));
   return plan;
 }
 
-std::int64_t DecodeAttention::make_plans(const AttentionParams& params) {
+void DecodeAttention::make_plans(const AttentionParams& params) {
   plans_.clear();
+  units_.clear();
+  merges_ = 0;
   std::int64_t units = 0;
-  std::size_t floats = 0, sums = 0;
+  std::size_t floats = 0, sums = 0, columns = 0;
   for (const SequenceRows& rows : params.sequences) {
     check_sequence(params, rows);
     Plan plan = make_plan(params, rows);
     plan.first_unit = units;
+    plan.first_merge = merges_;
     plan.first_partial = floats;
     plan.first_sum = sums;
+    plan.first_column = columns;
+    units_.push_back({params.shape.num_kv_heads, plan.splits});
     const std::int64_t count = std::int64_t{params.shape.num_kv_heads} * plan.splits;
     units += count;
+    merges_ += std::int64_t{params.shape.num_kv_heads} * plan.merges();
     floats += count * plan.partial_stride;
+    columns += static_cast<std::size_t>(params.shape.num_kv_heads) * plan.num_columns;
     if (rows.kv.page_mass != nullptr) {
       sums += 2 * plan.sum_stride() * plan.num_columns * params.shape.num_kv_heads;
     }
     max_columns_ = std::max(max_columns_, plan.num_columns);
     plans_.push_back(plan);
   }
-  const std::size_t columns = static_cast<std::size_t>(pool_.num_threads()) * max_columns_;
   grow(partials_, floats * sizeof(float));
   grow(page_sums_, sums * sizeof(float));
   grow(queries_, columns * params.shape.head_dim * sizeof(float));
-  grow(tokens_, columns * sizeof(int));
-  return units;
+  grow(tokens_, static_cast<std::size_t>(pool_.num_threads()) * max_columns_ * sizeof(int));
 }
 
 DecodeAttention::Unit DecodeAttention::unit(std::int64_t index) const {
@@ -144,7 +188,8 @@ DecodeAttention::Unit DecodeAttention::unit(std::int64_t index) const {
   while (plans_[s].first_unit > index) --s;
   const Plan& plan = plans_[s];
   const int local = static_cast<int>(index - plan.first_unit);
-  return {&plan, local / plan.splits, local % plan.splits};
+  const int kv_heads = static_cast<int>(units_[s].count);
+  return {&plan, local % kv_heads, plan.splits - 1 - local / kv_heads};
 }
 
 Partial DecodeAttention::partial(const AttentionParams& params, const Unit& unit) {
@@ -179,37 +224,30 @@ PageUnit DecodeAttention::page_unit(const AttentionParams& params, const Unit& u
 void DecodeAttention::attend(const AttentionParams& params, const Unit& unit, const Unit* following,
                              int thread) {
   const Plan& plan = *unit.plan;
-  const int dim = params.shape.head_dim, group = group_size(params);
-  const std::size_t slot = static_cast<std::size_t>(thread) * max_columns_;
-  float* q = queries_.as<float>() + slot * dim;
-  for (int row = 0; row < plan.rows->num_rows; ++row) {
-    const std::size_t head =
-        static_cast<std::size_t>(plan.rows->first_row + row) * params.num_heads +
-        unit.kv_head * group;
-    for (int i = 0; i < group * dim; ++i) {
-      q[row * group * dim + i] = params.q[head * dim + i] * params.scale;
-    }
-  }
+  const int dim = params.shape.head_dim;
   const Partial result = partial(params, unit);
   std::fill_n(result.out, static_cast<std::size_t>(plan.num_columns) * dim, 0.0f);
   std::fill_n(result.max, plan.num_columns, -std::numeric_limits<float>::infinity());
   std::fill_n(result.sum, plan.num_columns, 0.0f);
-  const Columns columns{q, plan.num_columns, dim, result};
+  const Columns columns{queries(params, plan, unit.kv_head), plan.num_columns, dim, result};
   if (unit.split < plan.page_splits()) {
     attend_pages(params, unit, following, columns);
   } else {
     const FullPart& part = unit.split < plan.ring.first_split ? plan.gathered : plan.ring;
-    attend_full(params, unit, part, columns, tokens_.as<int>() + slot);
+    attend_full(params, unit, part, columns,
+                tokens_.as<int>() + static_cast<std::size_t>(thread) * max_columns_);
   }
 }
 
 void DecodeAttention::attend_pages(const AttentionParams& params, const Unit& unit,
                                    const Unit* following, const Columns& columns) {
-  const int begin = unit.split * kSplitPages;
-  const int end = std::min(begin + kSplitPages, unit.plan->num_pages);
+  const SplitBorders& borders = unit.plan->page_borders;
+  const int begin = borders.begin(unit.split);
+  const int end = std::min(borders.begin(unit.split + 1), unit.plan->num_pages);
   PageUnit after_last{};
   if (following != nullptr && following->split < following->plan->page_splits()) {
-    after_last = page_unit(params, *following, following->split * kSplitPages);
+    after_last =
+        page_unit(params, *following, following->plan->page_borders.begin(following->split));
   }
   const PageShape shape{params.shape.head_dim, params.shape.page_size, params.shape.value_groups()};
   const PageSums sums = page_sums(*unit.plan, unit.kv_head);
@@ -223,11 +261,13 @@ void DecodeAttention::attend_full(const AttentionParams& params, const Unit& uni
                                   const FullPart& part, const Columns& columns, int* tokens) {
   const int num_rows = unit.plan->rows->num_rows;
   const auto* data = reinterpret_cast<const std::uint16_t*>(part.kv.data);
-  const int split_begin = (unit.split - part.first_split) * kSplitTokens;
-  const int split_end = std::min(split_begin + kSplitTokens, part.tokens);
+  const int split = unit.split - part.first_split;
+  const int split_begin = part.borders.begin(split);
+  const int split_end = std::min(part.borders.begin(split + 1), part.tokens);
   for (int begin = split_begin; begin < split_end; begin += kFullChunk) {
     AttendFull chunk{{}, {}, tokens, columns};
-    for (int t = begin; t < std::min(begin + kFullChunk, part.tokens); t += 16) {
+    const int end = std::min(begin + kFullChunk, split_end);
+    for (int t = begin; t < end; t += 16) {
       const int slot = (part.first + t) % part.kv.capacity;
       chunk.key_blocks[(t - begin) / 16] =
           data + full_key_block(params.shape, part.kv.capacity, unit.kv_head, slot);
@@ -236,13 +276,14 @@ void DecodeAttention::attend_full(const AttentionParams& params, const Unit& uni
     }
     for (int i = 0; i < columns.num_columns; ++i) {
       const int row = i / group_size(params);
-      tokens[i] = std::clamp(part.tokens_of(row, num_rows) - begin, 0, kFullChunk);
+      tokens[i] = std::clamp(part.tokens_of(row, num_rows) - begin, 0, end - begin);
     }
     kernels_.attend_full(chunk);
   }
 }
 
-void DecodeAttention::merge(const AttentionParams& params, const Plan& plan, int kv_head) {
+void DecodeAttention::merge(const AttentionParams& params, const Plan& plan, int kv_head,
+                            int first_column) {
   const int dim = params.shape.head_dim, group = group_size(params);
   const SequenceRows& rows = *plan.rows;
   const Partial first = partial(params, {&plan, kv_head, 0});
@@ -252,10 +293,11 @@ void DecodeAttention::merge(const AttentionParams& params, const Plan& plan, int
     mass = rows.kv.page_mass + static_cast<std::size_t>(kv_head) * plan.num_pages;
     std::fill_n(mass, plan.num_pages, 0.0f);
   }
-  for (int i = 0; i < plan.num_columns; ++i) {
+  const int end_column = std::min(first_column + plan.merge_columns, plan.num_columns);
+  for (int i = first_column; i < end_column; ++i) {
     const int row = i / group;
     // A row has no part in splits that only later rows see.
-    const int ring_splits = ceil_div(plan.ring.tokens_of(row, rows.num_rows), kSplitTokens);
+    const int ring_splits = plan.ring.borders.splits(plan.ring.tokens_of(row, rows.num_rows));
     const std::size_t head = static_cast<std::size_t>(rows.first_row + row) * params.num_heads +
                              kv_head * group + i % group;
     kernels_.merge({first.out + static_cast<std::size_t>(i) * dim, first.max + i, first.sum + i,

@@ -2,11 +2,11 @@
 // merges. The arithmetic is in attention-inl.h.
 //
 // What a sequence reads has three parts, in this order: pages, gathered positions, the ring. A unit
-// of work is (sequence, kv head, split): eight of the pages that the head reads, or 1024 positions
-// in full precision. All query rows of the sequence and all heads of the group go through a unit
-// together, so that K and V are read once. Splits are a function of the sequence's own position and
-// page lists, and partials are merged in their order: a row's bits do not depend on the rows beside
-// it, on other sequences or on the number of threads.
+// of work is (sequence, kv head, split): some of the pages that the head reads, or some positions
+// in full precision (splits.h). All query rows of the sequence and all heads of the group go
+// through a unit together, so that K and V are read once. Splits are a function of the sequence's
+// own position and page lists, and partials are merged in their order: a row's bits do not depend
+// on the rows beside it, on other sequences or on the number of threads.
 //
 // Thread-safety: one call at a time. Allocates only when a call is larger than all before it.
 #pragma once
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backend/cpu/kernels_attention.h"
+#include "backend/cpu/splits.h"
 #include "backend/params.h"
 #include "base/buffer.h"
 #include "base/thread_pool.h"
@@ -37,6 +38,7 @@ class DecodeAttention {
     int tokens;       // that the last row sees
     int row_step;     // tokens that a row sees and the row before it does not
     int first_split;  // of the plan's
+    SplitBorders borders;
 
     int tokens_of(int row, int num_rows) const { return tokens - row_step * (num_rows - 1 - row); }
   };
@@ -45,14 +47,19 @@ class DecodeAttention {
     const SequenceRows* rows;
     int num_columns;
     int num_pages;  // that a kv head reads, from split 0 on
+    SplitBorders page_borders;
     FullPart gathered;
     FullPart ring;
-    int splits;
-    std::int64_t first_unit;     // of kv head 0; kv heads x splits follow
-    std::size_t first_partial;   // in floats
-    std::size_t partial_stride;  // in floats, from split to split and from head to head
-    std::size_t first_sum;       // in floats, of page_sums()
+    int splits = 0;
+    std::int64_t first_unit = 0;     // splits x kv heads follow, the last split first
+    std::int64_t first_merge = 0;    // kv heads x merges() follow
+    int merge_columns = 0;           // of a kv head, that are merged at a time
+    std::size_t first_partial = 0;   // in floats
+    std::size_t partial_stride = 0;  // in floats, from split to split and from head to head
+    std::size_t first_sum = 0;       // in floats, of page_sums()
+    std::size_t first_column = 0;    // of queries()
 
+    int merges() const { return (num_columns + merge_columns - 1) / merge_columns; }
     int page_splits() const { return gathered.first_split; }
     std::size_t sum_stride() const { return (static_cast<std::size_t>(num_pages) + 15) / 16 * 16; }
   };
@@ -63,7 +70,11 @@ class DecodeAttention {
   };
 
   static Plan make_plan(const AttentionParams& params, const SequenceRows& rows);
-  std::int64_t make_plans(const AttentionParams& params);
+  void make_plans(const AttentionParams& params);
+  float* queries(const AttentionParams& params, const Plan& plan, int kv_head);
+  void scale_queries(const AttentionParams& params);
+  void attend_all(const AttentionParams& params);
+  void merge_all(const AttentionParams& params);
   Unit unit(std::int64_t index) const;
   Partial partial(const AttentionParams& params, const Unit& unit);
   PageSums page_sums(const Plan& plan, int kv_head);
@@ -73,14 +84,16 @@ class DecodeAttention {
                     const Columns& columns);
   void attend_full(const AttentionParams& params, const Unit& unit, const FullPart& part,
                    const Columns& columns, int* tokens);
-  void merge(const AttentionParams& params, const Plan& plan, int kv_head);
+  void merge(const AttentionParams& params, const Plan& plan, int kv_head, int first_column);
 
   const AttentionKernels& kernels_;
   ThreadPool& pool_;
   std::vector<Plan> plans_;
+  std::vector<IndexRange> units_;  // of each plan: kv heads, splits times
+  std::int64_t merges_ = 0;        // of all plans
   Buffer partials_;
   Buffer page_sums_;  // of the plans that want page_mass: [kv heads, columns, 2, sum_stride]
-  Buffer queries_;    // [threads, columns, head_dim]: a unit's queries, times the softmax scale
+  Buffer queries_;    // of each plan: [kv heads, columns, head_dim], times the softmax scale
   Buffer tokens_;     // [threads, columns]
   int max_columns_ = 0;
 };

@@ -7,17 +7,22 @@
 namespace quantspec::cpu {
 namespace {
 
-constexpr int kFullColumns = kRegisters >= 32 ? 4 : 1;
+// The register tile: columns, at most; accumulators of a score, whatever the number of columns; and
+// blocks of 16 channels of values for N columns.
+constexpr int kFullColumns = kRegisters >= 32 ? 6 : kRegisters >= 8 ? 3 : 1;
+constexpr int kScoreSums = kRegisters >= 32 ? 4 : 2;
+template <int N>
+constexpr int kValueBlocks = kRegisters >= 32 ? (N <= 2 ? 8 : 4) : (N == 1 ? 4 : 2);
 
-// Scores of N columns with 16 tokens; four accumulators each, whatever N.
+// Scores of N columns with 16 tokens.
 template <int N>
 QS_INLINE void score_block(const float* q, int head_dim, const std::uint16_t* keys, F32 (&out)[N]) {
-  F32 acc[N][4];
+  F32 acc[N][kScoreSums];
   for (auto& column : acc) {
     for (F32& a : column) a = zero_f32();
   }
-  for (int c = 0; c < head_dim; c += 4) {
-    for (int j = 0; j < 4; ++j) {
+  for (int c = 0; c < head_dim; c += kScoreSums) {
+    for (int j = 0; j < kScoreSums; ++j) {
       const std::uint16_t* tokens = keys + 16 * (c + j);
       if (j % 2 == 0) prefetch(tokens + 16 * head_dim);  // the next block, usually
       const F32 key = load_f16(tokens);
@@ -26,7 +31,10 @@ QS_INLINE void score_block(const float* q, int head_dim, const std::uint16_t* ke
       }
     }
   }
-  for (int n = 0; n < N; ++n) out[n] = (acc[n][0] + acc[n][1]) + (acc[n][2] + acc[n][3]);
+  for (int n = 0; n < N; ++n) {
+    out[n] = acc[n][0] + acc[n][1];
+    if constexpr (kScoreSums == 4) out[n] = out[n] + (acc[n][2] + acc[n][3]);
+  }
 }
 
 // out = out * rescale + p V for N columns and C blocks of 16 channels, tokens in order. A column
@@ -85,7 +93,7 @@ QS_INLINE void attend_full_tile(const AttendFull& a, int first) {
     update_softmax(scores[n], (tokens[n] + 15) / 16 * 16, a.columns.partial.max + first + n,
                    a.columns.partial.sum + first + n, &rescale[n]);
   }
-  constexpr int kBlocks = kRegisters >= 32 && N <= 2 ? 8 : 4;
+  constexpr int kBlocks = kValueBlocks<N>;
   int channel = 0;
   for (; channel + 16 * kBlocks <= a.columns.head_dim; channel += 16 * kBlocks) {
     add_values<N, kBlocks>(a, first, channel, rescale, scores);
@@ -103,11 +111,15 @@ void attend_full_tile_of(int count, const AttendFull& a, int first) {
   attend_full_tile<N>(a, first);
 }
 
+// Columns in tiles of about the same size.
 void attend_full(const AttendFull& a) {
   int first = 0;
   while (first < a.columns.num_columns && a.tokens[first] == 0) ++first;
-  for (; first < a.columns.num_columns; first += kFullColumns) {
-    attend_full_tile_of<kFullColumns>(a.columns.num_columns - first, a, first);
+  int tiles = (a.columns.num_columns - first + kFullColumns - 1) / kFullColumns;
+  for (; tiles > 0; --tiles) {
+    const int count = (a.columns.num_columns - first + tiles - 1) / tiles;
+    attend_full_tile_of<kFullColumns>(count, a, first);
+    first += count;
   }
 }
 

@@ -52,10 +52,13 @@ struct Context {
 // Calls f(row) for every row; few rows are not worth a parallel region.
 template <typename F>
 void for_rows(ThreadPool& pool, int num_rows, const F& f) {
-  constexpr int kRowsPerUnit = 4;
-  pool.parallel_for((num_rows + kRowsPerUnit - 1) / kRowsPerUnit, [&](std::int64_t unit, int) {
-    const int first = static_cast<int>(unit) * kRowsPerUnit;
-    for (int row = first; row < std::min(num_rows, first + kRowsPerUnit); ++row) f(row);
+  constexpr int kFewRows = 4;
+  constexpr int kUnitsPerThread = 8;
+  const int balanced = num_rows / (kUnitsPerThread * pool.num_threads());
+  const int size = num_rows <= kFewRows ? kFewRows : std::clamp(balanced, 1, kFewRows);
+  pool.parallel_for((num_rows + size - 1) / size, [&](std::int64_t unit, int) {
+    const int first = static_cast<int>(unit) * size;
+    for (int row = first; row < std::min(num_rows, first + size); ++row) f(row);
   });
 }
 

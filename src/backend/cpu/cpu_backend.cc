@@ -25,6 +25,12 @@ std::string CpuBackend::description() const {
                      pool_.num_threads() == 1 ? "" : "s");
 }
 
+// NOTE: a huge page is one memory node's, and mixes K and V of many heads: with several nodes, only
+// weight planes ask for huge pages.
+Buffer CpuBackend::allocate(std::size_t bytes) {
+  return Buffer(bytes, pool_.num_nodes() == 1 ? HugePages::kFrom2MiB : HugePages::kNever);
+}
+
 std::size_t CpuBackend::full_kv_bytes(const KvShape& shape, int capacity) const {
   return cpu::full_kv_bytes(shape, capacity);
 }

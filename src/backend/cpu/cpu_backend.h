@@ -16,7 +16,7 @@ class CpuBackend final : public Backend {
   std::string name() const override { return "cpu"; }
   std::string description() const override;
 
-  Buffer allocate(std::size_t bytes) override { return Buffer(bytes); }
+  Buffer allocate(std::size_t bytes) override;
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override;
 
   std::size_t scratch_bytes(int inputs, int row_floats) const override;

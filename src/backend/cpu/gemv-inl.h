@@ -61,9 +61,9 @@ void arrange(const float* x, int rows, int inputs, float* out) {
 
 // While a tile is computed, the one below is prefetched from its first byte to its last: in this
 // order the hardware's prefetcher runs further ahead. NOTE: where a tile is too large for that,
-// each of its streams is prefetched at this distance.
-constexpr int kPrefetchBytes = 2048;
-constexpr int kMaxPrefetchTile = 32 * 1024;
+// each of its rows is prefetched at this distance, which at a row's end is in the tile below.
+constexpr int kPrefetchBytes = 768;
+constexpr int kMaxPrefetchTile = 16 * 1024;
 
 template <typename Elements, int kOutputs, int kRows>
 struct FullTile {
@@ -101,10 +101,13 @@ struct FullTile {
     for (int i = 0; i < kSums; ++i) sum[i] = zero_f32();
     const std::ptrdiff_t stride = inputs;
     const bool whole = kOutputs * stride * std::ptrdiff_t{sizeof(T)} <= kMaxPrefetchTile;
-    const T* next = whole ? w + kOutputs * stride : w + kPrefetchBytes / sizeof(T);
+    constexpr int kDistance = kPrefetchBytes / sizeof(T);
+    const T* next = whole ? w + kOutputs * stride : w + kDistance;
     const std::ptrdiff_t next_step = whole ? kInputBlock * kOutputs : kInputBlock;
     const std::ptrdiff_t next_stride = whole ? kInputBlock : stride;
+    const int row_end = whole ? 0 : kDistance / kInputBlock * kInputBlock + inputs % kInputBlock;
     for (; inputs >= kInputBlock; inputs -= kInputBlock) {
+      if (inputs == row_end) next += (kOutputs - 1) * stride;
 #pragma GCC unroll 16
       for (int o = 0; o < kOutputs; ++o) {
 #pragma GCC unroll 2

@@ -1,5 +1,12 @@
 #include "backend/cpu/isa.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include <cstdlib>
 
 #include "backend/cpu/cpu.h"
@@ -7,18 +14,38 @@
 
 namespace quantspec::cpu {
 
+namespace {
+
+#if defined(__x86_64__)
+// NOTE: not every compiler's __builtin_cpu_supports knows it.
+bool has_avx_vnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1u << 4) != 0;
+}
+#endif
+
+}  // namespace
+
 std::string_view name_of(Isa isa) {
   switch (isa) {
     case Isa::kScalar:
       return "scalar";
     case Isa::kAvx2:
       return "avx2";
+    case Isa::kAvxVnni:
+      return "avxvnni";
     case Isa::kAvx512:
       return "avx512";
     case Isa::kAvx512Vnni:
+      return "avx512vnni";
+    case Isa::kNeon:
+      return "neon";
+    case Isa::kNeonDot:
+      return "neondot";
+    case Isa::kNeonI8mm:
       break;
   }
-  return "avx512vnni";
+  return "neoni8mm";
 }
 
 std::vector<Isa> supported_isa_list() {
@@ -28,11 +55,18 @@ std::vector<Isa> supported_isa_list() {
   // NOTE: whatever has AVX2 has F16C; clang 14 cannot ask for it.
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     list.push_back(Isa::kAvx2);
+    if (has_avx_vnni()) list.push_back(Isa::kAvxVnni);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       list.push_back(Isa::kAvx512);
       if (__builtin_cpu_supports("avx512vnni")) list.push_back(Isa::kAvx512Vnni);
     }
+  }
+#elif defined(__aarch64__)
+  list.push_back(Isa::kNeon);
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) {
+    list.push_back(Isa::kNeonDot);
+    if ((getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0) list.push_back(Isa::kNeonI8mm);
   }
 #endif
   return list;

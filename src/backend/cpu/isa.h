@@ -7,9 +7,10 @@
 
 namespace quantspec::cpu {
 
-enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Vnni };
+enum class Isa { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kNeon, kNeonDot, kNeonI8mm };
 
-std::string_view name_of(Isa isa);  // "scalar", "avx2", "avx512", "avx512vnni"
+// "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "neondot", "neoni8mm"
+std::string_view name_of(Isa isa);
 
 // What this machine can run, worst first; kScalar always.
 std::vector<Isa> supported_isa_list();

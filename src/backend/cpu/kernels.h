@@ -18,8 +18,13 @@ struct Kernels {
 extern const Kernels kScalarKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvxVnniKernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512VnniKernels;
+#elif defined(__aarch64__)
+extern const Kernels kNeonKernels;
+extern const Kernels kNeonDotKernels;
+extern const Kernels kNeonI8mmKernels;
 #endif
 
 enum class Isa;

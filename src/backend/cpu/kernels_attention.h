@@ -17,13 +17,13 @@ inline constexpr int kFullChunk = 256;  // full-precision positions between two 
 
 // The running softmax of some columns over a part of the tokens: out is relative to `max`.
 struct Partial {
-  float* out;  // [num_columns, head_dim]: sum of exp(score - max) * value
+  float* out;  // [num_columns, head_dim]: sum of 2^(score - max) * value
   float* max;  // [num_columns]
-  float* sum;  // [num_columns]: sum of exp(score - max)
+  float* sum;  // [num_columns]: sum of 2^(score - max)
 };
 
 struct Columns {
-  const float* q;  // [num_columns, head_dim], times the softmax scale
+  const float* q;  // [num_columns, head_dim], times the softmax scale * log2(e)
   int num_columns;
   int head_dim;
   Partial partial;  // updated
@@ -41,7 +41,7 @@ struct PageShape {
   int value_groups;  // of 128 channels
 };
 
-// What single pages added to the softmax: the sum of exp(score - max) over a page's tokens, and the
+// What single pages added to the softmax: the sum of 2^(score - max) over a page's tokens, and the
 // column's max after that page. Column i is i * stride floats further, page p is p floats further.
 struct PageSums {
   float* sum = nullptr;  // null: not wanted
@@ -66,7 +66,7 @@ struct AttendFull {
   Columns columns;
 };
 
-// result = sum over i of exp(max[i] - M) out[i], over the same sum of sum[i]; M = the greatest max.
+// result = sum over i of 2^(max[i] - M) out[i], over the same sum of sum[i]; M = the greatest max.
 // Partial i is i * stride floats further. Where wanted, the probability that each page got is added
 // to page_mass.
 struct Merge {

@@ -1,5 +1,8 @@
 #include "backend/cpu/linear.h"
 
+#include <algorithm>
+#include <array>
+
 #include "backend/cpu/prefill.h"
 #include "backend/cpu/weight_planes.h"
 #include "base/error.h"
@@ -9,18 +12,33 @@ namespace quantspec::cpu {
 namespace {
 
 // A unit is a piece of the outputs of one projection that one thread computes for all rows: small
-// enough to balance the threads, and its weights small enough for the nearest caches.
-constexpr int kUnitsPerThread = 8;
+// enough to balance the threads, and its weights small enough for the nearest caches. kTileOutputs
+// at least: a small matrix has fewer units than many threads would want.
+constexpr std::int64_t kUnitsPerThread = 8;
 constexpr std::size_t kUnitBytes = 64 * 1024;
 
-int outputs_per_unit(const ProjectParams& params, int num_threads) {
-  std::size_t outputs = 0;
-  for (const Projection& p : params.projections) outputs += p.linear->outputs();
+// Bytes that a pass reads of the weights of one output.
+std::size_t bytes_per_output(const ProjectParams& params) {
   const TensorView& full = params.projections[0].linear->full;
-  const std::size_t balanced = outputs / (kUnitsPerThread * static_cast<std::size_t>(num_threads));
-  const std::size_t cached = kUnitBytes / (full.cols * size_of(full.dtype));
-  const std::size_t unit = std::min(balanced, cached) / kTileOutputs * kTileOutputs;
-  return static_cast<int>(std::max<std::size_t>(unit, kTileOutputs));
+  const auto inputs = static_cast<std::size_t>(full.cols);
+  switch (params.weights) {
+    case WeightRead::kUpper:
+      return (inputs + 1) / 2;
+    case WeightRead::kBoth:
+      return inputs;
+    case WeightRead::kFull:
+      break;
+  }
+  return inputs * size_of(full.dtype);
+}
+
+int outputs_per_unit(const ProjectParams& params, int num_threads) {
+  std::int64_t outputs = 0;
+  for (const Projection& p : params.projections) outputs += p.linear->outputs();
+  const std::int64_t balanced = outputs / (kUnitsPerThread * num_threads);
+  const auto cached = static_cast<std::int64_t>(kUnitBytes / bytes_per_output(params));
+  const std::int64_t unit = std::min(balanced, cached) / kTileOutputs * kTileOutputs;
+  return static_cast<int>(std::max<std::int64_t>(unit, kTileOutputs));
 }
 
 // Calls f(projection, first output, number of outputs) for every unit.
@@ -30,9 +48,13 @@ void for_units(const Context& context, const ProjectParams& params, const F& f) 
   const auto units_of = [&](const Projection& p) {
     return (p.linear->outputs() + size - 1) / size;
   };
-  int units = 0;
-  for (const Projection& p : params.projections) units += units_of(p);
-  context.pool.parallel_for(units, [&](std::int64_t index, int) {
+  // A range each: every memory node has its share of every matrix, as in fill_planes().
+  std::array<IndexRange, kMostProjections> ranges;
+  for (std::size_t i = 0; i < params.projections.size(); ++i) {
+    ranges[i] = {units_of(params.projections[i])};
+  }
+  const std::span<const IndexRange> all(ranges.data(), params.projections.size());
+  context.pool.parallel_for(all, [&](std::int64_t index, int) {
     const Projection* p = params.projections.data();
     for (; index >= units_of(*p); ++p) index -= units_of(*p);
     const int first = static_cast<int>(index) * size;
@@ -121,6 +143,7 @@ void project_planes(const Context& context, const ProjectParams& params) {
 }  // namespace
 
 void project(const Context& context, const ProjectParams& params) {
+  check(params.projections.size() <= kMostProjections, "a region has few projections");
   for (const Projection& p : params.projections) {
     check(p.linear->inputs() == params.projections[0].linear->inputs(),
           "projections of one region read the same input");

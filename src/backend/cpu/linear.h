@@ -13,12 +13,14 @@ struct Projection {
   float* y;  // [rows, linear->outputs()]
 };
 
+inline constexpr std::size_t kMostProjections = 3;  // of one region
+
 struct ProjectParams {
   Phase phase;
   WeightRead weights;
   const float* x;  // [rows, inputs]
   int rows;
-  std::span<const Projection> projections;  // all of the same inputs
+  std::span<const Projection> projections;  // 1 to kMostProjections, all of the same inputs
   bool accumulate = false;                  // y += W x + bias instead of y = W x + bias
 };
 

@@ -12,8 +12,22 @@ namespace quantspec::cpu {
 namespace {
 
 constexpr int kMaxBlocks = kMaxPageSize / 16;
-constexpr int kBoundPages = 32;  // of one kv head, to one unit of work
+// Of one kv head, to one unit of work.
+constexpr int kBoundPages = 8;
+constexpr int kCopyTokens = 128;
 constexpr int kBoundsAhead = 4;  // pages of prefetching
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// Calls f(piece, kv head) for every kv head of every piece, of the same heads in the same memory
+// node as decode attention.
+template <typename F>
+void for_heads(ThreadPool& pool, const KvShape& shape, int num_pieces, const F& f) {
+  const IndexRange range{shape.num_kv_heads, num_pieces};
+  pool.parallel_for({&range, 1}, [&](std::int64_t index, int) {
+    f(static_cast<int>(index / range.count), static_cast<int>(index % range.count));
+  });
+}
 
 PageShape page_shape(const KvShape& shape) {
   return {shape.head_dim, shape.page_size, shape.value_groups()};
@@ -143,9 +157,7 @@ void quantize_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvS
   check_shape(shape);
   check_full_kv(source, static_cast<int>(pages.size()) * shape.page_size);
   check(first_position % 16 == 0, "pages start at a multiple of 16");
-  const int heads = shape.num_kv_heads;
-  pool.parallel_for(static_cast<std::int64_t>(pages.size()) * heads, [&](std::int64_t i, int) {
-    const int page = static_cast<int>(i / heads), head = static_cast<int>(i % heads);
+  for_heads(pool, shape, static_cast<int>(pages.size()), [&](int page, int head) {
     const PageBlocks blocks =
         page_blocks(shape, source, head, first_position + page * shape.page_size);
     kernels.quantize_unit({blocks.keys, blocks.values, page_shape(shape),
@@ -158,9 +170,7 @@ void load_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape
                 std::span<const PagePlanes> pages, KvRead read, FullKv target) {
   check_shape(shape);
   check_full_kv(target, static_cast<int>(pages.size()) * shape.page_size);
-  const int heads = shape.num_kv_heads;
-  pool.parallel_for(static_cast<std::int64_t>(pages.size()) * heads, [&](std::int64_t i, int) {
-    const int page = static_cast<int>(i / heads), head = static_cast<int>(i % heads);
+  for_heads(pool, shape, static_cast<int>(pages.size()), [&](int page, int head) {
     const PageBlocks blocks = page_blocks(shape, target, head, page * shape.page_size);
     std::byte* lower =
         read == KvRead::kUpper ? nullptr : pages[page].lower + shape.lower_offset(layer, head);
@@ -175,11 +185,15 @@ void copy_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullKv 
                   int count) {
   check_full_kv(source, count);
   check_full_kv(target, count);
-  pool.parallel_for(shape.num_kv_heads, [&](std::int64_t head, int) {
-    for (int position = first; position < first + count;) {
-      const bool whole = position % 16 == 0 && position + 16 <= first + count;
+  // Pieces meet at multiples of kCopyTokens.
+  const int before = first / kCopyTokens, pieces = ceil_div(first + count, kCopyTokens) - before;
+  for_heads(pool, shape, count > 0 ? pieces : 0, [&](int piece, int head) {
+    const int begin = (before + piece) * kCopyTokens;
+    const int end = std::min(begin + kCopyTokens, first + count);
+    for (int position = std::max(begin, first); position < end;) {
+      const bool whole = position % 16 == 0 && position + 16 <= end;
       (whole ? copy_block : copy_slot)(shape, source, position % source.capacity, target,
-                                       position % target.capacity, static_cast<int>(head));
+                                       position % target.capacity, head);
       position += whole ? 16 : 1;
     }
   });
@@ -193,10 +207,11 @@ void gather_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullK
   check(source.capacity % 16 == 0, "the capacity is a multiple of 16");
   check(first_slot >= 0, "slots count from 0");
   check_full_kv(target, first_slot + count);
-  pool.parallel_for(shape.num_kv_heads, [&](std::int64_t head, int) {
-    for (int i = 0; i < count; ++i) {
+  for_heads(pool, shape, ceil_div(count, kCopyTokens), [&](int piece, int head) {
+    const int end = std::min((piece + 1) * kCopyTokens, count);
+    for (int i = piece * kCopyTokens; i < end; ++i) {
       copy_slot(shape, source, positions[head * count + i] % source.capacity, target,
-                first_slot + i, static_cast<int>(head));
+                first_slot + i, head);
     }
   });
 }
@@ -205,10 +220,8 @@ void page_bounds(const AttentionKernels& kernels, ThreadPool& pool, const PageBo
   check_shape(p.shape);
   check(p.num_heads % p.shape.num_kv_heads == 0, "heads form groups");
   const int group = p.num_heads / p.shape.num_kv_heads, count = static_cast<int>(p.pages.size());
-  const int chunks = (count + kBoundPages - 1) / kBoundPages;
-  pool.parallel_for(std::int64_t{p.shape.num_kv_heads} * chunks, [&](std::int64_t i, int) {
-    const int head = static_cast<int>(i / chunks);
-    const int begin = static_cast<int>(i % chunks) * kBoundPages;
+  for_heads(pool, p.shape, ceil_div(count, kBoundPages), [&](int piece, int head) {
+    const int begin = piece * kBoundPages;
     const int end = std::min(begin + kBoundPages, count);
     const auto unit = [&](int page) {
       return bytes(p.pages[std::min(page, end - 1)].upper + p.shape.upper_offset(p.layer, head));

@@ -66,7 +66,7 @@ struct PlaneTile {
     last = kByteDot ? high_nibbles_in_place(u) : high_nibbles(u);
     if constexpr (kLower) {
       const U8x64 l = load_u8(lower);
-      if constexpr (kByteDot) {
+      if constexpr (kMergedDot) {
         first = merge_low(u, l);
         last = merge_high(u, l);
       } else {
@@ -99,7 +99,7 @@ struct PlaneDots {
       b = dot(b, tile.last, high[1]);
     } else {
       const std::int32_t low[] = {four_codes(x + padded), four_codes(x + padded + 4)};
-      if constexpr (kByteDot) {
+      if constexpr (kMergedDot) {
         a = dot(a, tile.first, high[0]);
         b = dot(b, tile.last, high[1]);
         c = dot(c, tile.first, low[0]);
@@ -116,7 +116,7 @@ struct PlaneDots {
   QS_INLINE F32 total() const {
     if constexpr (!kLower) {
       return to_f32(kByteDot ? shift_left<4>(a) + b : shift_left<4>(a + b));
-    } else if constexpr (kByteDot) {
+    } else if constexpr (kMergedDot) {
       return to_f32(shift_left<7>(a + b) + (c + d));
     } else {
       return to_f32(shift_left<7>(shift_left<4>(a) + c) + (shift_left<4>(b) + d));
@@ -147,6 +147,9 @@ __attribute__((noinline)) void plane_block(const PlaneGemv& g, const std::byte* 
     const F32 scale = load_f16(scales);
     F32 offset = load_f16(scales + kLanes);
     if constexpr (!kLower) offset = fma(scale, set1(7.5f), offset);
+    if constexpr (kLower && kMergedCentre != 0) {
+      offset = fma(scale, set1(static_cast<float>(kMergedCentre)), offset);
+    }
     upper += 64;
     PlaneDots<kLower> dots[kRows];
     for (auto& d : dots) d.clear();

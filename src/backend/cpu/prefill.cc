@@ -1,15 +1,6 @@
 #include "backend/cpu/prefill.h"
 
-#include <dnnl.h>
-
-#include "base/error.h"
-
-// NOTE: Debian's oneDNN runs on GNU OpenMP whatever our compiler, so its two functions are declared
-// here: a compiler's own omp.h may belong to another runtime.
-extern "C" {
-void omp_set_num_threads(int num_threads);
-int omp_get_max_threads(void);
-}
+#include "base/gemm.h"
 
 namespace quantspec::cpu {
 
@@ -17,18 +8,6 @@ namespace {
 
 constexpr int kTileRows = 128;
 constexpr int kTileColumns = 256;
-
-// While it lives, oneDNN computes in the calling thread alone: the pool divides the work.
-class OneOmpThread {
- public:
-  OneOmpThread() { omp_set_num_threads(1); }
-  ~OneOmpThread() { omp_set_num_threads(previous_); }
-  OneOmpThread(const OneOmpThread&) = delete;
-  OneOmpThread& operator=(const OneOmpThread&) = delete;
-
- private:
-  int previous_ = omp_get_max_threads();
-};
 
 constexpr int tiles(int size, int tile) { return (size + tile - 1) / tile; }
 
@@ -45,11 +24,17 @@ void compute_tile(const Context& context, const ProjectParams& params, const Pro
 
   const std::ptrdiff_t stride = w.rows;
   float* y = p.y + row * stride + column;
-  const OneOmpThread one;
-  const dnnl_status_t status = dnnl_sgemm(
-      'N', 'T', rows, columns, w.cols, 1.0f, params.x + static_cast<std::size_t>(row) * w.cols,
-      w.cols, weights, w.cols, params.accumulate ? 1.0f : 0.0f, y, stride);
-  check(status == dnnl_success, "oneDNN refuses a matrix product");
+  gemm({.transpose_b = true,
+        .accumulate = params.accumulate,
+        .m = rows,
+        .n = columns,
+        .k = w.cols,
+        .a = params.x + static_cast<std::size_t>(row) * w.cols,
+        .lda = w.cols,
+        .b = weights,
+        .ldb = w.cols,
+        .c = y,
+        .ldc = stride});
   if (p.linear->bias == nullptr) return;
   for (int r = 0; r < rows; ++r) {
     context.kernels.linear.add(p.linear->bias + column, columns, y + r * stride);

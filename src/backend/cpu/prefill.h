@@ -1,6 +1,6 @@
-// Linear layers for many rows: fp32 matrix products by oneDNN, whose single-threaded product is
-// called on tiles of fixed size (a function of the shapes alone), so that the results do not depend
-// on the number of threads. Weights become fp32 a tile at a time, never a whole matrix.
+// Linear layers for many rows: fp32 matrix products (base/gemm.h) on tiles of fixed size (a
+// function of the shapes alone), so that the results do not depend on the number of threads.
+// Weights become fp32 a tile at a time, never a whole matrix.
 #pragma once
 
 #include "backend/cpu/linear.h"

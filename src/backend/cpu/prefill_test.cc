@@ -1,16 +1,10 @@
 #include "backend/cpu/prefill.h"
 
 #include <cmath>
-#include <fstream>
 
 #include "backend/cpu/packing.h"
 #include "backend/cpu/prefill_attention.h"
 #include "backend/cpu/test_support.h"
-
-extern "C" {
-void omp_set_num_threads(int num_threads);
-int omp_get_max_threads(void);
-}
 
 namespace quantspec::cpu {
 namespace {
@@ -71,30 +65,6 @@ TEST_P(PrefillTest, ProjectDoesNotDependOnTheNumberOfThreads) {
     Scratch scratch(threads);
     EXPECT_TRUE(same_bits(run(on(pool, scratch), linear, x, 300, false), expected)) << threads;
   }
-}
-
-int threads_of_this_process() {
-  std::ifstream status("/proc/self/status");
-  for (std::string key, value; status >> key; std::getline(status, value)) {
-    if (key == "Threads:") {
-      status >> value;
-      return std::stoi(value);
-    }
-  }
-  return -1;
-}
-
-TEST_P(PrefillTest, OneDnnStartsNoThreadsAndTheCallersOpenMpIsUntouched) {
-  const TestMatrix matrix(DType::kBF16, 1024, 512, 6);
-  const std::vector<float> x = random_floats(512 * 512, 7);
-  const int before = omp_get_max_threads();
-  omp_set_num_threads(4);
-  const Context c = context();
-  const int threads = threads_of_this_process();
-  run(c, {matrix.view()}, x, 512, false);
-  EXPECT_EQ(threads_of_this_process(), threads);
-  EXPECT_EQ(omp_get_max_threads(), 4);
-  omp_set_num_threads(before);
 }
 
 // --- attention -----------------------------------------------------------------------------------

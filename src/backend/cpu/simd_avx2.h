@@ -1,4 +1,5 @@
-// simd_scalar.h in AVX2 with FMA and F16C: sixteen lanes are two registers.
+// simd_scalar.h in AVX2 with FMA and F16C, with AVX-VNNI where the translation unit has it: sixteen
+// lanes are two registers.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +14,13 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int kRegisters = 8;
+#ifdef __AVXVNNI__
+constexpr bool kByteDot = true;
+#else
 constexpr bool kByteDot = false;
+#endif
+constexpr bool kMergedDot = kByteDot;
+constexpr int kMergedCentre = 0;
 
 struct F32 {
   __m256 lo, hi;
@@ -125,6 +132,7 @@ QS_INLINE __m256i magnitude_bits(__m256 a) {
 QS_INLINE F32 abs(F32 a) {
   return {_mm256_castsi256_ps(magnitude_bits(a.lo)), _mm256_castsi256_ps(magnitude_bits(a.hi))};
 }
+QS_INLINE F32 max_abs(F32 a, F32 b) { return max(a, abs(b)); }
 QS_INLINE F32 max_magnitude(F32 a, F32 b) {
   return {
       _mm256_castsi256_ps(_mm256_max_epi32(magnitude_bits(a.lo), magnitude_bits(b.lo))),
@@ -203,6 +211,13 @@ QS_INLINE F32 pow2(I32 n) {
   return {_mm256_castsi256_ps(bits.lo), _mm256_castsi256_ps(bits.hi)};
 }
 
+QS_INLINE F32 floor(F32 x) { return {_mm256_floor_ps(x.lo), _mm256_floor_ps(x.hi)}; }
+QS_INLINE F32 fraction(F32 x) { return x - floor(x); }
+QS_INLINE F32 scale_by_floor(F32 p, F32 x) {
+  const F32 least = set1(-100.0f);
+  return select_less(x, least, zero_f32(), p * pow2(round_i32(max(least, floor(x)))));
+}
+
 // --- bytes ---
 QS_INLINE void store_s8(std::int8_t* p, const I32 (&a)[4]) {
   for (int i = 0; i < 4; ++i) store_s8(p + 16 * i, a[i]);
@@ -211,6 +226,14 @@ QS_INLINE void store_split(std::int8_t* high, std::int8_t* low, const I32 (&a)[4
   for (int i = 0; i < 4; ++i) {
     store_s8(high + 16 * i, shift_right<7>(a[i]));
     store_s8(low + 16 * i, a[i] & set1(std::int32_t{127}));
+  }
+}
+QS_INLINE void store_words(std::int8_t* p, const I32 (&a)[4]) {
+  const __m256i pairs = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15,  //
+                                         0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+  for (int i = 0; i < 4; ++i) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a[i].lo, a[i].hi), 0xd8);
+    store_256(p + 32 * i, _mm256_shuffle_epi8(words, pairs));
   }
 }
 QS_INLINE U8x64 load_u8(const void* p) {
@@ -240,22 +263,40 @@ QS_INLINE U8x64 merge_high(U8x64 upper, U8x64 lower) {
           merge_256(upper.hi, _mm256_srli_epi16(lower.hi, 4))};
 }
 QS_INLINE I32 dot(I32 acc, U8x64 u, std::int32_t s4) {
-  const __m256i s = _mm256_set1_epi32(s4), ones = _mm256_set1_epi16(1);
+  const __m256i s = _mm256_set1_epi32(s4);
+#ifdef __AVXVNNI__
+  return {_mm256_dpbusd_avx_epi32(acc.lo, u.lo, s), _mm256_dpbusd_avx_epi32(acc.hi, u.hi, s)};
+#else
+  const __m256i ones = _mm256_set1_epi16(1);
   return acc + I32{_mm256_madd_epi16(_mm256_maddubs_epi16(u.lo, s), ones),
                    _mm256_madd_epi16(_mm256_maddubs_epi16(u.hi, s), ones)};
+#endif
 }
 QS_INLINE I32 dot(I32 acc, U8x64 u, const std::int8_t* s4) {
   std::int32_t bytes;
   __builtin_memcpy(&bytes, s4, 4);
   return dot(acc, u, bytes);
 }
-template <int kShift = 0>
 QS_INLINE I32 dot_pair(I32 acc, U8x64 u, std::int32_t s4, U8x64 v, std::int32_t r4) {
-  const __m256i s = _mm256_set1_epi32(s4), r = _mm256_set1_epi32(r4);
-  const __m256i weight = _mm256_set1_epi16(1 << kShift);
+#ifdef __AVXVNNI__
+  return dot(dot(acc, u, s4), v, r4);
+#else
+  const __m256i s = _mm256_set1_epi32(s4), r = _mm256_set1_epi32(r4), ones = _mm256_set1_epi16(1);
   const __m256i lo = _mm256_add_epi16(_mm256_maddubs_epi16(u.lo, s), _mm256_maddubs_epi16(v.lo, r));
   const __m256i hi = _mm256_add_epi16(_mm256_maddubs_epi16(u.hi, s), _mm256_maddubs_epi16(v.hi, r));
-  return acc + I32{_mm256_madd_epi16(lo, weight), _mm256_madd_epi16(hi, weight)};
+  return acc + I32{_mm256_madd_epi16(lo, ones), _mm256_madd_epi16(hi, ones)};
+#endif
+}
+QS_INLINE I32 even_bytes(U8x64 a) {
+  const __m256i mask = _mm256_set1_epi16(255);
+  return {_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};
+}
+QS_INLINE I32 odd_bytes(U8x64 a) {
+  return {_mm256_srli_epi16(a.lo, 8), _mm256_srli_epi16(a.hi, 8)};
+}
+QS_INLINE I32 dot_words(I32 acc, I32 words, std::int32_t s2) {
+  const __m256i s = _mm256_set1_epi32(s2);
+  return acc + I32{_mm256_madd_epi16(words.lo, s), _mm256_madd_epi16(words.hi, s)};
 }
 
 QS_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

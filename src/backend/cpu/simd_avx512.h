@@ -25,6 +25,8 @@ constexpr bool kByteDot = true;
 #else
 constexpr bool kByteDot = false;
 #endif
+constexpr bool kMergedDot = kByteDot;
+constexpr int kMergedCentre = 0;
 
 struct F32 {
   __m512 v;
@@ -89,6 +91,10 @@ QS_INLINE F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}
 QS_INLINE F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
 QS_INLINE F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
 QS_INLINE F32 abs(F32 a) { return {_mm512_abs_ps(a.v)}; }
+QS_INLINE F32 max_abs(F32 a, F32 b) {  // in one instruction
+  constexpr int kGreaterMagnitude = 3, kPositive = 2 << 2;
+  return {_mm512_range_ps(a.v, b.v, kGreaterMagnitude | kPositive)};
+}
 QS_INLINE F32 max_magnitude(F32 a, F32 b) {
   return {_mm512_castsi512_ps(
       _mm512_max_epi32(_mm512_castps_si512(abs(a).v), _mm512_castps_si512(abs(b).v)))};
@@ -189,7 +195,22 @@ QS_INLINE F32 pow2(I32 n) {
       _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n.v, _mm512_set1_epi32(127)), 23))};
 }
 
+QS_INLINE F32 fraction(F32 x) { return {_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF)}; }
+QS_INLINE F32 scale_by_floor(F32 p, F32 x) {
+  const __mmask16 normal = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(-100.0f), _CMP_NLT_UQ);
+  return {_mm512_maskz_scalef_ps(normal, p.v, x.v)};
+}
+
 // --- bytes ---
+QS_INLINE void store_words(std::int8_t* p, const I32 (&a)[4]) {
+  const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+  const __m512i pairs =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+  for (int i = 0; i < 4; i += 2) {
+    const __m512i words = _mm512_permutexvar_epi64(order, _mm512_packs_epi32(a[i].v, a[i + 1].v));
+    _mm512_storeu_si512(p + 32 * i, _mm512_shuffle_epi8(words, pairs));
+  }
+}
 QS_INLINE U8x64 load_u8(const void* p) { return {_mm512_loadu_si512(p)}; }
 QS_INLINE U8x64 low_nibbles(U8x64 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 QS_INLINE U8x64 high_nibbles(U8x64 a) {
@@ -228,15 +249,19 @@ QS_INLINE I32 dot(I32 acc, U8x64 u, const std::int8_t* s4) {
   return dot(acc, u, bytes);
 #endif
 }
-template <int kShift = 0>
 QS_INLINE I32 dot_pair(I32 acc, U8x64 u, std::int32_t s4, U8x64 v, std::int32_t r4) {
 #ifdef __AVX512VNNI__
-  return acc + shift_left<kShift>(dot(dot(zero_i32(), u, s4), v, r4));
+  return dot(dot(acc, u, s4), v, r4);
 #else
   const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16(u.v, _mm512_set1_epi32(s4)),
                                          _mm512_maddubs_epi16(v.v, _mm512_set1_epi32(r4)));
-  return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1 << kShift)))};
+  return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
 #endif
+}
+QS_INLINE I32 even_bytes(U8x64 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi16(255))}; }
+QS_INLINE I32 odd_bytes(U8x64 a) { return {_mm512_srli_epi16(a.v, 8)}; }
+QS_INLINE I32 dot_words(I32 acc, I32 words, std::int32_t s2) {
+  return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(words.v, _mm512_set1_epi32(s2)))};
 }
 
 QS_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

@@ -1,5 +1,5 @@
 // Sixteen lanes in plain C++: the kernels' only view of an instruction set, and the definition of
-// what simd_avx2.h and simd_avx512.h do. One of the three is included by each kernels_*.cc.
+// what simd_avx2.h, simd_avx512.h and simd_neon.h do. One of them is included by each kernels_*.cc.
 //
 // Everything is in an anonymous namespace and needs no std template: a translation unit compiled
 // for AVX-512 must not give the linker a function that another might then call on an older machine.
@@ -18,8 +18,10 @@ namespace quantspec::cpu {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kRegisters = 4;    // 16-lane registers that a kernel may plan with
-constexpr bool kByteDot = true;  // dot() is exact for full bytes, not only for nibbles
+constexpr int kRegisters = 4;          // 16-lane registers that a kernel may plan with
+constexpr bool kByteDot = true;        // dot() is exact for full bytes, not only for nibbles
+constexpr bool kMergedDot = kByteDot;  // and for the bytes that merge_low, merge_high give,
+constexpr int kMergedCentre = 0;       // which are this much less than the codes
 
 struct F32 {
   float v[16];
@@ -147,6 +149,8 @@ QS_INLINE F32 max(F32 a, F32 b) {
 QS_INLINE F32 abs(F32 a) {
   return make<F32>([&](int i) { return bits_to_float(float_bits(a.v[i]) & 0x7fffffff); });
 }
+// max(a, |b|) for a >= 0; which operand a NaN gives is not defined.
+QS_INLINE F32 max_abs(F32 a, F32 b) { return max(a, abs(b)); }
 // The greater magnitude, where NaN is greater than infinity: it stays visible.
 QS_INLINE F32 max_magnitude(F32 a, F32 b) {
   return make<F32>([&](int i) {
@@ -232,6 +236,16 @@ QS_INLINE F32 pow2(I32 n) {  // REQUIRES: -127 < n; infinity for n = 128
       [&](int i) { return bits_to_float((static_cast<std::uint32_t>(n.v[i]) + 127) << 23); });
 }
 
+// x - floor(x), and p * 2^floor(x) where x >= -100, 0 below. REQUIRES: x <= 0, or NaN: it stays.
+QS_INLINE F32 floor(F32 x) {
+  return make<F32>([&](int i) { return __builtin_floorf(x.v[i]); });
+}
+QS_INLINE F32 fraction(F32 x) { return x - floor(x); }
+QS_INLINE F32 scale_by_floor(F32 p, F32 x) {
+  const F32 scaled = p * pow2(round_i32(max(set1(-100.0f), floor(x))));
+  return select_less(x, set1(-100.0f), zero_f32(), scaled);
+}
+
 // --- bytes ---
 // 64 integers in order. REQUIRES: they fit
 QS_INLINE void store_s8(std::int8_t* p, const I32 (&a)[4]) {
@@ -242,6 +256,16 @@ QS_INLINE void store_split(std::int8_t* high, std::int8_t* low, const I32 (&a)[4
   for (int i = 0; i < 4; ++i) {
     store_s8(high + 16 * i, shift_right<7>(a[i]));
     store_s8(low + 16 * i, a[i] & set1(std::int32_t{127}));
+  }
+}
+// 64 integers of 16 bits; of every 8, in the order 0, 2, 1, 3, 4, 6, 5, 7, in which even_bytes()
+// and odd_bytes() pair the terms of a tile.
+QS_INLINE void store_words(std::int8_t* p, const I32 (&a)[4]) {
+  constexpr int kOrder[] = {0, 2, 1, 3, 4, 6, 5, 7};
+  for (int i = 0; i < 64; ++i) {
+    const int from = i / 8 * 8 + kOrder[i % 8];
+    const auto word = static_cast<std::int16_t>(a[from / 16].v[from % 16]);
+    __builtin_memcpy(p + 2 * i, &word, 2);
   }
 }
 QS_INLINE U8x64 load_u8(const void* p) {
@@ -261,7 +285,7 @@ QS_INLINE U8x64 high_nibbles_in_place(U8x64 a) {
   for (auto& x : a.v) x &= 0xf0;
   return a;
 }
-// The bytes 16 u + l of the low (high) nibbles of both planes.
+// The bytes 16 u + l - kMergedCentre of the low (high) nibbles of both planes.
 QS_INLINE U8x64 merge_low(U8x64 upper, U8x64 lower) {
   for (int i = 0; i < 64; ++i) upper.v[i] = (upper.v[i] << 4) | (lower.v[i] & 15);
   return upper;
@@ -286,10 +310,23 @@ QS_INLINE I32 dot(I32 acc, U8x64 u, const std::int8_t* s4) {
   __builtin_memcpy(&bytes, s4, 4);
   return dot(acc, u, bytes);
 }
-// Both products, times 2^kShift, added to acc. REQUIRES: nibbles; kShift <= 11.
-template <int kShift = 0>
+// Both products. REQUIRES: nibbles.
 QS_INLINE I32 dot_pair(I32 acc, U8x64 u, std::int32_t s4, U8x64 v, std::int32_t r4) {
-  return acc + shift_left<kShift>(dot(dot(zero_i32(), u, s4), v, r4));
+  return dot(dot(acc, u, s4), v, r4);
+}
+// Bytes 0 and 2 of every lane as its two words, lowest first; bytes 1 and 3.
+QS_INLINE I32 even_bytes(U8x64 a) {
+  return make<I32>([&](int i) { return a.v[4 * i] | a.v[4 * i + 2] << 16; });
+}
+QS_INLINE I32 odd_bytes(U8x64 a) {
+  return make<I32>([&](int i) { return a.v[4 * i + 1] | a.v[4 * i + 3] << 16; });
+}
+// acc[i] += the products of the two words of `words` with those of s2.
+QS_INLINE I32 dot_words(I32 acc, I32 words, std::int32_t s2) {
+  return make<I32>([&](int i) {
+    return acc.v[i] + static_cast<std::int16_t>(words.v[i]) * static_cast<std::int16_t>(s2) +
+           (words.v[i] >> 16) * (s2 >> 16);
+  });
 }
 
 QS_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }

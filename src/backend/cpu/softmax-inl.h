@@ -1,5 +1,6 @@
 // The running softmax of decode attention: a part of the tokens at a time, then the merge of the
-// parts. Included by each kernels_*.cc after its simd_*.h.
+// parts. Scores and their maxima are in units of ln 2, so that the softmax takes powers of two.
+// Included by each kernels_*.cc after its simd_*.h.
 #pragma once
 
 #include "backend/cpu/kernels_attention.h"
@@ -9,18 +10,17 @@
 namespace quantspec::cpu {
 namespace {
 
-// exp(x) for x <= 0, in two thirds of exp()'s instructions: relative error below 4e-7, 2e-7 where x
-// > -20 (a minimax polynomial of degree 5, ln 2 in one part); 0 for x < -87, NaN for NaN.
-QS_INLINE F32 exp_nonpositive(F32 x) {
-  const I32 n = round_i32(x * set1(1.44269504088896341f));
-  const F32 r = fma(to_f32(n), set1(-0x1.62e430p-1f), x);
-  F32 p = set1(0x1.0f9f9cp-7f);
-  p = fma(p, r, set1(0x1.573a1ap-5f));
-  p = fma(p, r, set1(0x1.555a80p-3f));
-  p = fma(p, r, set1(0x1.fffdc6p-2f));
-  p = fma(p, r, set1(0x1.fffff6p-1f));
+// 2^x for x <= 0: relative error below 2e-7 (minimax polynomial of degree 5 on [0, 1), exact at 0);
+// 0 for x < -100, NaN for NaN.
+QS_INLINE F32 exp2_nonpositive(F32 x) {
+  const F32 r = fraction(x);
+  F32 p = set1(0x1.e974fap-10f);
+  p = fma(p, r, set1(0x1.277856p-7f));
+  p = fma(p, r, set1(0x1.c91ce6p-5f));
+  p = fma(p, r, set1(0x1.ebdb56p-3f));
+  p = fma(p, r, set1(0x1.62e4bap-1f));
   p = fma(p, r, set1(1.0f));
-  return select_less(x, set1(-87.0f), zero_f32(), p * pow2(n));
+  return scale_by_floor(p, x);
 }
 
 // Turns `count` (a multiple of 16) scores into probabilities relative to the column's new maximum,
@@ -32,10 +32,10 @@ QS_NOINLINE float update_softmax(float* scores, int count, float* column_max, fl
   F32 most = set1(-__builtin_inff());
   for (int t = 0; t < count; t += 16) most = max(most, load(scores + t));
   const float new_max = max(*column_max, reduce_max(most));
-  const F32 rescale = exp_nonpositive(set1(*column_max) - set1(new_max));
+  const F32 rescale = exp2_nonpositive(set1(*column_max) - set1(new_max));
   F32 sum = zero_f32();
   for (int t = 0; t < count; t += 16) {
-    const F32 p = exp_nonpositive(load(scores + t) - set1(new_max));
+    const F32 p = exp2_nonpositive(load(scores + t) - set1(new_max));
     store(scores + t, p);
     sum = sum + p;
   }
@@ -49,11 +49,11 @@ QS_NOINLINE float update_softmax(float* scores, int count, float* column_max, fl
   return added;
 }
 
-// page_mass += exp(max - most) sum / total, page by page.
+// page_mass += 2^(max - most) sum / total, page by page.
 QS_INLINE void add_page_mass(const Merge& m, F32 most, F32 total) {
   for (int page = 0; page < m.num_pages; page += 16) {
     const int count = m.num_pages - page < 16 ? m.num_pages - page : 16;
-    const F32 weight = exp_nonpositive(load_n(m.sums.max + page, count) - most);
+    const F32 weight = exp2_nonpositive(load_n(m.sums.max + page, count) - most);
     const F32 mass = weight * load_n(m.sums.sum + page, count) / total;
     store_n(m.page_mass + page, load_n(m.page_mass + page, count) + mass, count);
   }
@@ -66,7 +66,7 @@ void merge_partials(const Merge& m) {
   F32 acc[kMaxHeadDim / 16];
   for (F32& a : acc) a = zero_f32();
   for (int i = 0; i < m.num_partials; ++i) {
-    const F32 weight = exp(set1(m.max[i * m.stride]) - set1(most));
+    const F32 weight = exp2_nonpositive(set1(m.max[i * m.stride]) - set1(most));
     total = fma(weight, set1(m.sum[i * m.stride]), total);
     for (int c = 0; c < m.head_dim; c += 16) {
       acc[c / 16] = fma(weight, load(m.out + i * m.stride + c), acc[c / 16]);

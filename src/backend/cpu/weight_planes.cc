@@ -74,10 +74,14 @@ void fill_block(int rows, int cols, int group_size, int block, std::byte* upper,
   }
 }
 
-// fill_block for every block of 16 outputs.
+// fill_block for every block of 16 outputs: by the memory nodes that will read them, as long as
+// nobody has touched the memory. A node's share is large, so huge pages do not spoil it.
 template <typename F>
 void fill_planes(ThreadPool& pool, int rows, int cols, int group_size, std::byte* upper,
                  std::byte* lower, const F& codes_of) {
+  const Backend::PlaneBytes bytes = weight_plane_bytes(rows, cols, group_size);
+  advise_huge_pages(upper, bytes.upper);
+  if (lower != nullptr) advise_huge_pages(lower, bytes.lower);
   pool.parallel_for((rows + kTileOutputs - 1) / kTileOutputs, [&](std::int64_t block, int) {
     fill_block(rows, cols, group_size, static_cast<int>(block),
                upper + block * upper_block_bytes(cols, group_size),

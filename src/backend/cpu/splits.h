@@ -1,0 +1,75 @@
+// How decode attention cuts what a kv head reads into splits: the pieces that one thread attends to
+// at a time, and whose partial results are merged in their order. So splits decide bits, and they
+// are a function of positions alone, never of threads or of the rows in a pass: a split's borders
+// stay where they are as the context grows, and a row that sees less just has fewer of them.
+//
+// Everything counts in grains: some pages, or some tokens in full precision, of about so many
+// bytes. Splits double with the distance from the start, from one grain to kMostGrains, and the
+// longest are handed out first: the work starts in a few large pieces and ends in small ones. The
+// constants are such that up to 64 threads balance with any number of kv heads (splits_test.cc);
+// docs/cpu.md has what that costs.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "quant/quant.h"
+
+namespace quantspec::cpu {
+
+inline constexpr std::size_t kPageGrainBytes = 32 * 1024;  // of both planes
+inline constexpr std::size_t kRingGrainBytes = 64 * 1024;
+// NOTE: of a cache in full precision. Its kernel loses 2% to 4% more in grains half as long.
+inline constexpr std::size_t kFullGrainBytes = 128 * 1024;
+inline constexpr int kMostGrains = 8;
+inline constexpr int kOneGrainSplits = 104;  // of all kv heads together, before splits double
+
+inline int page_grain(const KvShape& shape) {
+  return static_cast<int>(std::max<std::size_t>(1, kPageGrainBytes / (4 * shape.plane_bytes())));
+}
+// In tokens, a multiple of 16.
+inline int token_grain(const KvShape& shape, KvRead read) {
+  const std::size_t bytes = read == KvRead::kFull ? kFullGrainBytes : kRingGrainBytes;
+  const std::size_t token_bytes = 4 * static_cast<std::size_t>(shape.head_dim);
+  return static_cast<int>((bytes / token_bytes + 15) / 16 * 16);
+}
+
+class SplitBorders {
+ public:
+  // grain: of what is counted: pages or tokens.
+  SplitBorders(int num_kv_heads, int grain)
+      : grain_(grain), doubling_(2 * ((kOneGrainSplits / 2 + num_kv_heads - 1) / num_kv_heads)) {}
+
+  // Where a split begins.
+  int begin(int split) const {
+    const int half = doubling_ / 2;
+    int grains = split;
+    if (split > doubling_) grains += split - doubling_;
+    if (split > doubling_ + half) grains += 2 * (split - doubling_ - half);
+    if (split > 2 * doubling_) grains += 4 * (split - 2 * doubling_);
+    return grains * grain_;
+  }
+  // How many splits hold the first `count` pages or tokens.
+  int splits(int count) const {
+    const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
+    const int grains = ceil_div(count, grain_);
+    if (grains <= doubling_) return grains;
+    if (grains <= 2 * doubling_) return doubling_ + ceil_div(grains - doubling_, 2);
+    if (grains <= 4 * doubling_) return 3 * doubling_ / 2 + ceil_div(grains - 2 * doubling_, 4);
+    return 2 * doubling_ + ceil_div(grains - 4 * doubling_, kMostGrains);
+  }
+
+ private:
+  int grain_;
+  int doubling_;  // splits of one grain; even
+};
+
+// Whether a thread takes its next unit before it works on this one, so that it can prefetch across
+// the border: not when it has few units of its own, one of which would then wait for it.
+inline bool looks_ahead(std::int64_t index, std::int64_t count, int num_threads) {
+  constexpr int kUnitsPerThread = 16;
+  return count >= kUnitsPerThread * num_threads && index + num_threads < count;
+}
+
+}  // namespace quantspec::cpu

@@ -14,12 +14,12 @@ JOBS := $(shell nproc 2>/dev/null || echo 2)
 configure = cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release \
   $(CMAKE_FLAGS) -DQUANTSPEC_TESTS=
 
-.PHONY: help deps build demo build-tests test results format clean install
+.PHONY: help deps build demo build-tests test test-arm benchmarks results format clean install
 
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-deps: ## install the Debian packages that are missing (DEPS=build|test|ci|plots)
+deps: ## install the Debian packages that are missing (DEPS=build|test|ci|plots|arm)
 	@tools/install_deps.sh $(DEPS)
 
 build: deps ## build the program: build/quantspec
@@ -37,8 +37,21 @@ build-tests: ## build the program and its tests
 test: build-tests ## build and run every test
 	@ctest --test-dir $(BUILD) -j2 --output-on-failure
 
+ARM_TESTS := cpu_test backend_test kv_cache_test model_test quantspec_test
+
+test-arm: ## cross-compile for 64-bit ARM and run the backend's and the model's tests under qemu
+	@tools/install_deps.sh arm
+	@cmake --preset aarch64 --log-level=WARNING $(CMAKE_FLAGS)
+	@cmake --build build-aarch64 -j $(JOBS) --target $(ARM_TESTS)
+	@tools/test_arm.sh build-aarch64
+
+benchmarks: build ## build kernel_bench: how fast the kernels are (docs/kernels.md)
+	@tools/install_deps.sh benchmarks
+	@$(configure)OFF -DQUANTSPEC_BENCHMARKS=ON
+	@cmake --build $(BUILD) -j $(JOBS)
+
 # PYTHON: Debian's matplotlib is for Debian's Python, which need not be the first in the path.
-results: build ## measure, draw and write docs/results.md; some ten minutes
+results: benchmarks ## measure, draw and write docs/results.md; some ten minutes
 	@tools/install_deps.sh plots
 	@$(PYTHON) tools/make_results.py --quantspec $(BUILD)/quantspec $(RESULTS_FLAGS)
 

@@ -116,6 +116,8 @@ GenerateResult Session::generate(std::span<const TokenId> prompt, const Generate
   sequence_.set_options(decoding_options(options));
   GenerateResult result;
   result.prompt_tokens = static_cast<int>(prompt.size());
+  const int room = sequence_.room() - result.prompt_tokens + 1;
+  result.tokens.reserve(options.predict < 0 ? room : std::min(options.predict, room));
   Output output(engine_, options, on_token, result);
   try {
     const Stopwatch prefill_clock;

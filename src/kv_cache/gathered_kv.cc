@@ -146,6 +146,7 @@ GatheredKv::GatheredKv(Backend& backend, const KvShape& shape, const KvAccess& a
     : backend_(&backend), shape_(shape), access_(access), layers_(shape.num_layers) {
   check(access.gathers(), "an access that gathers tokens");
   require_budget(access);
+  positions_.reserve(static_cast<std::size_t>(shape.num_kv_heads) * shape.page_size);
 }
 
 GatheredKv::GatheredKv(const GatheredKv& other)
@@ -153,6 +154,7 @@ GatheredKv::GatheredKv(const GatheredKv& other)
       shape_(other.shape_),
       access_(other.access_),
       layers_(other.layers_.size()) {
+  positions_.reserve(other.positions_.capacity());
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& from = other.layers_[i];
     layers_[i] = {backend_->allocate(from.data.size()), from.capacity, from.count, from.next};
@@ -240,11 +242,11 @@ void GatheredKv::choose(int layer, FullKv prompt, int length, int end,
 // The same positions for every kv head, to consecutive slots.
 void GatheredKv::add_run(Layer& layer, FullKv source, int first, int count, int slot) {
   if (count <= 0) return;
-  std::vector<int> positions;
+  positions_.clear();
   for (int head = 0; head < shape_.num_kv_heads; ++head) {
-    for (int i = 0; i < count; ++i) positions.push_back(first + i);
+    for (int i = 0; i < count; ++i) positions_.push_back(first + i);
   }
-  backend_->gather_full_kv(shape_, source, layer.full(), positions, slot);
+  backend_->gather_full_kv(shape_, source, layer.full(), positions_, slot);
 }
 
 void GatheredKv::add(int layer, FullKv ring, int first, int count) {

@@ -67,6 +67,7 @@ class GatheredKv {
   KvShape shape_;
   KvAccess access_;
   std::vector<Layer> layers_;
+  std::vector<int> positions_;  // [num_kv_heads, n] of add_run
 };
 
 }  // namespace quantspec

@@ -49,11 +49,13 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
   }
   ring_ = backend.allocate(ring_offset_.back());
   for (const KvAccess& access : options_.accesses) {
+    chooses_pages_ |= access.chooses_pages();
     records_mass_ |= access.tokens == KvTokens::kByMass;
     if (access.gathers() && gathered(access) == nullptr) {
       gathered_.emplace_back(backend, shape(), access);
     }
   }
+  reserve();
 }
 
 KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
@@ -72,12 +74,23 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
   std::memcpy(ring_.data(), other.ring_.data(), ring_.size());
   options_.accesses = std::move(accesses);
   for (const KvAccess& access : options_.accesses) {
+    chooses_pages_ |= access.chooses_pages();
     records_mass_ |= access.tokens == KvTokens::kByMass;
     if (!access.gathers() || gathered(access) != nullptr) continue;
     const GatheredKv* tokens = other.gathered(access);
     check(tokens != nullptr, "a fork reads what the cache has gathered");
     gathered_.push_back(*tokens);
   }
+  reserve();
+}
+
+void KvCache::reserve() {
+  const int max_pages = first_full(capacity_) / shape().page_size;
+  pages_.reserve(max_pages);
+  planes_.reserve(max_pages);
+  if (!chooses_pages_) return;
+  selector_.reserve(max_pages);
+  bounds_.resize(static_cast<std::size_t>(shape().num_kv_heads) * max_pages);
 }
 
 KvCache KvCache::fork(std::vector<KvAccess> accesses) const {
@@ -154,6 +167,7 @@ std::size_t KvCache::gathered_bytes() const {
 bool KvCache::supports(int layer, const KvAccess& access) const {
   if (access.read == KvRead::kFull) return keeps_all(options_, layer);
   if (access.gathers()) return gathered(access) != nullptr;
+  if (access.tokens == KvTokens::kByBound) return chooses_pages_;
   return access.tokens != KvTokens::kByMass || records_mass_;
 }
 
@@ -184,9 +198,9 @@ KvView KvCache::view(int layer, const KvAccess& access) {
 
 void KvCache::choose_pages(const KvAccess& access, const float* q, int num_heads, KvView& view) {
   if (access.tokens != KvTokens::kByBound || budget_pages(access) >= std::ssize(view.pages)) return;
-  bounds_.resize(shape().num_kv_heads * view.pages.size());
-  backend_->page_bounds({q, num_heads, shape(), view.pages, view.layer, bounds_.data()});
-  view.page_lists = selector_.by_scores(view.layer, bounds_, budget_pages(access));
+  const auto bounds = std::span(bounds_).first(shape().num_kv_heads * view.pages.size());
+  backend_->page_bounds({q, num_heads, shape(), view.pages, view.layer, bounds.data()});
+  view.page_lists = selector_.by_scores(view.layer, bounds, budget_pages(access));
 }
 
 int KvCache::budget_pages(const KvAccess& access) const {
@@ -205,7 +219,7 @@ void KvCache::add_pages(int count) {
   pool_->reserve(count > 1 ? count : 0);
   for (int i = 0; i < count; ++i) {
     pages_.push_back(pool_->allocate());
-    planes_.push_back(*pages_.back());
+    planes_.push_back(pages_.back().planes());
   }
 }
 

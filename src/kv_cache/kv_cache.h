@@ -13,7 +13,8 @@
 //             the ring holds [B, n), slot = position mod 2G; n - B <= 2G
 //             no speculative token is ever quantized, so rollback is one integer
 //
-// The cache owns its lengths; nobody else keeps one. Not thread-safe; one thread a cache.
+// The cache owns its lengths; nobody else keeps one. Not thread-safe; one thread a cache. In
+// decoding it allocates nothing but slabs of pages (PagePool) and the growth of kSnap (GatheredKv).
 #pragma once
 
 #include <memory>
@@ -109,6 +110,8 @@ class KvCache {
   KvCache(const KvCache& other, std::vector<KvAccess> accesses);
   // B of a cache of so many tokens.
   int first_full(int length) const;
+  // Room for what capacity() tokens need, so that decoding allocates no list that grows.
+  void reserve();
   const GatheredKv* gathered(const KvAccess& access) const;
   int budget_pages(const KvAccess& access) const;
   FullKv ring(int layer) const;
@@ -120,6 +123,7 @@ class KvCache {
   PagePool* pool_;
   int capacity_;
   KvOptions options_;
+  bool chooses_pages_ = false;
   bool records_mass_ = false;
   int length_ = 0;
   int quantized_ = 0;
@@ -130,7 +134,7 @@ class KvCache {
   mutable Buffer ring_;                   // FullKv of every layer
   std::vector<GatheredKv> gathered_;
   PageSelector selector_;
-  std::vector<float> bounds_;
+  std::vector<float> bounds_;  // [num_kv_heads, pages] of choose_pages
 };
 
 }  // namespace quantspec

@@ -341,8 +341,8 @@ TEST_F(CacheFixture, PagesGoBackToThePool) {
   const void* first = nullptr;
   for (int i = 0; i < 3; ++i) {
     const PageRef page = pool.allocate();
-    if (first == nullptr) first = page->upper;
-    EXPECT_EQ(page->upper, first);
+    if (first == nullptr) first = page.planes().upper;
+    EXPECT_EQ(page.planes().upper, first);
   }
 }
 

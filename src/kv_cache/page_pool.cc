@@ -10,6 +10,16 @@ constexpr std::size_t kSlabBytes = std::size_t{32} << 20;
 
 }  // namespace
 
+PageRef::PageRef(const PageRef& other) : pool_(other.pool_), page_(other.page_) {
+  if (pool_ != nullptr) ++pool_->pages_[page_].uses;
+}
+
+PageRef::~PageRef() {
+  if (pool_ != nullptr && --pool_->pages_[page_].uses == 0) pool_->free_.push_back(page_);
+}
+
+PagePlanes PageRef::planes() const { return pool_->pages_[page_].planes; }
+
 PagePool::PagePool(Backend& backend, const KvShape& shape) : backend_(backend), shape_(shape) {}
 
 void PagePool::add_slab(std::size_t pages) {
@@ -19,11 +29,13 @@ void PagePool::add_slab(std::size_t pages) {
   Buffer slab = backend_.allocate(pages * (upper_bytes + lower_bytes));
   std::byte* upper = slab.data();
   std::byte* lower = upper + pages * upper_bytes;
-  free_.reserve(total_ + pages);  // a page that comes back later needs no allocation
+  const std::size_t first = pages_.size();
+  free_.reserve(first + pages);  // a page that comes back later needs no allocation
+  pages_.reserve(first + pages);
   slabs_.push_back(std::move(slab));
-  total_ += pages;
-  for (std::size_t i = pages; i-- > 0;) {  // handed out from the back: in order of address
-    free_.push_back({upper + i * upper_bytes, lower + i * lower_bytes});
+  for (std::size_t i = 0; i < pages; ++i) {
+    pages_.push_back({{upper + i * upper_bytes, lower + i * lower_bytes}});
+    free_.push_back(static_cast<int>(first + pages - 1 - i));  // the first is handed out first
   }
 }
 
@@ -33,16 +45,13 @@ void PagePool::reserve(std::size_t count) {
 
 PageRef PagePool::allocate() {
   if (free_.empty()) {
-    add_slab(
-        std::clamp<std::size_t>(total_, 1, std::max<std::size_t>(1, kSlabBytes / page_bytes())));
+    add_slab(std::clamp<std::size_t>(pages_.size(), 1,
+                                     std::max<std::size_t>(1, kSlabBytes / page_bytes())));
   }
-  auto give_back = [this](const PagePlanes* page) {
-    free_.push_back(*page);
-    delete page;
-  };
-  auto page = std::make_unique<PagePlanes>(free_.back());
+  const int page = free_.back();
   free_.pop_back();
-  return {page.release(), give_back};  // gives it back itself if it fails
+  pages_[page].uses = 1;
+  return {*this, page};
 }
 
 }  // namespace quantspec

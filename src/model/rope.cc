@@ -16,12 +16,8 @@ float power(float base, float exponent) {
 }
 
 // base^(2 i / head_dim): the inverse of the frequency of pair i.
-std::vector<float> inverse_frequencies(float base, int head_dim) {
-  std::vector<float> result(head_dim / 2);
-  for (int i = 0; i < head_dim / 2; ++i) {
-    result[i] = power(base, static_cast<float>(2 * i) / static_cast<float>(head_dim));
-  }
-  return result;
+float inverse_frequency(float base, int pair, int head_dim) {
+  return power(base, static_cast<float>(2 * pair) / static_cast<float>(head_dim));
 }
 
 // The base that stretches the longest wave to the sequence ("dynamic NTK").
@@ -72,17 +68,14 @@ YarnRamp yarn_ramp(const RopeConfig& rope, int head_dim) {
   return {low, low == high ? high + 0.001 : high};
 }
 
-std::vector<float> yarn_frequencies(const RopeConfig& rope, int head_dim) {
+float yarn_frequency(const RopeConfig& rope, int pair, int head_dim) {
   const auto [low, high] = yarn_ramp(rope, head_dim);
-  std::vector<float> result = inverse_frequencies(static_cast<float>(rope.theta), head_dim);
-  for (int i = 0; i < head_dim / 2; ++i) {
-    const float ramp =
-        (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
-    const float keep = 1 - std::clamp(ramp, 0.0f, 1.0f);
-    const float slowed = 1 / (static_cast<float>(rope.factor) * result[i]);
-    result[i] = slowed * (1 - keep) + 1 / result[i] * keep;
-  }
-  return result;
+  const float inverse = inverse_frequency(static_cast<float>(rope.theta), pair, head_dim);
+  const float ramp =
+      (static_cast<float>(pair) - static_cast<float>(low)) / static_cast<float>(high - low);
+  const float keep = 1 - std::clamp(ramp, 0.0f, 1.0f);
+  const float slowed = 1 / (static_cast<float>(rope.factor) * inverse);
+  return slowed * (1 - keep) + 1 / inverse * keep;
 }
 
 }  // namespace
@@ -91,53 +84,51 @@ Rope::Rope(const ModelConfig& config)
     : rope_(config.rope),
       head_dim_(config.head_dim),
       max_positions_(config.max_positions),
-      frequencies_(frequencies(0)) {}
+      frequencies_(config.head_dim / 2) {
+  for (int i = 0; i < head_dim_ / 2; ++i) frequencies_[i] = frequency(i, 0);
+}
 
 bool Rope::depends_on_length() const {
   return rope_.type == RopeConfig::Type::kDynamic || rope_.type == RopeConfig::Type::kLongrope;
 }
 
-std::vector<float> Rope::frequencies(int sequence_length) const {
+float Rope::frequency(int pair, int sequence_length) const {
   const auto theta = static_cast<float>(rope_.theta);
   const auto factor = static_cast<float>(rope_.factor);
-  if (rope_.type == RopeConfig::Type::kYarn) return yarn_frequencies(rope_, head_dim_);
-
-  const bool is_dynamic = rope_.type == RopeConfig::Type::kDynamic;
-  auto result = inverse_frequencies(
-      is_dynamic ? dynamic_base(rope_, head_dim_, max_positions_, sequence_length) : theta,
-      head_dim_);
-  const auto& stretch =
-      sequence_length > rope_.original_max_positions ? rope_.long_factor : rope_.short_factor;
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    switch (rope_.type) {
-      case RopeConfig::Type::kLongrope:
-        result[i] = 1 / (stretch[i] * result[i]);
-        break;
-      case RopeConfig::Type::kLinear:
-        result[i] = 1 / result[i] / factor;
-        break;
-      case RopeConfig::Type::kLlama3:
-        result[i] = llama3_frequency(rope_, 1 / result[i]);
-        break;
-      default:
-        result[i] = 1 / result[i];
+  const float inverse =
+      inverse_frequency(rope_.type == RopeConfig::Type::kDynamic
+                            ? dynamic_base(rope_, head_dim_, max_positions_, sequence_length)
+                            : theta,
+                        pair, head_dim_);
+  switch (rope_.type) {
+    case RopeConfig::Type::kLongrope: {
+      const auto& stretch =
+          sequence_length > rope_.original_max_positions ? rope_.long_factor : rope_.short_factor;
+      return 1 / (stretch[pair] * inverse);
     }
+    case RopeConfig::Type::kLinear:
+      return 1 / inverse / factor;
+    case RopeConfig::Type::kLlama3:
+      return llama3_frequency(rope_, 1 / inverse);
+    case RopeConfig::Type::kYarn:
+      return yarn_frequency(rope_, pair, head_dim_);
+    default:
+      return 1 / inverse;
   }
-  return result;
 }
 
 void Rope::tables(int first_position, int count, int sequence_length, float* cos,
                   float* sin) const {
   check(first_position >= 0 && count >= 0, "rope: positions start at 0");
-  const auto grown = depends_on_length() ? frequencies(sequence_length) : std::vector<float>();
-  const std::vector<float>& frequencies = depends_on_length() ? grown : frequencies_;
   const auto scale = static_cast<float>(rope_.attention_factor);
-  for (int row = 0; row < count; ++row) {
-    const auto position = static_cast<float>(first_position + row);
-    for (const float frequency : frequencies) {
-      const float angle = position * frequency;
-      *cos++ = std::cos(angle) * scale;
-      *sin++ = std::sin(angle) * scale;
+  const std::ptrdiff_t pairs = std::ssize(frequencies_);
+  for (int pair = 0; pair < pairs; ++pair) {
+    const float frequency =
+        depends_on_length() ? this->frequency(pair, sequence_length) : frequencies_[pair];
+    for (int row = 0; row < count; ++row) {
+      const float angle = static_cast<float>(first_position + row) * frequency;
+      cos[row * pairs + pair] = std::cos(angle) * scale;
+      sin[row * pairs + pair] = std::sin(angle) * scale;
     }
   }
 }

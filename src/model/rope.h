@@ -1,6 +1,7 @@
 // Tables of rotary position embeddings (arXiv:2104.09864) and of their extensions to long context,
 // with the arithmetic of transformers 5.23 (modeling_rope_utils.py): frequencies and angles are
-// fp32, so that logits agree far into a context. Thread-safe.
+// fp32, so that logits agree far into a context. Thread-safe. Nothing is allocated after it is
+// made.
 #pragma once
 
 #include <vector>
@@ -22,12 +23,12 @@ class Rope {
   bool depends_on_length() const;
 
  private:
-  std::vector<float> frequencies(int sequence_length) const;  // [head_dim / 2]
+  float frequency(int pair, int sequence_length) const;
 
   RopeConfig rope_;
   int head_dim_;
   int max_positions_;
-  std::vector<float> frequencies_;  // of a sequence that fits the model's original length
+  std::vector<float> frequencies_;  // [head_dim / 2], of the model's original length
 };
 
 }  // namespace quantspec

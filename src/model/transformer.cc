@@ -18,6 +18,9 @@ namespace {
 // activations beside x stay small.
 constexpr int kPrefillRows = 512;
 
+// Rows that there is room for from the first pass on: more than a round of decoding has.
+constexpr int kLeastRows = 32;
+
 float attention_scale(const ModelConfig& config) {
   return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
 }
@@ -38,7 +41,9 @@ struct Model::Workspace {
 
   void grow(const ModelConfig& config, Backend& backend, int wanted) {
     if (wanted <= rows) return;
-    rows = wanted;
+    rows = std::max(wanted, kLeastRows);
+    tokens.reserve(rows);
+    sequences.reserve(rows);  // of one row at least
     const auto floats = [&](int columns) {
       return backend.allocate(sizeof(float) * static_cast<std::size_t>(rows) * columns);
     };

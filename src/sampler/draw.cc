@@ -7,6 +7,7 @@
 #include "sampler/exponential.h"
 #include "sampler/sampler.h"
 #include "sampler/softmax.h"
+#include "sampler/vectorize.h"
 
 namespace quantspec {
 namespace {
@@ -36,51 +37,87 @@ constexpr float kSmallestUnit = 0x1p-33f;  // fine_unit(0)
 constexpr std::size_t kRaceChunk = 64;     // tokens whose random words are computed together
 constexpr std::size_t kChunk = 256;        // weights that are summed before they are looked into
 
+using RaceWords = std::array<std::uint32_t, kRaceChunk>;
+
+// Those of the tokens from `first` on.
+void draw_words(const CounterRng& rng, std::int64_t position, std::size_t first, RaceWords& words) {
+  vectorized([&] {
+    for (std::size_t i = 0; i < kRaceChunk; i += 4) {
+      const auto four =
+          rng.block(position, RandomStream::kSample, static_cast<std::uint32_t>((first + i) / 4));
+      for (std::size_t j = 0; j < 4; ++j) words[i + j] = four[j];
+    }
+  });
+}
+
+// Whether Race::could_win() of one of them, which is rare, before they are entered one by one.
+bool any_could_win(Race race, std::span<const float> probs, const RaceWords& words) {
+  return vectorized([=, &words] {
+    std::uint32_t any = 0;
+    for (std::size_t i = 0; i < probs.size(); ++i) {
+      any |= race.could_win(probs[i], fine_unit(words[i])) ? 1u : 0u;
+    }
+    return any != 0;
+  });
+}
+
+// Inverse CDF of weight(i), i < size, which add up to `sum`.
+template <typename Weight>
+TokenId draw(std::size_t size, const Weight& weight, double sum, float uniform) {
+  double left = uniform * sum;
+  // The chunk that the draw falls into; the last with any weight if rounding leads past the end.
+  std::size_t chosen = size;
+  for (std::size_t begin = 0; begin < size; begin += kChunk) {
+    const double chunk =
+        sum_of(std::min(kChunk, size - begin), [&](std::size_t i) { return weight(begin + i); });
+    if (!(chunk > 0)) continue;
+    chosen = begin;
+    if (left < chunk) break;
+    left -= chunk;
+  }
+  check(chosen < size, "a draw has a positive weight to choose");
+  std::size_t token = chosen;
+  for (std::size_t i = chosen; i < std::min(chosen + kChunk, size); ++i) {
+    if (weight(i) <= 0) continue;
+    token = i;
+    if (left < weight(i)) break;
+    left -= weight(i);
+  }
+  return static_cast<TokenId>(token);
+}
+
 }  // namespace
 
 TokenId argmax(std::span<const float> logits) {
-  const float max = largest_logit(logits);
-  return static_cast<TokenId>(std::ranges::find(logits, max) - logits.begin());
+  return static_cast<TokenId>(index_of(logits, largest_logit(logits)));
 }
 
 TokenId sample(std::span<const float> weights, float uniform) {
-  double left = uniform * sum_weights(weights);
-  // The chunk that the draw falls into; the last with any weight if rounding leads past the end.
-  std::span<const float> chosen;
-  for (std::size_t begin = 0; begin < weights.size(); begin += kChunk) {
-    const auto chunk = weights.subspan(begin, std::min(kChunk, weights.size() - begin));
-    const double sum = sum_weights(chunk);
-    if (!(sum > 0)) continue;
-    chosen = chunk;
-    if (left < sum) break;
-    left -= sum;
-  }
-  check(!chosen.empty(), "sample() has a positive weight to choose");
-  const float* token = nullptr;
-  for (const float& weight : chosen) {
-    if (weight <= 0) continue;
-    token = &weight;
-    if (left < weight) break;
-    left -= weight;
-  }
-  return static_cast<TokenId>(token - weights.data());
+  const auto weight = [&](std::size_t i) { return weights[i]; };
+  return draw(weights.size(), weight, sum_of(weights.size(), weight), uniform);
+}
+
+TokenId sample_excess(std::span<const float> probs, std::span<const float> others, float uniform) {
+  const auto excess = [&](std::size_t i) {
+    const float more = probs[i] - others[i];
+    return more > 0 ? more : 0.0f;
+  };
+  const double sum = sum_of(probs.size(), excess);
+  return sum > 0 ? draw(probs.size(), excess, sum, uniform) : sample(probs, uniform);
 }
 
 TokenId sample_coupled(std::span<const float> probs, const CounterRng& rng, std::int64_t position) {
   Race race;
   // The most probable token first: it is likely to win, and then rules out most others.
-  const auto favourite =
-      static_cast<std::size_t>(std::ranges::find(probs, largest_weight(probs)) - probs.begin());
+  const std::size_t favourite = index_of(probs, largest_weight(probs));
   race.enter(favourite, probs[favourite],
              rng.bits(position, RandomStream::kSample, static_cast<std::uint32_t>(favourite)));
   for (std::size_t begin = 0; begin < probs.size(); begin += kRaceChunk) {
     const auto chunk = probs.subspan(begin, std::min(kRaceChunk, probs.size() - begin));
     if (!race.could_win(largest_weight(chunk), kSmallestUnit)) continue;
-    std::array<std::uint32_t, kRaceChunk> words;
-    for (std::size_t i = 0; i < kRaceChunk; i += 4) {
-      const auto block_index = static_cast<std::uint32_t>((begin + i) / 4);
-      std::ranges::copy(rng.block(position, RandomStream::kSample, block_index), &words[i]);
-    }
+    RaceWords words;
+    draw_words(rng, position, begin, words);
+    if (!any_could_win(race, chunk, words)) continue;
     for (std::size_t i = 0; i < chunk.size(); ++i) race.enter(begin + i, chunk[i], words[i]);
   }
   check(probs[race.winner()] > 0, "sample_coupled() has a positive probability to choose");

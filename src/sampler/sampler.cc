@@ -11,34 +11,30 @@
 namespace quantspec {
 namespace {
 
-// A token that top-k or top-p may keep.
-struct Candidate {
-  float prob;
-  TokenId id;
-};
 bool more_probable(const Candidate& a, const Candidate& b) {
   return a.prob != b.prob ? a.prob > b.prob : a.id < b.id;
 }
 bool less_probable(const Candidate& a, const Candidate& b) { return more_probable(b, a); }
 
 void penalize_repeats(const SamplingParams& params, std::span<const TokenId> history,
-                      std::span<float> logits) {
+                      std::span<float> logits, std::vector<char>& seen) {
   if (params.repeat_last_n >= 0) {
     history = history.last(std::min<std::size_t>(params.repeat_last_n, history.size()));
   }
-  std::vector<TokenId> ids(history.begin(), history.end());
-  std::ranges::sort(ids);
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  for (TokenId id : ids) {
+  seen.resize(logits.size());
+  for (const TokenId id : history) {
+    if (seen[id]) continue;
+    seen[id] = 1;
     float& logit = logits[id];
     logit = logit > 0 ? logit / params.repeat_penalty : logit * params.repeat_penalty;
   }
+  for (const TokenId id : history) seen[id] = 0;
 }
 
 // The k most probable, unordered, in one pass: `kept` grows to 2k before it is cut back to k, so
 // that the whole vocabulary is never copied. REQUIRES: k >= 1.
-std::vector<Candidate> most_probable(std::span<const float> probs, std::size_t k) {
-  std::vector<Candidate> kept;
+void most_probable(std::span<const float> probs, std::size_t k, std::vector<Candidate>& kept) {
+  kept.clear();
   kept.reserve(2 * k);
   const auto cut = [&] {
     std::ranges::nth_element(kept, kept.begin() + k - 1, more_probable);
@@ -54,17 +50,18 @@ std::vector<Candidate> most_probable(std::span<const float> probs, std::size_t k
     }
   }
   if (kept.size() > k) cut();
-  return kept;
 }
 
 // What top-p may keep: all tokens below the floor hold less than half of what it leaves out.
-std::vector<Candidate> top_p_candidates(std::span<const float> probs, float top_p) {
+void top_p_candidates(std::span<const float> probs, float top_p, std::vector<Candidate>& kept) {
   const float floor = 0.5f * (1.0f - top_p) / static_cast<float>(probs.size());
-  std::vector<Candidate> kept;
+  kept.resize(probs.size());
+  std::size_t count = 0;
   for (std::size_t i = 0; i < probs.size(); ++i) {
-    if (probs[i] > floor) kept.push_back({probs[i], static_cast<TokenId>(i)});
+    kept[count] = {probs[i], static_cast<TokenId>(i)};
+    count += probs[i] > floor;  // no branch: nobody could predict it
   }
-  return kept;
+  kept.resize(count);
 }
 
 // Keeps the fewest most probable candidates that hold `share` of `mass`; a heap hands out only
@@ -86,10 +83,14 @@ double mass_of(const std::vector<Candidate>& candidates) {
 }
 
 // Leaves only what top-k and top-p keep. REQUIRES: one of them is on.
-void keep_top(const SamplingParams& params, std::span<float> probs) {
+void keep_top(const SamplingParams& params, std::span<float> probs,
+              std::vector<Candidate>& candidates) {
   const bool by_count = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < probs.size();
-  auto candidates =
-      by_count ? most_probable(probs, params.top_k) : top_p_candidates(probs, params.top_p);
+  if (by_count) {
+    most_probable(probs, params.top_k, candidates);
+  } else {
+    top_p_candidates(probs, params.top_p, candidates);
+  }
   if (params.top_p < 1) {
     cut_to_share(candidates, params.top_p, by_count ? mass_of(candidates) : 1.0);
   }
@@ -115,8 +116,8 @@ void SamplingParams::validate() const {
 }
 
 void to_probabilities(const SamplingParams& params, std::span<const TokenId> history,
-                      std::span<float> row) {
-  if (params.penalizes()) penalize_repeats(params, history, row);
+                      std::span<float> row, SamplerScratch& scratch) {
+  if (params.penalizes()) penalize_repeats(params, history, row, scratch.seen);
   if (params.greedy()) {
     const TokenId best = argmax(row);
     std::ranges::fill(row, 0.0f);
@@ -126,9 +127,9 @@ void to_probabilities(const SamplingParams& params, std::span<const TokenId> his
   softmax(row, largest_logit(row), params.temperature);
   const bool by_count = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < row.size();
   if (!by_count && params.top_p >= 1 && params.min_p <= 0) return;
-  if (by_count || params.top_p < 1) keep_top(params, row);
+  if (by_count || params.top_p < 1) keep_top(params, row, scratch.candidates);
   if (params.min_p > 0) {
-    const float floor = params.min_p * std::ranges::max(row);
+    const float floor = params.min_p * largest_weight(row);
     for (float& prob : row) prob = prob >= floor ? prob : 0.0f;
   }
   scale_weights(row, static_cast<float>(1.0 / sum_weights(row)));

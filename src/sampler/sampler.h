@@ -5,11 +5,12 @@
 // logits into the distribution, and sample() or sample_coupled() draws from it. Greedy decoding is
 // the same path: temperature 0 gives a distribution with all its mass on one token.
 //
-// All functions are pure and thread-safe.
+// All functions are pure and thread-safe. None allocates, but for what to_probabilities() works in.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/random.h"
 #include "base/token.h"
@@ -31,6 +32,19 @@ struct SamplingParams {
   void validate() const;
 };
 
+// A token that top-k or top-p may keep.
+struct Candidate {
+  float prob;
+  TokenId id;
+};
+
+// What to_probabilities() works in. The first call makes it as large as any call with the same
+// parameters and vocabulary needs: who keeps one allocates once. Its content means nothing.
+struct SamplerScratch {
+  std::vector<Candidate> candidates;
+  std::vector<char> seen;  // [vocab_size], 0 between calls
+};
+
 // Turns one row of logits, [vocab_size], into the distribution of the next token, in place:
 //   repeat penalty  each distinct token among the last repeat_last_n of `history` has its logit
 //                   divided by the penalty if positive, multiplied by it if negative (CTRL,
@@ -45,7 +59,7 @@ struct SamplingParams {
 // -infinity throws Error(kCorruptFile): a broken checkpoint is what makes them. REQUIRES: params
 // are valid; ids of history < vocab_size.
 void to_probabilities(const SamplingParams& params, std::span<const TokenId> history,
-                      std::span<float> logits_then_probs);
+                      std::span<float> logits_then_probs, SamplerScratch& scratch);
 
 // The id of the largest logit, the lowest on ties: all that greedy decoding without a repeat
 // penalty needs. Throws as to_probabilities() does.
@@ -54,6 +68,10 @@ TokenId argmax(std::span<const float> logits);
 // Inverse CDF in index order. `weights` need not be normalized. uniform in (0, 1). Never returns a
 // token of weight 0. REQUIRES: weights are not negative, and one of them is positive.
 TokenId sample(std::span<const float> weights, float uniform);
+
+// The same from what `probs` has more than `others` of each token: max(probs - others, 0). Where
+// nothing is left, which between distributions is their rounding, from `probs`.
+TokenId sample_excess(std::span<const float> probs, std::span<const float> others, float uniform);
 
 // Gumbel-max as an exponential race: argmin_i E_i / probs[i], E_i = -log(1 - v_i), with v_i from
 // word i of (seed, position, kSample). Two distributions that are close choose the same token with

@@ -27,7 +27,8 @@ std::vector<float> random_logits(std::mt19937& engine, int vocab_size, float spr
 
 std::vector<float> probabilities(const SamplingParams& params, std::vector<float> row,
                                  const std::vector<TokenId>& history = {}) {
-  to_probabilities(params, history, row);
+  SamplerScratch scratch;
+  to_probabilities(params, history, row, scratch);
   return row;
 }
 

@@ -1,20 +1,27 @@
 #include "sampler/softmax.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 
 namespace quantspec {
 namespace {
 
-// Running values side by side: floating-point sums may not be reordered, so a loop that is to be
-// vectorized says in which order it adds.
-constexpr std::size_t kLanes = 16;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// An integer that orders as x does, with NaNs beyond the infinities. Compilers vectorize the search
+// for the largest integer, but not that for the largest float, because of NaN and -0.
+constexpr std::int32_t order_of(float x) {
+  const auto bits = std::bit_cast<std::int32_t>(x);
+  return bits ^ ((bits >> 31) & 0x7FFFFFFF);
+}
+constexpr float of_order(std::int32_t order) {
+  return std::bit_cast<float>(order ^ ((order >> 31) & 0x7FFFFFFF));
+}
 
 // exp(x) for kLowest <= x <= 0, and 0 at kLowest: no draw would find such a token, and what is left
 // stays a normal number after the division by a sum over any vocabulary (subnormals are slow).
@@ -40,54 +47,51 @@ inline float exp_negative(float x) {
 }  // namespace
 
 float largest_logit(std::span<const float> logits) {
-  std::array<float, kLanes> max;
-  std::array<std::uint32_t, kLanes> invalid{};
-  max.fill(-kInfinity);
-  const std::size_t whole = logits.size() / kLanes * kLanes;
-  const auto visit = [&](std::size_t lane, float x) {
-    max[lane] = x > max[lane] ? x : max[lane];
-    invalid[lane] |= x < kInfinity ? 0u : 1u;  // true of NaN too
-  };
-  for (std::size_t i = 0; i < whole; i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) visit(lane, logits[i + lane]);
-  }
-  for (std::size_t i = whole; i < logits.size(); ++i) visit(i - whole, logits[i]);
-  if (std::ranges::any_of(invalid, [](std::uint32_t flag) { return flag != 0; })) {
+  constexpr std::int32_t kNothing = order_of(-kInfinity);
+  const auto [least, most] = vectorized([=] {
+    std::int32_t least = 0, most = kNothing;
+    for (const float x : logits) {
+      least = std::min(least, order_of(x));
+      most = std::max(most, order_of(x));
+    }
+    return std::pair(least, most);
+  });
+  if (most >= order_of(kInfinity) || least < kNothing) {  // infinite, or NaN of either sign
     fail(ErrorKind::kCorruptFile,
          "the model produced a logit that is NaN or infinite; nothing can be sampled from it "
          "(check the checkpoint for NaN weights, or try another --backend)");
   }
-  const float result = std::ranges::max(max);
-  if (result == -kInfinity) {
+  if (most == kNothing) {
     fail(ErrorKind::kCorruptFile, "all {} logits are -infinity; no token can be chosen",
          logits.size());
   }
-  return result;
+  return of_order(most);
 }
 
 float largest_weight(std::span<const float> weights) {
-  std::array<float, kLanes> max{};
-  const std::size_t whole = weights.size() / kLanes * kLanes;
-  for (std::size_t i = 0; i < whole; i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const float x = weights[i + lane];
-      max[lane] = x > max[lane] ? x : max[lane];
+  return vectorized([=] {
+    std::int32_t most = 0;
+    for (const float x : weights) most = std::max(most, order_of(x));
+    return of_order(most);
+  });
+}
+
+std::size_t index_of(std::span<const float> values, float value) {
+  return vectorized([=] {
+    constexpr std::size_t kChunk = 128;  // whether it is among them is seen without a branch
+    std::size_t begin = 0;
+    for (; begin + kChunk <= values.size(); begin += kChunk) {
+      std::uint32_t found = 0;
+      for (std::size_t i = 0; i < kChunk; ++i) found |= values[begin + i] == value ? 1u : 0u;
+      if (found != 0) break;
     }
-  }
-  for (std::size_t i = whole; i < weights.size(); ++i) max[0] = std::max(max[0], weights[i]);
-  return std::ranges::max(max);
+    while (begin < values.size() && values[begin] != value) ++begin;
+    return begin;
+  });
 }
 
 double sum_weights(std::span<const float> weights) {
-  std::array<double, kLanes> sum{};
-  const std::size_t whole = weights.size() / kLanes * kLanes;
-  for (std::size_t i = 0; i < whole; i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) sum[lane] += weights[i + lane];
-  }
-  for (std::size_t i = whole; i < weights.size(); ++i) sum[i - whole] += weights[i];
-  double total = 0;
-  for (double part : sum) total += part;
-  return total;
+  return sum_of(weights.size(), [&](std::size_t i) { return weights[i]; });
 }
 
 void softmax(std::span<float> logits, float max, float temperature) {
@@ -95,16 +99,20 @@ void softmax(std::span<float> logits, float max, float temperature) {
   const float inverse = std::min(1.0f / temperature, std::numeric_limits<float>::max());
   // NOTE: two loops, because in one g++ 12 merges the two conditions into a branch and vectorizes
   // nothing (5x slower).
-  for (float& x : logits) {
-    const float scaled = (x - max) * inverse;
-    x = scaled > kLowest ? scaled : kLowest;
-  }
-  for (float& x : logits) x = exp_negative(x);
+  vectorized([=] {
+    for (float& x : logits) {
+      const float scaled = (x - max) * inverse;
+      x = scaled > kLowest ? scaled : kLowest;
+    }
+    for (float& x : logits) x = exp_negative(x);
+  });
   scale_weights(logits, static_cast<float>(1.0 / sum_weights(logits)));
 }
 
 void scale_weights(std::span<float> weights, float factor) {
-  for (float& weight : weights) weight *= factor;
+  vectorized([=] {
+    for (float& weight : weights) weight *= factor;
+  });
 }
 
 }  // namespace quantspec

@@ -2,7 +2,11 @@
 // the sampler. Pure; thread-safe.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <span>
+
+#include "sampler/vectorize.h"
 
 namespace quantspec {
 
@@ -12,7 +16,27 @@ float largest_logit(std::span<const float> logits);
 // The largest of non-negative weights; 0 if there is none.
 float largest_weight(std::span<const float> weights);
 
-// The sum of non-negative weights, in double. Its order of addition depends on the size alone.
+// The index of the first that equals `value`; the size if there is none.
+std::size_t index_of(std::span<const float> values, float value);
+
+// The sum of weight(i), i < count, in double. Its order of addition depends on the count alone.
+template <typename Weight>
+double sum_of(std::size_t count, const Weight& weight) {
+  // Side by side: floating-point sums may not be reordered, so a loop that is to be vectorized says
+  // in which order it adds.
+  constexpr std::size_t kLanes = 16;
+  return vectorized([&] {
+    std::array<double, kLanes> sum{};
+    const std::size_t whole = count / kLanes * kLanes;
+    for (std::size_t i = 0; i < whole; i += kLanes) {
+      for (std::size_t lane = 0; lane < kLanes; ++lane) sum[lane] += weight(i + lane);
+    }
+    for (std::size_t i = whole; i < count; ++i) sum[i - whole] += weight(i);
+    double total = 0;
+    for (double part : sum) total += part;
+    return total;
+  });
+}
 double sum_weights(std::span<const float> weights);
 
 // exp((logits - max) / temperature) in place, and scale_weights by the inverse of their sum.

@@ -1,7 +1,6 @@
 #include "speculative/acceptance.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "base/error.h"
 #include "sampler/sampler.h"
@@ -14,20 +13,6 @@ namespace {
 // product is exact in double.
 bool passes(float draft_prob, float target_prob, float uniform) {
   return static_cast<double>(uniform) * draft_prob < target_prob;
-}
-
-// A token from norm(max(target - draft, 0)): what the target has and the draft proposed too little.
-TokenId correction(std::span<const float> draft_probs, std::span<const float> target_probs,
-                   float uniform) {
-  std::vector<float> residual(target_probs.size());
-  bool any = false;
-  for (std::size_t i = 0; i < residual.size(); ++i) {
-    residual[i] = std::max(target_probs[i] - draft_probs[i], 0.0f);
-    any = any || residual[i] > 0;
-  }
-  // NOTE: nothing is left when the two are equal but for the rounding of their sums (the rejection
-  // was then an event of probability 1e-7), and the target itself is as good.
-  return sample(any ? std::span<const float>(residual) : target_probs, uniform);
 }
 
 // Algorithm 1 of arXiv:2211.17192 (Leviathan et al.), arXiv:2302.01318 (Chen et al.).
@@ -43,8 +28,11 @@ Acceptance accept_rejection(ProbsView draft_probs, ProbsView target_probs,
     check(draft_prob > 0, "a drafted token comes from the draft's distribution");
     if (!passes(draft_prob, target_probs.row(i)[drafted[i]],
                 rng.uniform(position, RandomStream::kAccept))) {
-      return {i, correction(draft_probs.row(i), target_probs.row(i),
-                            rng.uniform(position, RandomStream::kResidual))};
+      // From what the target has and the draft proposed too little. NOTE: nothing is left when the
+      // two are equal but for the rounding of their sums (the rejection was then an event of
+      // probability 1e-7), and the target itself is as good.
+      return {i, sample_excess(target_probs.row(i), draft_probs.row(i),
+                               rng.uniform(position, RandomStream::kResidual))};
     }
   }
   return {draft_len, sample(target_probs.row(draft_len),

@@ -65,6 +65,7 @@ Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOpt
       options_(std::move(options)),
       control_(make_control(options_)) {
   options_.sampling.validate();
+  reserve();
 }
 
 Sequence::Sequence(const Sequence& other, DecodingOptions options)
@@ -74,7 +75,11 @@ Sequence::Sequence(const Sequence& other, DecodingOptions options)
       options_(std::move(options)),
       control_(make_control(options_)) {
   options_.sampling.validate();
+  reserve();
 }
+
+// All tokens that the cache may hold and the pending one.
+void Sequence::reserve() { tokens_.reserve(static_cast<std::size_t>(cache_.capacity()) + 1); }
 
 Sequence Sequence::fork(DecodingOptions options) const {
   return Sequence(*this, std::move(options));
@@ -100,11 +105,14 @@ void Sequence::truncate(std::size_t count) {
   cache_.truncate(static_cast<int>(count) - 1);
 }
 
-Decoder::Decoder(const Model& model) : model_(model) {}
+Decoder::Decoder(const Model& model) : model_(model) {
+  const std::size_t vocab = model.config().vocab_size;
+  target_rows_.resize((DraftControl::kMaxDraftLen + 1) * vocab);
+  draft_rows_.resize(DraftControl::kMaxDraftLen * vocab);
+}
 
 std::span<float> Decoder::row(std::vector<float>& rows, int index) const {
   const std::size_t vocab = model_.config().vocab_size;
-  if (rows.size() < (index + 1) * vocab) rows.resize((index + 1) * vocab);
   return std::span(rows).subspan(index * vocab, vocab);
 }
 
@@ -129,10 +137,10 @@ TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
   return tokens.back();
 }
 
-TokenId Decoder::choose(const Sequence& sequence, std::span<float> logits) const {
+TokenId Decoder::choose(const Sequence& sequence, std::span<float> logits) {
   const DecodingOptions& options = sequence.options_;
   if (by_argmax(options)) return argmax(logits);
-  to_probabilities(options.sampling, sequence.tokens_, logits);
+  to_probabilities(options.sampling, sequence.tokens_, logits, scratch_);
   return accept(options.spec_sampling, {nullptr, 0, 0},
                 {logits.data(), 1, model_.config().vocab_size}, {},
                 CounterRng(options.sampling.seed),
@@ -192,7 +200,7 @@ void Decoder::draft(Sequence& sequence, DraftChoice choice) {
       sequence.tokens_.push_back(argmax(probs));
       continue;
     }
-    to_probabilities(options.sampling, sequence.tokens_, probs);
+    to_probabilities(options.sampling, sequence.tokens_, probs, scratch_);
     sequence.tokens_.push_back(
         draft_token(options.spec_sampling, probs, CounterRng(options.sampling.seed), position));
   }
@@ -205,19 +213,18 @@ Acceptance Decoder::verify(Sequence& sequence, int draft_len) {
   const std::span<const TokenId> tokens = sequence.tokens_;
   const std::size_t pending = tokens.size() - draft_len - 1;
   const auto drafted = tokens.subspan(pending + 1);
-  row(target_rows_, draft_len);
   const std::size_t vocab = model_.config().vocab_size;
   const auto rows = std::span(target_rows_).first((draft_len + 1) * vocab);
   const SequenceInput input{tokens.subspan(pending), &sequence.cache_};
   model_.forward({&input, 1}, sequence.target_, rows);
 
   if (by_argmax(options)) {
-    choices_.clear();
-    for (int i = 0; i <= draft_len; ++i) choices_.push_back(argmax(row(target_rows_, i)));
-    return accept_matching(drafted, choices_);
+    for (int i = 0; i <= draft_len; ++i) choices_[i] = argmax(row(target_rows_, i));
+    return accept_matching(drafted, std::span<const TokenId>(choices_).first(draft_len + 1));
   }
   for (int i = 0; i <= draft_len; ++i) {
-    to_probabilities(options.sampling, tokens.first(pending + 1 + i), row(target_rows_, i));
+    to_probabilities(options.sampling, tokens.first(pending + 1 + i), row(target_rows_, i),
+                     scratch_);
   }
   return accept(options.spec_sampling, view(draft_rows_, draft_len),
                 view(target_rows_, draft_len + 1), drafted, CounterRng(options.sampling.seed),

@@ -121,27 +121,23 @@ DraftChoice DraftControl::best(int cap, double optimism) const {
 
 // What could turn out to be better than the estimates say: drafting when it is off; else plain
 // decoding, and shorter and longer drafts.
-std::vector<DraftChoice> DraftControl::probes(DraftChoice best) const {
-  std::vector<DraftChoice> list;
-  if (fixed_len_) return list;
-  if (best.draft_len == 0) {
-    for (int plan = 0; plan < std::ssize(arms_); ++plan) {
-      list.push_back(best_of(plan, 2, max_len_));
-    }
-    return list;
-  }
-  for (int len : {0, best.draft_len * 2 / 3, best.draft_len * 3 / 2 + 1}) {
-    list.push_back({best.plan, std::min(len, max_len_)});
-  }
-  return list;
+std::size_t DraftControl::num_probes(DraftChoice best) const {
+  if (fixed_len_) return 0;
+  return best.draft_len == 0 ? arms_.size() : 3;
+}
+
+DraftChoice DraftControl::probe(DraftChoice best, std::size_t index) const {
+  if (best.draft_len == 0) return best_of(static_cast<int>(index), 2, max_len_);
+  const std::array lens = {0, best.draft_len * 2 / 3, best.draft_len * 3 / 2 + 1};
+  return {best.plan, std::min(lens[index], max_len_)};
 }
 
 // The probe whose turn it is, if it is time for one, it fits under the cap and can be afforded.
 std::optional<DraftChoice> DraftControl::due_probe(DraftChoice best, int cap) {
   if (!repeat_probe_ && round_ - last_probe_round_ < kProbeSpacing) return std::nullopt;
-  const auto list = probes(best);
-  for (std::size_t tried = 0; tried < list.size(); ++tried, ++next_probe_) {
-    const DraftChoice probe = list[next_probe_ % list.size()];
+  const std::size_t count = num_probes(best);
+  for (std::size_t tried = 0; tried < count; ++tried, ++next_probe_) {
+    const DraftChoice probe = this->probe(best, next_probe_ % count);
     const bool other_arm = probe.draft_len > 0 && probe.plan != best.plan;
     const auto& latest = other_arm || best.draft_len == 0 ? arms_[probe.plan].step
                                                           : verify_.measured(probe.draft_len + 1);

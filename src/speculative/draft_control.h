@@ -10,7 +10,8 @@
 // other lengths, and drafting when it is off, are probed again, rarely.
 //
 // One DraftControl serves one sequence; it is not thread-safe. It is deterministic given the
-// observations: it owns no clock and no randomness. Times are in seconds.
+// observations: it owns no clock and no randomness. It allocates when it is made and explained.
+// Times are in seconds.
 #pragma once
 
 #include <optional>
@@ -76,7 +77,8 @@ class DraftControl {
   DraftChoice explore(int cap) const;
   DraftChoice best(int cap, double optimism = 0) const;
   DraftChoice best_of(int plan, int min_len, int cap, double optimism = 0) const;
-  std::vector<DraftChoice> probes(DraftChoice best) const;
+  std::size_t num_probes(DraftChoice best) const;
+  DraftChoice probe(DraftChoice best, std::size_t index) const;
   std::optional<DraftChoice> due_probe(DraftChoice best, int cap);
 
   std::optional<int> fixed_len_;
@@ -87,7 +89,7 @@ class DraftControl {
 
   std::optional<DraftChoice> probe_;  // the choice given out last, if it was a probe
   bool repeat_probe_ = false;         // it was accepted in full: look again at once
-  std::size_t next_probe_ = 0;        // of probes(), in turn
+  std::size_t next_probe_ = 0;        // of num_probes(), in turn
   int last_probe_round_ = 0;
   double probe_seconds_ = 0;  // that may still be lost to probes
 };

@@ -9,6 +9,9 @@
 //
 // Greedy output, and output with coupled sampling, is bit-identical for every draft length; with
 // rejection sampling it has the target's distribution. Not thread-safe.
+//
+// What rounds need is there before the first: a round allocates only where the page pool takes
+// another slab, and where the backend's scratch grows with the context or with the longest round.
 #pragma once
 
 #include <array>
@@ -84,6 +87,7 @@ class Sequence {
  private:
   friend class Decoder;
   Sequence(const Sequence& other, DecodingOptions options);
+  void reserve();
   std::vector<TokenId> tokens_;
   KvCache cache_;
   Plan target_;
@@ -115,14 +119,15 @@ class Decoder {
  private:
   void draft(Sequence& sequence, DraftChoice choice);
   Acceptance verify(Sequence& sequence, int draft_len);
-  TokenId choose(const Sequence& sequence, std::span<float> logits) const;
+  TokenId choose(const Sequence& sequence, std::span<float> logits);
   std::span<float> row(std::vector<float>& rows, int index) const;
   ProbsView view(const std::vector<float>& rows, int count) const;
 
   const Model& model_;
-  std::vector<float> target_rows_;  // [draft_len + 1, vocab] logits, then probabilities
-  std::vector<float> draft_rows_;   // [draft_len, vocab]
-  std::vector<TokenId> choices_;
+  std::vector<float> target_rows_;  // [kMaxDraftLen + 1, vocab] logits, then probabilities
+  std::vector<float> draft_rows_;   // [kMaxDraftLen, vocab]
+  std::array<TokenId, DraftControl::kMaxDraftLen + 1> choices_;
+  SamplerScratch scratch_;
 };
 
 }  // namespace quantspec

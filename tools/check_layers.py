@@ -22,7 +22,7 @@ FLOORS = [
     {"speculative", "roofline", "prepare"},
     {"engine"},
     {"bench", "eval"},
-    {"apps/cli", "apps/server", "examples"},
+    {"apps/cli", "apps/server", "apps/bench", "examples"},
     {"tests"},
 ]
 FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
@@ -40,6 +40,7 @@ ROOM_SEES = {"backend", "quant", "base"}
 SEES_ONLY = {
     "examples": {"engine", "tokenizer", "base"},
     "apps/cli": {"engine", "tokenizer", "base", "datasets", "roofline", "prepare", "bench", "eval"},
+    "apps/bench": {"backend", "sampler", "base"},
 }
 NAMES_ROOMS = "src/backend/registry.cc"
 

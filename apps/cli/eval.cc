@@ -109,7 +109,7 @@ void add_fidelity(CLI::App& command, EvalArgs& args) {
            "whole numbers", args.contexts, 2, kNoLimit);
   add_tokens(command, args, 512, "true tokens read after each prompt");
   add_prompts(command, args, 2, "prompts of each length");
-  add_plans(command, args, "kv-only,quantspec+w8,quantspec+w4,streaming,snapkv");
+  add_plans(command, args, "kv-only,quantspec+w8,quantspec,streaming,snapkv");
   add_round(command, args);
   add_engine_options(command, args.engine);
   add_output(command, args,
@@ -122,8 +122,10 @@ void add_sensitivity(CLI::App& command, EvalArgs& args) {
   add_dataset(command, args);
   add_context(command, args, 4096, "tokens of the prompts");
   add_tokens(command, args, 128, "true tokens read after each prompt");
-  add_prompts(command, args, 2, "prompts to measure on; verified on others");
-  add_plans(command, args, "quantspec+w4");
+  add_prompts(command, args, 2,
+              "prompts to measure on; as many others verify, so that\n"
+              "the text must have twice as many");
+  add_plans(command, args, "quantspec");
   add_round(command, args);
   add_bytes(command, "--bytes",
             "bytes that a draft step of the chosen plan may read\n(default: as --plan does)",
@@ -146,7 +148,7 @@ void add_lossless(CLI::App& command, EvalArgs& args) {
   add_context(command, args, 2048, "tokens of the prompts");
   add_tokens(command, args, 256, "tokens to generate after each prompt");
   add_prompts(command, args, 2, "prompts");
-  add_plans(command, args, "quantspec+w4,auto");
+  add_plans(command, args, "quantspec,auto");
   args.draft_lens = {1, 4, 8, std::nullopt};
   add_draft_lens(command,
                  fmt::format("tokens to draft each round, 1 to {}, or auto\n(default: 1,4,8,auto)",

@@ -85,7 +85,22 @@ class Setup {
 
   ProgressCallback progress() { return progress_.callback(); }
 
-  // Ends it.
+  // Measures and prints. Where something ends it early, what was measured by then is printed,
+  // marked as incomplete. make_report() gives what there is.
+  template <typename Measure, typename MakeReport>
+  void run(std::string_view measurement, const Measure& measure, const MakeReport& make_report) {
+    try {
+      measure();
+    } catch (...) {
+      Report report = make_report();
+      report.complete = false;
+      if (interrupted() || !report.empty()) print(measurement, report);
+      throw;
+    }
+    print(measurement, make_report());
+  }
+
+ private:
   void print(std::string_view measurement, const Report& report) {
     progress_.clear();
     const std::filesystem::path model = std::filesystem::weakly_canonical(model_);
@@ -93,6 +108,7 @@ class Setup {
         {"measurement", std::string(measurement)},
         {"model", (model.has_filename() ? model : model.parent_path()).filename().string()},
         {"dataset", args_.dataset},
+        {"draft_store", args_.engine.draft_store.string()},
         {"context", fmt::format("{}", fmt::join(args_.contexts, ","))},
         {"prompts", std::int64_t{args_.prompts}},
         {"tokens", std::int64_t{args_.tokens}},
@@ -100,9 +116,11 @@ class Setup {
         {"backend", engine_->backend_description()},
         {"version", std::string(QUANTSPEC_VERSION)}};
     write_output(args_.json ? to_json(meta, report) : to_markdown(meta, report));
+    if (args_.json && !args_.quiet && !report.conclusion.empty()) {
+      fmt::print(stderr, "{}\n", report.conclusion);
+    }
   }
 
- private:
   const EvalArgs& args_;
   std::filesystem::path model_;
   Dataset dataset_;
@@ -125,9 +143,14 @@ int run_windows(const EvalArgs& args, std::string_view measurement,
   const auto texts = setup.prompts(context, args.prompts, (more + stride - 1) / stride * stride);
   setup.load(context);
   const PerplexityOptions options{context, stride, setup.bos()};
-  const auto rows = eval_perplexity(setup.model(), texts, options, variants(setup.engine().model()),
-                                    setup.progress());
-  setup.print(measurement, report(rows));
+  std::vector<PerplexityRow> rows;
+  setup.run(
+      measurement,
+      [&] {
+        eval_perplexity(setup.model(), texts, options, variants(setup.engine().model()),
+                        setup.progress(), rows);
+      },
+      [&] { return report(rows); });
   return 0;
 }
 
@@ -148,23 +171,17 @@ int run_axes(const EvalArgs& args) { return run_windows(args, "axes", axis_varia
 
 int run_fidelity(const EvalArgs& args) {
   Setup setup(args);
-  std::vector<std::vector<Prompt>> prompts;
+  std::vector<FidelityTask> tasks;
   for (const int context : args.contexts) {
     setup.require_plans(context);
-    prompts.push_back(setup.prompts(context, args.prompts, args.tokens + 1));
+    tasks.push_back({setup.prompts(context, args.prompts, args.tokens + 1), {}});
   }
   setup.load(*std::ranges::max_element(args.contexts) + args.tokens + 1);
-  std::vector<std::vector<Plan>> plans;
-  for (const int context : args.contexts) plans.push_back(setup.plans(context));
+  for (std::size_t i = 0; i < tasks.size(); ++i) tasks[i].plans = setup.plans(args.contexts[i]);
   std::vector<FidelityRow> rows;
-  const auto add = [&](std::vector<FidelityRow> more) {
-    rows.insert(rows.end(), std::move_iterator(more.begin()), std::move_iterator(more.end()));
-  };
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    add(eval_target_fidelity(setup.model(), prompts[i], setup.progress()));
-    add(eval_draft_fidelity(setup.model(), prompts[i], plans[i], args.round, setup.progress()));
-  }
-  setup.print("fidelity", report(rows));
+  setup.run(
+      "fidelity", [&] { eval_fidelity(setup.model(), tasks, args.round, setup.progress(), rows); },
+      [&] { return report(rows); });
   return 0;
 }
 
@@ -182,8 +199,10 @@ int run_lossless(const EvalArgs& args) {
   for (const std::string& spec : args.plans) {
     options.drafters.push_back({spec, setup.engine().plans(spec, context, args.budget)});
   }
-  const auto rows = eval_lossless(setup.model(), prompts, options, setup.progress());
-  setup.print("lossless", report(rows));
+  std::vector<LosslessRow> rows;
+  setup.run(
+      "lossless", [&] { eval_lossless(setup.model(), prompts, options, setup.progress(), rows); },
+      [&] { return report(rows); });
   return std::ranges::any_of(
       rows, [](const LosslessRow& row) { return row.first_difference.has_value(); });
 }
@@ -204,12 +223,20 @@ int run_sensitivity(const EvalArgs& args) {
   options.draft_bytes = args.draft_bytes;
   options.target_bytes = args.target_bytes;
   options.round = args.round;
-  SensitivityResult result =
-      eval_sensitivity(setup.model(), std::span(prompts).first(args.prompts),
-                       std::span(prompts).last(args.prompts), options, setup.progress());
-  result.chosen.name = args.plan_file.stem().string();
-  write_plan_file(result.chosen, args.plan_file);
-  setup.print("sensitivity", report(result));
+  SensitivityResult result;
+  setup.run(
+      "sensitivity",
+      [&] {
+        eval_sensitivity(setup.model(), std::span(prompts).first(args.prompts),
+                         std::span(prompts).last(args.prompts), options, setup.progress(), result);
+      },
+      [&] {
+        if (result.chosen) {
+          result.chosen->name = args.plan_file.stem().string();
+          write_plan_file(*result.chosen, args.plan_file);
+        }
+        return report(result);
+      });
   return 0;
 }
 

@@ -53,10 +53,13 @@ void add_method(CLI::App& app, PrepareOptions& options) {
                           options.method);
   add_value(app, "--calibration", "KIND:PATH",
             "text that gptq looks at, as text:FOLDER; the kinds are\n"
-            "those of bench --dataset",
+            "those of bench --dataset. rtn needs none: it measures\n"
+            "its error on it",
             [&options](const std::string& text) { options.calibration = text; });
-  add_int(app, "--tokens", "N", "how much of it (default: 16384)", options.calibration_tokens,
-          kLeastCalibrationTokens);
+  add_int(app, "--tokens", "N",
+          "how much of it, in sequences of up to 2048; the text\n"
+          "must have as many (default: 16384)",
+          options.calibration_tokens, kLeastCalibrationTokens);
   add_choice<int>(app, "--group", "N", "weights that share a scale: 64 or 128 (default: 128)",
                   {{"64", 64}, {"128", 128}}, options.group);
   add_choice<int>(app, "--head-bits", "N",

@@ -7,6 +7,7 @@
 
 #include "apps/cli/options.h"
 #include "base/mapped_file.h"
+#include "tokenizer/tokenizer.h"
 
 namespace quantspec::cli {
 
@@ -27,6 +28,7 @@ std::string read_prompt(const PromptArgs& args) {
     prompt = *args.text;
   } else {
     prompt = args.file ? read_file(*args.file) : read_standard_input();
+    require_text(prompt, args.file ? args.file->string() : "standard input");
     if (prompt.ends_with('\n')) prompt.pop_back();
   }
   if (prompt.empty()) throw UsageError("the prompt is empty; give some text to continue");

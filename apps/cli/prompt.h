@@ -13,7 +13,8 @@ struct PromptArgs {
 };
 
 // The prompt. One newline at the end of a file or of standard input is dropped: it ends the line,
-// not the text. Throws UsageError when there is no prompt, or an empty one.
+// not the text. Throws UsageError when there is no prompt, or an empty one, and Error where
+// a file or standard input is no text.
 std::string read_prompt(const PromptArgs& args);
 
 }  // namespace quantspec::cli

@@ -52,6 +52,7 @@ struct PromptOptions {
   int count = 1;            // prompts: one from each document in turn, then further on in them
   int continuation = 0;     // true tokens wanted after each prompt
   int recall_distance = 0;  // recall: tokens from the passage to its repetition; 0: half of length
+  bool fewer_will_do = false;  // where there are not as many, those that there are: one or more
 };
 
 class Dataset {
@@ -64,7 +65,8 @@ class Dataset {
   const std::vector<Document>& documents() const { return documents_; }
 
   // Deterministic. Throws kInvalidRequest, naming the longest document and its tokens, when none is
-  // long enough, and saying how many prompts there are when they are fewer than wanted.
+  // long enough, and saying how many prompts there are when they are fewer than wanted and fewer
+  // will not do.
   std::vector<Prompt> prompts(const Tokenizer& tokenizer, const PromptOptions& options) const;
 
  private:

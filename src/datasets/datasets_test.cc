@@ -6,9 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
-#include "base/error.h"
+#include "base/expect_error.h"
 #include "base/mapped_file.h"
 #include "datasets/documents.h"
 #include "datasets/partial_encoding.h"
@@ -51,19 +50,6 @@ std::string gzipped(const std::string& text) {
   gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
   gzclose(file);
   return read_file(path);
-}
-
-void expect_error(ErrorKind kind, const std::vector<std::string>& mentions,
-                  const std::function<void()>& f) {
-  try {
-    f();
-    ADD_FAILURE() << "no error; expected one that mentions " << mentions.front();
-  } catch (const Error& error) {
-    const std::string what = error.what();
-    EXPECT_EQ(error.kind(), kind) << what;
-    EXPECT_EQ(what.find('\n'), std::string::npos) << what;
-    for (const auto& mention : mentions) EXPECT_NE(what.find(mention), std::string::npos) << what;
-  }
 }
 
 void expect_corrupt(const std::string& spec, const std::vector<std::string>& mentions) {
@@ -264,11 +250,22 @@ TEST(Datasets, TextWithoutTextNamesTheFile) {
   expect_corrupt("text:" + folder.path(), {path, "no text"});
 }
 
-TEST(Datasets, InvalidUtf8IsTheTokenizersMatter) {
+TEST(Datasets, BinaryFilesAreRefusedNamingFileAndByte) {
   const Folder folder;
-  const std::string bad = "Some words\xFF\xC3 and more words to be cut from this file.";
-  const std::string path = folder.write("a.txt", bad);
-  EXPECT_EQ(body(cut("text:" + path, {.length = 12}).front()), slice(encoded(bad), 0, 11));
+  const std::string words = "Some words of \xC3\xA9t\xC3\xA9";  // 19 bytes
+  for (const auto& [bytes, byte] : std::vector<std::pair<std::string, std::string>>{
+           {std::string(1, '\0') + " and more", "byte 19 is 0x00"},
+           {"\xFF and more", "byte 19 is 0xff"},
+           {" and\xC3(more", "byte 23 is 0xc3"},
+           {" cut short\xE2\x82", "byte 29 is 0xe2"}}) {
+    const std::string path = folder.write("a.txt", words + bytes);
+    for (const char* kind : {"text", "pg19", "wikitext", "recall"}) {
+      expect_corrupt(std::string(kind) + ":" + path, {path + ": no text: " + byte});
+    }
+    const std::string zipped = folder.write("a.txt.gz", gzipped(words + bytes));
+    expect_corrupt("text:" + zipped, {zipped + ": no text: " + byte});
+  }
+  EXPECT_EQ(Dataset::load("text:" + folder.write("a.txt", words)).documents()[0].text, words);
 }
 
 TEST(Prompts, ChunksAreConsecutiveAndExact) {
@@ -288,6 +285,18 @@ TEST(Prompts, ChunksAreConsecutiveAndExact) {
     EXPECT_EQ(prompts[i].continuation, slice(tokens, start + 89, 40)) << i;
     EXPECT_EQ(prompts[i].name, fmt::format("{}, token {}", document.name, start));
   }
+}
+
+TEST(Prompts, FewerWillDoWhereTheCallerSaysSo) {
+  const std::string spec = "text:" + kData + "/books";
+  const PromptOptions options{.length = 150, .count = 100, .fewer_will_do = true};
+  const std::vector<Prompt> prompts = cut(spec, options);
+  ASSERT_GT(prompts.size(), 1u);
+  ASSERT_LT(prompts.size(), 100u);
+  const int all = static_cast<int>(prompts.size());
+  EXPECT_EQ(cut(spec, {.length = 150, .count = all}).back().tokens, prompts.back().tokens);
+  expect_error(ErrorKind::kInvalidRequest, {"no document holds"},
+               [&] { cut(spec, {.length = 100000, .fewer_will_do = true}); });
 }
 
 TEST(Prompts, TheSameEveryTime) {

@@ -125,7 +125,9 @@ std::string RecordReader::field_text(const Json& record, std::string_view where)
 }
 
 Document read_text_document(const fs::path& path) {
-  Document document{path.filename().string(), book_text(read_text(path))};
+  const std::string file = read_text(path);
+  require_text(file, path.string());
+  Document document{path.filename().string(), book_text(file)};
   if (is_blank(document.text)) {
     fail(ErrorKind::kCorruptFile, "{}: no text in this file", path.string());
   }

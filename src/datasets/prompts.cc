@@ -81,7 +81,8 @@ std::vector<Prompt> PromptCutter::cut() {
       cut_chunks(documents_);
       break;
   }
-  if (!is_done()) fail_too_few();
+  const bool enough = is_done() || (options_.fewer_will_do && !prompts_.empty());
+  if (!enough) fail_too_few();
   return std::move(prompts_);
 }
 

@@ -18,7 +18,7 @@ class PromptCutter {
                const std::vector<Document>& documents, const Tokenizer& tokenizer,
                const PromptOptions& options);
 
-  // Throws kInvalidRequest when there are not as many as the options ask for.
+  // Throws kInvalidRequest when there are not as many as the options ask for, or none.
   std::vector<Prompt> cut();
 
  private:

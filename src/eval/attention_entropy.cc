@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "eval/forced_pass.h"
+#include "eval/partial.h"
 
 namespace quantspec {
 
@@ -14,23 +15,26 @@ class EntropyMeter {
   explicit EntropyMeter(const EvalModel& model)
       : model_(model.model), pool_(model.pool), sums_(model.model.config().num_layers) {}
 
-  void read(const Prompt& prompt) {
+  void read(const Prompt& prompt, const Model::Progress& progress) {
     const std::vector<TokenId> tokens = whole_text(prompt);
     KvOptions options;  // a cache records masses when someone would choose by them
     options.accesses = {{KvRead::kUpper, KvTokens::kByMass, pool_.shape().page_size}};
     KvCache cache(model_.backend(), pool_, static_cast<int>(tokens.size()), options);
     std::vector<float> logits(model_.config().vocab_size);
-    model_.prefill(prompt.tokens, cache, logits);
+    model_.prefill(prompt.tokens, cache, logits, [&](double) { progress(0); });
     const int num_layers = model_.config().num_layers;
     const Plan target = Plan::target(num_layers);
+    std::vector<Sum> sums = sums_;
     for (std::size_t i = prompt.tokens.size(); i + 1 < tokens.size(); ++i) {
+      progress(static_cast<double>(i - prompt.tokens.size()) / prompt.continuation.size());
       cache.commit();
       const SequenceInput input{{&tokens[i], 1}, &cache};
       model_.forward({&input, 1}, target, logits);
       for (int layer = 0; layer < num_layers; ++layer) {
-        add(sums_[layer], cache.view(layer, KvAccess::target()));
+        add(sums[layer], cache.view(layer, KvAccess::target()));
       }
     }
+    sums_ = std::move(sums);
   }
 
   std::vector<LayerEntropy> means() const {
@@ -71,20 +75,25 @@ class EntropyMeter {
 
   const Model& model_;
   PagePool& pool_;
-  std::vector<Sum> sums_;  // [num_layers]
+  std::vector<Sum> sums_;  // [num_layers], over the prompts read
 };
 
 }  // namespace
 
-std::vector<LayerEntropy> attention_entropies(const EvalModel& model,
-                                              std::span<const Prompt> prompts,
-                                              const Model::Progress& progress) {
+void attention_entropies(const EvalModel& model, std::span<const Prompt> prompts,
+                         const Model::Progress& progress, std::vector<LayerEntropy>& entropies) {
   EntropyMeter meter(model);
-  for (std::size_t p = 0; p < prompts.size(); ++p) {
-    if (progress) progress(static_cast<double>(p) / prompts.size());
-    meter.read(prompts[p]);
-  }
-  return meter.means();
+  std::size_t read = 0;
+  const auto measure = [&] {
+    for (; read < prompts.size(); ++read) {
+      meter.read(prompts[read], [&](double done) {
+        if (progress) progress((static_cast<double>(read) + done) / prompts.size());
+      });
+    }
+  };
+  measure_and_conclude(measure, [&] {
+    if (read > 0) entropies = meter.means();
+  });
 }
 
 }  // namespace quantspec

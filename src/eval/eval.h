@@ -3,9 +3,11 @@
 // speculation changes nothing. docs/eval.md defines every number.
 //
 // Everything is deterministic but for the time it takes. Not thread-safe: one measurement at a time
-// on a model. Errors: kInvalidRequest, its message naming the flag of `quantspec eval`, before any
-// pass where possible. `progress` may throw to cancel. REQUIRES throughout: the model has the
-// weights that plans read (Model::reads).
+// on a model. Results are added to what the caller holds; where something is thrown on the way, by
+// `progress` to cancel above all, those of what was measured whole before (windows, prompts,
+// generations) are there. Errors: kInvalidRequest, its message naming the flag of `quantspec eval`,
+// and kOutOfMemory where the caches that are compared do not fit, both before any pass. REQUIRES
+// throughout: the model has the weights that plans read (Model::reads).
 #pragma once
 
 #include <cstddef>
@@ -74,10 +76,9 @@ struct PerplexityRow {
 // Strided perplexity, as in Hugging Face's recipe: windows of `context` tokens, each `stride`
 // tokens further on in its text and read from an empty cache. In the first window of a text all
 // tokens but BOS are scored, in the others the last `stride`.
-std::vector<PerplexityRow> eval_perplexity(const EvalModel& model, std::span<const Prompt> texts,
-                                           const PerplexityOptions& options,
-                                           const std::vector<Variant>& variants,
-                                           const ProgressCallback& progress = {});
+void eval_perplexity(const EvalModel& model, std::span<const Prompt> texts,
+                     const PerplexityOptions& options, const std::vector<Variant>& variants,
+                     const ProgressCallback& progress, std::vector<PerplexityRow>& rows);
 
 // --- fidelity ------------------------------------------------------------------------------------
 
@@ -90,18 +91,19 @@ struct FidelityRow {
   std::vector<Bucket> by_position;  // tokens after the prompt
 };
 
-// Target passes with 8-bit KV, ours and the paper's, against fp16 KV.
+// Prompts of one length, and the plans that draft after them.
 // REQUIRES, here and below: prompts have a continuation of two tokens or more; all but its last are
 // read, and each is followed by the next.
-std::vector<FidelityRow> eval_target_fidelity(const EvalModel& model,
-                                              std::span<const Prompt> prompts,
-                                              const ProgressCallback& progress = {});
-// The first draft step of each plan against its target, at temperature 1. round: tokens of the
-// target passes by whose attention sparse plans choose their pages (draft length + 1).
-std::vector<FidelityRow> eval_draft_fidelity(const EvalModel& model,
-                                             std::span<const Prompt> prompts,
-                                             const std::vector<Plan>& plans, int round,
-                                             const ProgressCallback& progress = {});
+struct FidelityTask {
+  std::vector<Prompt> prompts;
+  std::vector<Plan> plans;
+};
+
+// Of every task: target passes with 8-bit KV, ours and the paper's, against fp16 KV; then the first
+// draft step of each plan against its target, at temperature 1. round: tokens of the target passes
+// by whose attention sparse plans choose their pages (draft length + 1).
+void eval_fidelity(const EvalModel& model, std::span<const FidelityTask> tasks, int round,
+                   const ProgressCallback& progress, std::vector<FidelityRow>& rows);
 
 // --- sensitivity ---------------------------------------------------------------------------------
 
@@ -109,7 +111,7 @@ struct SensitivityOptions {
   Plan base;                               // the uniform plan to be beaten
   std::optional<std::size_t> draft_bytes;  // that a draft step may read; nullopt: as base does
   std::size_t target_bytes = 0;            // that copies in full precision may take, for the target
-  int round = 5;                           // as eval_draft_fidelity's
+  int round = 5;                           // as eval_fidelity's
 };
 
 // One layer's setting changed. `kl` and `acceptance` are those of the whole pass.
@@ -137,28 +139,25 @@ struct PlanOutcome {
   std::size_t draft_bytes = 0;
   double predicted_kl = 0;
   double predicted_acceptance = 0;
-  ScoreSummary measured;
-  ScoreSummary target;  // its target against fp16 KV
+  ScoreSummary measured;  // of no tokens: not measured
+  ScoreSummary target;    // its target against fp16 KV
 };
 
 struct SensitivityResult {
   std::vector<LayerEntropy> entropies;
   std::vector<SensitivityRow> rows;
-  Plan chosen;
+  int prompts = 0;  // that layers were measured on; as many others verify
+  Plan base;
+  std::optional<Plan> chosen;  // nullopt: not yet
   PlanOutcome base_outcome;
   PlanOutcome chosen_outcome;
 };
 
 // Measures layer by layer on `prompts`, chooses a plan under the byte budgets, and compares it with
-// the base on `held_out`. REQUIRES: as eval_draft_fidelity, and all prompts of one length.
-SensitivityResult eval_sensitivity(const EvalModel& model, std::span<const Prompt> prompts,
-                                   std::span<const Prompt> held_out,
-                                   const SensitivityOptions& options,
-                                   const ProgressCallback& progress = {});
-
-// Bytes that one draft step reads after so many tokens: weights, and K and V with their scales.
-std::size_t draft_step_bytes(const Model& model, const KvShape& shape, const Plan& plan,
-                             int context);
+// the base on `held_out`. REQUIRES: as FidelityTask, and all prompts of one length.
+void eval_sensitivity(const EvalModel& model, std::span<const Prompt> prompts,
+                      std::span<const Prompt> held_out, const SensitivityOptions& options,
+                      const ProgressCallback& progress, SensitivityResult& result);
 
 // --- lossless ------------------------------------------------------------------------------------
 
@@ -188,9 +187,9 @@ struct LosslessRow {
 };
 
 // Generates with and without speculation. Generation does not stop at EOS.
-std::vector<LosslessRow> eval_lossless(const EvalModel& model, std::span<const Prompt> prompts,
-                                       const LosslessOptions& options,
-                                       const ProgressCallback& progress = {});
+void eval_lossless(const EvalModel& model, std::span<const Prompt> prompts,
+                   const LosslessOptions& options, const ProgressCallback& progress,
+                   std::vector<LosslessRow>& rows);
 
 // The first index at which they differ, a missing token being a difference; nullopt: equal.
 std::optional<int> first_difference(std::span<const TokenId> one, std::span<const TokenId> other);

@@ -8,8 +8,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
+#include "base/expect_error.h"
 #include "eval/forced_pass.h"
+#include "eval/memory.h"
 #include "tests/model_support.h"
 
 namespace quantspec {
@@ -47,12 +48,38 @@ Variant simulated(int layers, KvRead read) {
           KvStore::kFull, KvCodec{KvCodec::Quantizer::kOurs, read}};
 }
 
+std::vector<PerplexityRow> perplexity(LoadedModel& loaded, std::span<const Prompt> texts,
+                                      const PerplexityOptions& options,
+                                      const std::vector<Variant>& variants) {
+  std::vector<PerplexityRow> rows;
+  eval_perplexity(eval_model(loaded), texts, options, variants, {}, rows);
+  return rows;
+}
+
+std::vector<FidelityRow> fidelity(LoadedModel& loaded, const std::vector<Prompt>& texts,
+                                  const std::vector<Plan>& plans) {
+  std::vector<FidelityRow> rows;
+  const FidelityTask task{texts, plans};
+  eval_fidelity(eval_model(loaded), {&task, 1}, 5, {}, rows);
+  return rows;
+}
+
+// Measured on the first of two prompts, verified on the second.
+SensitivityResult sensitivity(LoadedModel& loaded, const std::vector<Prompt>& texts,
+                              const SensitivityOptions& options,
+                              const ProgressCallback& progress = {}) {
+  SensitivityResult result;
+  eval_sensitivity(eval_model(loaded), std::span(texts).first(1), std::span(texts).last(1), options,
+                   progress, result);
+  return result;
+}
+
 TEST(Perplexity, OfFp16KvIsThatOfOneTokenAfterTheOther) {
   LoadedModel loaded = tiny("reference");
   const auto texts = prompts(loaded, 1, 90, 0);
   auto variants = kv_variants(loaded.model);
   variants.resize(1);
-  const auto rows = eval_perplexity(eval_model(loaded), texts, {90, 45, {}}, variants);
+  const auto rows = perplexity(loaded, texts, {90, 45, {}}, variants);
   double nll = 0;
   const std::span<const TokenId> tokens = texts[0].tokens;
   for (std::size_t i = 1; i < tokens.size(); ++i) {
@@ -73,7 +100,7 @@ TEST(Perplexity, WindowsScoreEveryTokenOnce) {
   std::vector<Prompt> texts = prompts(loaded, 2, 80, 60);
   texts[0].tokens[0] = texts[1].tokens[0] = 1;
   auto variants = kv_variants(loaded.model);
-  const auto rows = eval_perplexity(eval_model(loaded), texts, {80, 30, 1}, variants);
+  const auto rows = perplexity(loaded, texts, {80, 30, 1}, variants);
   ASSERT_EQ(rows.size(), variants.size());
   for (const PerplexityRow& row : rows) {
     EXPECT_EQ(row.windows, 6);
@@ -87,8 +114,7 @@ TEST(Perplexity, WindowsScoreEveryTokenOnce) {
 TEST(Perplexity, RefusesAStrideThatIsNoStride) {
   LoadedModel loaded = tiny("reference");
   const auto texts = prompts(loaded, 1, 40, 0);
-  EXPECT_THROW(eval_perplexity(eval_model(loaded), texts, {40, 40, {}}, kv_variants(loaded.model)),
-               Error);
+  EXPECT_THROW(perplexity(loaded, texts, {40, 40, {}}, kv_variants(loaded.model)), Error);
 }
 
 // What stands in for quantizers that the cache does not have is right for the one that it has.
@@ -163,11 +189,9 @@ TEST(Fidelity, OfTheFastBackendIsThatOfTheReference) {
     LoadedModel loaded = tiny(backend);
     const int layers = loaded.model.config().num_layers;
     const auto texts = prompts(loaded, 2, 100, 41);
-    rows.push_back(eval_target_fidelity(eval_model(loaded), texts));
-    const auto drafts = eval_draft_fidelity(
-        eval_model(loaded), texts,
-        {Plan::draft(layers, WeightRead::kFull), Plan::draft(layers, WeightRead::kUpper)}, 5);
-    rows.back().insert(rows.back().end(), drafts.begin(), drafts.end());
+    rows.push_back(fidelity(
+        loaded, texts,
+        {Plan::draft(layers, WeightRead::kFull), Plan::draft(layers, WeightRead::kUpper)}));
   }
   ASSERT_EQ(rows[0].size(), 4u);
   for (std::size_t i = 0; i < rows[0].size(); ++i) {
@@ -192,10 +216,9 @@ TEST(Fidelity, PlansOfOtherTargetsAreMeasuredApart) {
   Plan other = Plan::draft(layers, WeightRead::kBoth);
   other.target_full_layers = {0};
   other.layers[0].kv = {KvRead::kFull};
-  const auto rows = eval_draft_fidelity(eval_model(loaded), texts,
-                                        {Plan::draft(layers, WeightRead::kBoth), other}, 5);
-  ASSERT_EQ(rows.size(), 2u);
-  EXPECT_NE(rows[0].scores.kl.value, rows[1].scores.kl.value);
+  const auto rows = fidelity(loaded, texts, {Plan::draft(layers, WeightRead::kBoth), other});
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_NE(rows[2].scores.kl.value, rows[3].scores.kl.value);
 }
 
 TEST(Lossless, FindsTheFirstDifference) {
@@ -217,7 +240,8 @@ TEST(Lossless, SpeculationChangesNothing) {
                        {Plan::uniform("sparse", layers, WeightRead::kBoth,
                                       {KvRead::kUpper, KvTokens::kByMass, 32})}}};
   options.draft_lens = {2, std::nullopt};
-  const auto rows = eval_lossless(eval_model(loaded), texts, options);
+  std::vector<LosslessRow> rows;
+  eval_lossless(eval_model(loaded), texts, options, {}, rows);
   ASSERT_EQ(rows.size(), 2u * 2 * 2 * 2);
   for (const LosslessRow& row : rows) {
     EXPECT_EQ(row.first_difference, std::nullopt) << row.sampling << " " << row.drafter;
@@ -234,8 +258,7 @@ TEST(Sensitivity, WritesAPlanThatFitsTheBytesOfTheUniformOne) {
   options.base = Plan::draft(config.num_layers, WeightRead::kUpper);
   const std::size_t layer_bytes = loaded.pool.shape().fp16_token_bytes() / config.num_layers * 160;
   options.target_bytes = layer_bytes;
-  const SensitivityResult result = eval_sensitivity(eval_model(loaded), std::span(texts).first(1),
-                                                    std::span(texts).last(1), options);
+  const SensitivityResult result = sensitivity(loaded, texts, options);
   EXPECT_EQ(std::ssize(result.entropies), config.num_layers);
   for (const LayerEntropy& layer : result.entropies) {
     EXPECT_GT(layer.nats, 0);
@@ -243,13 +266,15 @@ TEST(Sensitivity, WritesAPlanThatFitsTheBytesOfTheUniformOne) {
   }
   EXPECT_LE(result.chosen_outcome.draft_bytes, result.base_outcome.draft_bytes);
   EXPECT_LE(result.chosen_outcome.predicted_kl, result.base_outcome.predicted_kl);
-  EXPECT_EQ(result.chosen.target_full_layers.size(), 1u);
+  EXPECT_EQ(result.chosen->target_full_layers.size(), 1u);
   EXPECT_LT(result.chosen_outcome.target.kl.value, result.base_outcome.target.kl.value);
 
   const std::filesystem::path file = ::testing::TempDir() + "/eval_test_plan.json";
-  write_plan_file(result.chosen, file);
+  write_plan_file(*result.chosen, file);
   const Plan read = read_plan_file(file, {config.num_layers, kPageSize, 160, 0});
-  EXPECT_EQ(read, result.chosen);
+  EXPECT_EQ(read.layers, result.chosen->layers);
+  EXPECT_EQ(read.head, result.chosen->head);
+  EXPECT_EQ(read.target_full_layers, result.chosen->target_full_layers);
   std::filesystem::remove(file);
 }
 
@@ -263,9 +288,8 @@ TEST(Sensitivity, TriesOnlyWeightsThatAreThere) {
   const auto texts = prompts(loaded, 2, 100, 5);
   SensitivityOptions options;
   options.base = Plan::draft(loaded.model.config().num_layers, WeightRead::kUpper);
-  const SensitivityResult result = eval_sensitivity(eval_model(loaded), std::span(texts).first(1),
-                                                    std::span(texts).last(1), options);
-  EXPECT_TRUE(loaded.model.reads(result.chosen));
+  const SensitivityResult result = sensitivity(loaded, texts, options);
+  EXPECT_TRUE(loaded.model.reads(*result.chosen));
 }
 
 TEST(Sensitivity, RefusesBudgetsThatNothingFits) {
@@ -273,10 +297,7 @@ TEST(Sensitivity, RefusesBudgetsThatNothingFits) {
   const auto texts = prompts(loaded, 2, 100, 5);
   SensitivityOptions options;
   options.base = Plan::draft(loaded.model.config().num_layers, WeightRead::kUpper);
-  const auto run = [&] {
-    eval_sensitivity(eval_model(loaded), std::span(texts).first(1), std::span(texts).last(1),
-                     options);
-  };
+  const auto run = [&] { sensitivity(loaded, texts, options); };
   options.draft_bytes = 1000;
   EXPECT_THROW(run(), Error);
   options.draft_bytes.reset();
@@ -284,41 +305,119 @@ TEST(Sensitivity, RefusesBudgetsThatNothingFits) {
   EXPECT_THROW(run(), Error);
 }
 
-TEST(PlanBytes, CountWhatEachSettingReads) {
-  LoadedModel loaded = tiny("reference");
-  const KvShape& shape = loaded.pool.shape();
-  const int layers = loaded.model.config().num_layers;
-  const auto bytes = [&](const KvAccess& kv) {
-    return draft_step_bytes(loaded.model, shape, Plan::uniform("", layers, WeightRead::kFull, kv),
-                            160);
+// --- measurements that are ended early -----------------------------------------------------------
+
+struct Ended {};
+
+// Throws when `stage` has come to `share`.
+ProgressCallback ends_at(std::string_view stage, double share) {
+  return [=](std::string_view at, double done) {
+    if (at == stage && done >= share) throw Ended();
   };
-  // 160 tokens: B = 128, four pages and 32 tokens in the ring.
-  const std::size_t ring_only = bytes({KvRead::kUpper, KvTokens::kNone});
-  EXPECT_EQ(bytes({KvRead::kUpper}) - ring_only, 4 * shape.units() * shape.upper_unit_bytes());
-  EXPECT_EQ(bytes({KvRead::kBoth}) - bytes({KvRead::kUpper}),
-            4 * shape.units() * shape.lower_unit_bytes());
-  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByMass, 64}) - ring_only,
-            2 * shape.units() * shape.upper_unit_bytes());
-  EXPECT_EQ(bytes({KvRead::kFull}) - ring_only, 128 * shape.fp16_token_bytes());
-  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kStreaming, 100}) - ring_only,
-            (100 - 32) * shape.fp16_token_bytes());
 }
 
-TEST(Reports, AreMarkdownAndJsonOfTheSameRows) {
-  LosslessRow row{"text | 1", "greedy", "w4", "auto", 80, std::nullopt, 0.5, 2.5};
-  LosslessRow other = row;
-  other.first_difference = 7;
-  const std::vector<LosslessRow> rows = {row, other};
-  const ReportRow meta = {{"measurement", std::string("lossless")}, {"tokens", std::int64_t{80}}};
-  const auto json = nlohmann::json::parse(to_json(meta, report(rows)));
-  EXPECT_EQ(json["meta"]["tokens"], 80);
-  ASSERT_EQ(json["rows"].size(), 2u);
-  EXPECT_EQ(json["rows"][0]["kind"], "lossless");
-  EXPECT_TRUE(json["rows"][0]["first_difference"].is_null());
-  EXPECT_EQ(json["rows"][1]["first_difference"], 7);
-  const std::string markdown = to_markdown(meta, report(rows));
-  EXPECT_NE(markdown.find("| first_difference |"), std::string::npos) << markdown;
-  EXPECT_NE(markdown.find("text \\| 1"), std::string::npos) << markdown;
+TEST(Ended, PerplexityIsThatOfTheWindowsThatWereRead) {
+  LoadedModel loaded = tiny("cpu");
+  const auto texts = prompts(loaded, 2, 80, 0);
+  const auto variants = kv_variants(loaded.model);
+  std::vector<PerplexityRow> rows;
+  EXPECT_THROW(eval_perplexity(eval_model(loaded), texts, {80, 30, {}}, variants,
+                               ends_at("windows", 0.7), rows),
+               Ended);
+  const auto whole = perplexity(loaded, std::span(texts).first(1), {80, 30, {}}, variants);
+  ASSERT_EQ(rows.size(), whole.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].windows, 1);
+    EXPECT_EQ(rows[i].scores.nll.value, whole[i].scores.nll.value);
+  }
+  rows.clear();
+  EXPECT_THROW(eval_perplexity(eval_model(loaded), texts, {80, 30, {}}, variants,
+                               ends_at("windows", 0), rows),
+               Ended);
+  EXPECT_TRUE(rows.empty());
+}
+
+TEST(Ended, FidelityKeepsWholePromptsAndEarlierStages) {
+  LoadedModel loaded = tiny("cpu");
+  const int layers = loaded.model.config().num_layers;
+  const FidelityTask task{prompts(loaded, 2, 100, 11), {Plan::draft(layers, WeightRead::kUpper)}};
+  std::vector<FidelityRow> rows;
+  EXPECT_THROW(eval_fidelity(eval_model(loaded), {&task, 1}, 5, ends_at("drafts", 0.6), rows),
+               Ended);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].prompts, 2);
+  EXPECT_EQ(rows[2].prompts, 1);
+  EXPECT_EQ(rows[2].scores.tokens, 10);
+}
+
+TEST(Ended, LosslessKeepsWhatWasCompared) {
+  LoadedModel loaded = tiny("cpu");
+  LosslessOptions options;
+  options.predict = 20;
+  options.drafters = {{"w4", {Plan::draft(loaded.model.config().num_layers, WeightRead::kUpper)}}};
+  options.draft_lens = {1, 2};
+  std::vector<LosslessRow> rows;
+  EXPECT_THROW(eval_lossless(eval_model(loaded), prompts(loaded, 1, 70, 0), options,
+                             ends_at("generating", 0.8), rows),
+               Ended);
+  EXPECT_EQ(rows.size(), 3u);
+}
+
+TEST(Ended, SensitivityKeepsItsStages) {
+  LoadedModel loaded = tiny("cpu");
+  const auto texts = prompts(loaded, 2, 100, 5);
+  SensitivityOptions options;
+  options.base = Plan::draft(loaded.model.config().num_layers, WeightRead::kUpper);
+  const auto ended_at = [&](std::string_view stage) {
+    SensitivityResult result;
+    EXPECT_THROW(eval_sensitivity(eval_model(loaded), std::span(texts).first(1),
+                                  std::span(texts).last(1), options, ends_at(stage, 0), result),
+                 Ended);
+    const Report shown = report(result);  // can be shown whatever is missing
+    EXPECT_FALSE(to_markdown({}, shown).empty());
+    EXPECT_FALSE(to_json({}, shown).empty());
+    return result;
+  };
+  EXPECT_TRUE(ended_at("entropy").entropies.empty());
+  EXPECT_FALSE(ended_at("drafts").entropies.empty());
+  EXPECT_TRUE(ended_at("drafts").rows.empty());
+  const SensitivityResult no_targets = ended_at("targets");
+  EXPECT_FALSE(no_targets.rows.empty());
+  EXPECT_FALSE(no_targets.chosen.has_value());
+  const SensitivityResult not_verified = ended_at("verify");
+  ASSERT_TRUE(not_verified.chosen.has_value());
+  EXPECT_EQ(not_verified.chosen_outcome.measured.tokens, 0);
+  const auto json = nlohmann::json::parse(to_json({}, report(not_verified)));
+  for (const auto& row : json["rows"]) {
+    if (row["kind"] == "plan") {
+      EXPECT_TRUE(row["acceptance"].is_null());
+    }
+  }
+}
+
+// --- memory --------------------------------------------------------------------------------------
+
+TEST(Memory, CountsTheCachesThatAreOpened) {
+  LoadedModel loaded = tiny("cpu");
+  const EvalModel model = eval_model(loaded);
+  const auto tokens = some_tokens(200, loaded.model.config().vocab_size);
+  std::vector<float> logits(loaded.model.config().vocab_size);
+  for (const Variant& variant : kv_variants(loaded.model)) {
+    KvCache cache(*loaded.backend, loaded.pool, 200, kv_options(variant));
+    loaded.model.prefill(tokens, cache, logits);
+    const std::size_t taken = cache.page_bytes() + cache.ring_bytes() + cache.gathered_bytes();
+    EXPECT_GE(cache_bytes(model, 200, kv_options(variant)), taken) << variant.name;
+    EXPECT_LE(cache_bytes(model, 200, kv_options(variant)), 1.1 * taken) << variant.name;
+  }
+  const auto variants = kv_variants(loaded.model);
+  const std::size_t fp16 = loaded.pool.shape().fp16_token_bytes() * 200;
+  EXPECT_GT(variants_bytes(model, variants, 200), 3 * fp16);  // fp16, and the paper's, simulated
+}
+
+TEST(Memory, WhatDoesNotFitIsRefusedInOneLine) {
+  require_memory(1 << 20, 4096);
+  expect_error(ErrorKind::kOutOfMemory, {"--ctx 4096: ", "need 1000000000000 MB", "are available"},
+               [] { require_memory(std::size_t{1'000'000'000'000'000'000}, 4096); });
 }
 
 }  // namespace

@@ -4,21 +4,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "eval/memory.h"
 
 namespace quantspec {
-
-namespace {
-
-// Rows of one forced pass: few enough that distributions over a large vocabulary stay small.
-constexpr int kMaxRows = 32;
-
-KvOptions options_for(const Variant& variant) {
-  KvOptions options = kv_options({variant.plan});
-  options.store = variant.store;
-  return options;
-}
-
-}  // namespace
 
 std::vector<TokenId> whole_text(const Prompt& prompt) {
   check(prompt.continuation.size() >= 2, "a prompt has a true continuation");
@@ -30,7 +18,7 @@ std::vector<TokenId> whole_text(const Prompt& prompt) {
 ForcedPass::ForcedPass(const EvalModel& model, int capacity, const Variant& variant)
     : model_(model.model),
       variant_(variant),
-      cache_(model.model.backend(), model.pool, capacity, options_for(variant)) {
+      cache_(model.model.backend(), model.pool, capacity, kv_options(variant)) {
   check(!variant.codec || variant.store == KvStore::kFull, "a codec simulates on a full cache");
 }
 
@@ -42,7 +30,7 @@ ForcedPass::ForcedPass(const ForcedPass& other, const Variant& variant)
 bool ForcedPass::shares_prompt(const Variant& variant) const {
   return coded_ == 0 && variant.store == variant_.store &&
          variant.plan.target_full_layers == variant_.plan.target_full_layers &&
-         kv_options({variant.plan}).accesses.empty();
+         kv_options(variant).accesses.empty();
 }
 
 void ForcedPass::prefill(std::span<const TokenId> tokens, const Model::Progress& progress) {
@@ -52,8 +40,8 @@ void ForcedPass::prefill(std::span<const TokenId> tokens, const Model::Progress&
 
 int ForcedPass::max_rows() const {
   const int page_size = cache_.shape().page_size;
-  return std::min(
-      {page_size - cache_.length() % page_size, kMaxRows, cache_.capacity() - cache_.length()});
+  return std::min({page_size - cache_.length() % page_size, kMaxForcedRows,
+                   cache_.capacity() - cache_.length()});
 }
 
 void ForcedPass::forward(std::span<const TokenId> tokens, std::span<float> logits) {
@@ -127,8 +115,8 @@ std::vector<std::vector<Score>> score_variants(const EvalModel& model,
     if (progress) progress(0);
   });
   const std::size_t vocab = model.model.config().vocab_size;
-  std::vector<float> logits(kMaxRows * vocab);
-  std::vector<Distribution> reference(kMaxRows);
+  std::vector<float> logits(kMaxForcedRows * vocab);
+  std::vector<Distribution> reference(kMaxForcedRows);
   Distribution other;
   std::vector<std::vector<Score>> scores(variants.size());
   for (int position = prompt; position < end;) {

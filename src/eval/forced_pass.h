@@ -12,6 +12,9 @@
 
 namespace quantspec {
 
+// Rows of one forced pass: few enough that distributions over a large vocabulary stay small.
+inline constexpr int kMaxForcedRows = 32;
+
 // The prompt and what truly follows it: two tokens or more.
 std::vector<TokenId> whole_text(const Prompt& prompt);
 

@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "eval/eval.h"
 #include "eval/forced_pass.h"
+#include "eval/memory.h"
+#include "eval/partial.h"
 
 namespace quantspec {
 
@@ -93,33 +95,36 @@ PerplexityRow row_of(const Variant& variant, const Collected& collected) {
 
 double PerplexityRow::perplexity() const { return std::exp(scores.nll.value); }
 
-std::vector<PerplexityRow> eval_perplexity(const EvalModel& model, std::span<const Prompt> texts,
-                                           const PerplexityOptions& options,
-                                           const std::vector<Variant>& variants,
-                                           const ProgressCallback& progress) {
+void eval_perplexity(const EvalModel& model, std::span<const Prompt> texts,
+                     const PerplexityOptions& options, const std::vector<Variant>& variants,
+                     const ProgressCallback& progress, std::vector<PerplexityRow>& rows) {
   require_sense(texts, options);
+  require_memory(variants_bytes(model, variants, options.context), options.context);
   std::vector<Window> windows;
   for (const Prompt& text : texts) {
     for (Window& window : cut_windows(text, options)) windows.push_back(std::move(window));
   }
   std::vector<Collected> collected(variants.size());
   for (Collected& each : collected) each.by_position.resize(bucket_of(options.context - 1) + 1);
-  for (std::size_t w = 0; w < windows.size(); ++w) {
-    const Window& window = windows[w];
-    auto scores =
-        score_variants(model, variants, window.tokens, 0, window.first_scored, [&](double done) {
-          if (progress) progress("windows", (w + done) / windows.size());
-        });
-    const std::vector<Score> reference = scores[0];
-    for (std::size_t v = 0; v < variants.size(); ++v) {
-      collect(std::move(scores[v]), reference, window.first_scored, collected[v]);
+  const auto measure = [&] {
+    for (std::size_t w = 0; w < windows.size(); ++w) {
+      const Window& window = windows[w];
+      auto scores =
+          score_variants(model, variants, window.tokens, 0, window.first_scored, [&](double done) {
+            if (progress) progress("windows", (w + done) / windows.size());
+          });
+      const std::vector<Score> reference = scores[0];
+      for (std::size_t v = 0; v < variants.size(); ++v) {
+        collect(std::move(scores[v]), reference, window.first_scored, collected[v]);
+      }
     }
-  }
-  std::vector<PerplexityRow> rows;
-  for (std::size_t v = 0; v < variants.size(); ++v) {
-    rows.push_back(row_of(variants[v], collected[v]));
-  }
-  return rows;
+  };
+  measure_and_conclude(measure, [&] {
+    if (collected.front().scores.empty()) return;
+    for (std::size_t v = 0; v < variants.size(); ++v) {
+      rows.push_back(row_of(variants[v], collected[v]));
+    }
+  });
 }
 
 }  // namespace quantspec

@@ -5,12 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
 
 namespace quantspec {
 
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
+
+constexpr std::size_t kColumns = 100;  // of a Markdown table
+constexpr std::size_t kLeastText = 16;
 
 // Enough digits to tell values apart, few enough to read: KL goes down to 1e-7.
 std::string number(double value) {
@@ -21,14 +27,14 @@ std::string number(double value) {
 }
 
 struct TextOf {
+  double scale = 1;
+
   std::string operator()(std::monostate) const { return "-"; }
-  std::string operator()(std::int64_t value) const { return std::to_string(value); }
-  std::string operator()(double value) const { return number(value); }
-  std::string operator()(const std::string& value) const {
-    std::string text;
-    for (const char c : value) text += c == '|' ? std::string("\\|") : std::string(1, c);
-    return text;
+  std::string operator()(std::int64_t value) const {
+    return scale == 1 ? std::to_string(value) : number(scale * static_cast<double>(value));
   }
+  std::string operator()(double value) const { return number(scale * value); }
+  std::string operator()(const std::string& value) const { return value; }
 };
 
 struct JsonOf {
@@ -48,53 +54,140 @@ OrderedJson json_of(const ReportRow& row) {
   return json;
 }
 
-// A Markdown table whose columns are aligned, so that it can be read as it is.
-std::string markdown_table(const std::vector<ReportRow>& rows) {
-  std::vector<std::vector<std::string>> cells(1);
-  for (const auto& [key, value] : rows.front()) cells[0].push_back(key);
-  for (const ReportRow& row : rows) {
-    cells.emplace_back();
-    for (const auto& [key, value] : row) cells.back().push_back(std::visit(TextOf{}, value));
-  }
-  std::vector<std::size_t> widths(cells[0].size());
-  for (const auto& line : cells) {
-    for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
+const ReportValue& value_of(const ReportRow& row, const std::string& key) {
+  const auto found = std::ranges::find(row, key, &ReportRow::value_type::first);
+  check(found != row.end(), "a row has the keys of its columns");
+  return found->second;
+}
+
+std::string cell(const ReportRow& row, const ReportColumn& column) {
+  const TextOf text{column.scale};
+  const std::string first = std::visit(text, value_of(row, column.key));
+  if (column.second.empty()) return first;
+  const std::string second = std::visit(text, value_of(row, column.second));
+  return second == "-" ? first : first + column.between + second;
+}
+
+// Characters, of which a UTF-8 sequence is one.
+std::size_t width_of(const std::string& text) {
+  return std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+// The end of a name says more than its beginning.
+std::string shortened(const std::string& text, std::size_t width) {
+  if (width_of(text) <= width) return text;
+  std::size_t start = text.size(), left = width - 2;
+  while (left > 0) left -= (text[--start] & 0xC0) != 0x80;
+  return ".." + text.substr(start);
+}
+
+std::string escaped(const std::string& value) {
   std::string text;
-  for (std::size_t n = 0; n < cells.size(); ++n) {
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      const bool left = std::holds_alternative<std::string>(rows.front()[i].second);
-      text += left ? fmt::format("| {:<{}} ", cells[n][i], widths[i])
-                   : fmt::format("| {:>{}} ", cells[n][i], widths[i]);
-    }
-    text += "|\n";
-    if (n > 0) continue;
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      const bool left = std::holds_alternative<std::string>(rows.front()[i].second);
-      text += fmt::format("|{}{}", std::string(widths[i] + 1, '-'), left ? "-" : ":");
-    }
-    text += "|\n";
-  }
+  for (const char c : value) text += c == '|' ? std::string("\\|") : std::string(1, c);
   return text;
+}
+
+using Cells = std::vector<std::string>;
+
+std::vector<std::size_t> widths_of(const std::vector<Cells>& lines) {
+  std::vector<std::size_t> widths(lines.front().size());
+  for (const Cells& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], width_of(line[i]));
+    }
+  }
+  return widths;
+}
+
+// Makes the lines fit, at the cost of the first column.
+void fit(std::vector<Cells>& lines) {
+  const std::vector<std::size_t> widths = widths_of(lines);
+  std::size_t others = 4;  // bars and spaces of the first column
+  for (std::size_t i = 1; i < widths.size(); ++i) others += widths[i] + 3;
+  const std::size_t most = std::max(kLeastText, kColumns - std::min(others, kColumns));
+  for (Cells& line : lines) line[0] = shortened(line[0], most);
+}
+
+std::string line_of(const Cells& cells, const std::vector<std::size_t>& widths,
+                    const std::vector<bool>& left) {
+  std::string text;
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    const std::string padding(widths[i] - width_of(cells[i]), ' ');
+    text += left[i] ? "| " + cells[i] + padding + " " : "| " + padding + cells[i] + " ";
+  }
+  return text + "|\n";
+}
+
+// Columns are aligned, so that the table can be read as it is.
+std::string markdown_table(const ReportView& view, const std::vector<const ReportRow*>& rows) {
+  std::vector<Cells> lines(1);
+  std::vector<bool> left;
+  for (const ReportColumn& column : view.columns) {
+    lines[0].push_back(column.heading);
+    left.push_back(std::holds_alternative<std::string>(value_of(*rows.front(), column.key)));
+  }
+  for (const ReportRow* row : rows) {
+    lines.emplace_back();
+    for (const ReportColumn& column : view.columns) {
+      lines.back().push_back(cell(*row, column));
+    }
+  }
+  fit(lines);
+  for (Cells& line : lines) std::ranges::transform(line, line.begin(), escaped);
+  const std::vector<std::size_t> widths = widths_of(lines);
+  std::string text = line_of(lines[0], widths, left);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    text += fmt::format("|{}{}", std::string(widths[i] + 1, '-'), left[i] ? "-" : ":");
+  }
+  text += "|\n";
+  for (std::size_t n = 1; n < lines.size(); ++n) text += line_of(lines[n], widths, left);
+  return text;
+}
+
+std::string markdown(const ReportTable& table, const ReportView& view) {
+  std::vector<const ReportRow*> rows;
+  for (const ReportRow& row : table.rows) {
+    const auto& [key, wanted] = view.where;
+    if (key.empty() || value_of(row, key) == ReportValue(wanted)) rows.push_back(&row);
+  }
+  if (rows.empty()) return {};
+  std::string text = fmt::format("\n{}\n\n{}", view.title, markdown_table(view, rows));
+  if (!view.legend.empty()) text += fmt::format("\n{}\n", view.legend);
+  return text;
+}
+
+// "key: value; key: value", in lines of kColumns.
+std::string wrapped(const ReportRow& meta) {
+  std::string text, line;
+  for (const auto& [key, value] : meta) {
+    const std::string item = fmt::format("{}: {}", key, std::visit(TextOf{}, value));
+    if (!line.empty() && width_of(line) + 2 + width_of(item) > kColumns) {
+      text += std::exchange(line, "") + "\n";
+    }
+    line += (line.empty() ? "" : "; ") + item;
+  }
+  return text + line + "\n";
 }
 
 }  // namespace
 
+bool Report::empty() const {
+  return std::ranges::all_of(tables, [](const ReportTable& table) { return table.rows.empty(); });
+}
+
 std::string to_markdown(const ReportRow& meta, const Report& report) {
-  std::string text;
-  for (const auto& [key, value] : meta) {
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", key, std::visit(TextOf{}, value));
-  }
-  text += "\n";
+  std::string text = wrapped(meta);
+  if (!report.complete) text += "\nINCOMPLETE: ended before everything was measured.\n";
   for (const ReportTable& table : report.tables) {
-    if (table.rows.empty()) continue;
-    text += fmt::format("\n{}\n\n{}", table.title, markdown_table(table.rows));
+    for (const ReportView& view : table.views) text += markdown(table, view);
   }
+  if (!report.conclusion.empty()) text += fmt::format("\n{}\n", report.conclusion);
   return text;
 }
 
 std::string to_json(const ReportRow& meta, const Report& report) {
   OrderedJson json = {{"meta", json_of(meta)}, {"rows", OrderedJson::array()}};
+  json["meta"]["complete"] = report.complete;
   for (const ReportTable& table : report.tables) {
     for (const ReportRow& row : table.rows) {
       OrderedJson entry = {{"kind", table.kind}};

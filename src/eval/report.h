@@ -1,4 +1,5 @@
-// Results as rows of named values, to be printed as a Markdown table or as JSON. Pure.
+// Results as rows of named values, to be printed as Markdown tables for people or as JSON for
+// programs. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +13,44 @@ namespace quantspec {
 // Nothing is null in JSON and a dash in Markdown; so is a number that is not finite.
 using ReportValue = std::variant<std::monostate, std::int64_t, double, std::string>;
 
-// In the order in which they are shown; rows of one kind have the same keys.
+// Rows of one kind have the same keys.
 using ReportRow = std::vector<std::pair<std::string, ReportValue>>;
 
+// A column of a Markdown table: a value of each row or, with `second`, two of them: "a ± b".
+struct ReportColumn {
+  std::string heading;  // short, with the unit
+  std::string key;
+  std::string second = {};
+  std::string between = " ± ";
+  double scale = 1;  // numbers are shown times this
+};
+
+// A Markdown table: some of the columns of all rows, or of those whose `where` has a value.
+struct ReportView {
+  std::string title;
+  std::vector<ReportColumn> columns;
+  std::string legend;  // one line under the table; empty: none
+  std::pair<std::string, std::string> where = {};
+};
+
 struct ReportTable {
-  std::string kind;   // the value of "kind" in every JSON row
-  std::string title;  // above the Markdown table
+  std::string kind;  // the value of "kind" in every JSON row
+  std::vector<ReportView> views;
   std::vector<ReportRow> rows;
 };
 
 struct Report {
   std::vector<ReportTable> tables;
+  std::string conclusion = {};  // in words; empty: none
+  bool complete = true;         // false: ended before everything was measured
+
+  bool empty() const;  // no rows
 };
 
-// meta: what was measured on what.
+// meta: what was measured on what. At most 100 columns wide, but for values of meta that are
+// longer; the first column of a table is cut at its beginning where need be.
 std::string to_markdown(const ReportRow& meta, const Report& report);
-// {"meta": {...}, "rows": [{"kind": ..., ...}, ...]}, rows of all tables in order.
+// {"meta": {..., "complete": ...}, "rows": [{"kind": ..., ...}, ...]}, rows of all tables in order.
 std::string to_json(const ReportRow& meta, const Report& report);
 
 }  // namespace quantspec

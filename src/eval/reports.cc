@@ -1,9 +1,13 @@
 // Results as tables; docs/eval.md describes every column.
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
 
 #include "eval/eval.h"
+#include "eval/report_views.h"
 
 namespace quantspec {
 
@@ -39,22 +43,76 @@ ReportRow chosen_row(const Plan& plan, int layer) {
   return row;
 }
 
+// Null where nothing was scored.
 void add_scores(ReportRow& row, const ScoreSummary& scores) {
+  const auto known = [&](double value) -> ReportValue {
+    if (scores.tokens == 0) return {};
+    return value;
+  };
   row.insert(row.end(), {{"tokens", scores.tokens},
-                         {"acceptance", scores.acceptance.value},
-                         {"acceptance_error", scores.acceptance.error},
-                         {"top1_agreement", scores.agreement.value},
-                         {"kl_mean", scores.kl.value},
-                         {"kl_error", scores.kl.error},
-                         {"kl_p99", scores.kl_p99},
-                         {"nll", scores.nll.value}});
+                         {"acceptance", known(scores.acceptance.value)},
+                         {"acceptance_error", known(scores.acceptance.error)},
+                         {"top1_agreement", known(scores.agreement.value)},
+                         {"kl_mean", known(scores.kl.value)},
+                         {"kl_error", known(scores.kl.error)},
+                         {"kl_p99", known(scores.kl_p99)},
+                         {"nll", known(scores.nll.value)}});
+}
+
+// --- in words ------------------------------------------------------------------------------------
+
+bool same_reads(const Plan& one, const Plan& other) {
+  return one.layers == other.layers && one.head == other.head &&
+         one.target_full_layers == other.target_full_layers;
+}
+
+std::string describe_choice(const SensitivityResult& result) {
+  if (!result.chosen) return "No plan was chosen: not everything that it takes was measured.";
+  const std::string measured = fmt::format("Measured on {} prompt{}, verified on as many others.",
+                                           result.prompts, result.prompts == 1 ? "" : "s");
+  const std::string& base = result.base_outcome.name;
+  if (same_reads(*result.chosen, result.base)) {
+    return fmt::format(
+        "{} The chosen plan is the uniform one, {}: no change that fits the bytes saves "
+        "KL.",
+        measured, base);
+  }
+  std::vector<std::string> parts;
+  for (std::size_t layer = 0; layer < result.chosen->layers.size(); ++layer) {
+    if (result.chosen->layers[layer] != result.base.layers[layer]) {
+      parts.push_back(fmt::format("layer {}", layer));
+    }
+  }
+  if (result.chosen->head != result.base.head) parts.push_back("the head");
+  if (!result.chosen->target_full_layers.empty()) parts.push_back("the target");
+  return fmt::format("{} The chosen plan differs from the uniform one, {}, in {}.", measured, base,
+                     fmt::join(parts, ", "));
+}
+
+std::string describe_losslessness(std::span<const LosslessRow> rows) {
+  if (rows.empty()) return "Nothing was generated.";
+  const auto is_different = [](const LosslessRow& row) { return row.first_difference.has_value(); };
+  const auto sampled = [&](std::string_view how) {
+    return std::ranges::count(rows, how, &LosslessRow::sampling) > 0;
+  };
+  std::string how = sampled("greedy") ? "greedy" : "";
+  if (sampled("coupled")) how += how.empty() ? "coupled" : " and coupled";
+  const std::string all = fmt::format("{} generation{} of {} tokens ({})", rows.size(),
+                                      rows.size() == 1 ? "" : "s", rows[0].tokens, how);
+  const auto first = std::ranges::find_if(rows, is_different);
+  if (first == rows.end()) return all + ": all identical";
+  return fmt::format(
+      "{}: {} differ from plain decoding; the first at token {} after {}, {}, {} with "
+      "draft length {}",
+      all, std::ranges::count_if(rows, is_different), *first->first_difference, first->prompt,
+      first->sampling, first->drafter, first->draft_len);
 }
 
 }  // namespace
 
 Report report(std::span<const PerplexityRow> rows) {
-  ReportTable whole_text{"perplexity", "Perplexity, against the first row", {}};
-  ReportTable by_position{"perplexity_by_position", "By position in the window", {}};
+  ReportTable whole_text{"perplexity", perplexity_views(), {}};
+  ReportTable by_position{"perplexity_by_position", perplexity_position_views(), {}};
   for (const PerplexityRow& row : rows) {
     whole_text.rows.push_back({{"variant", row.variant},
                                {"windows", std::int64_t{row.windows}},
@@ -80,8 +138,8 @@ Report report(std::span<const PerplexityRow> rows) {
 }
 
 Report report(std::span<const FidelityRow> rows) {
-  ReportTable whole_text{"fidelity", "Readings against their references", {}};
-  ReportTable by_position{"fidelity_by_position", "By tokens after the prompt", {}};
+  ReportTable whole_text{"fidelity", fidelity_views(), {}};
+  ReportTable by_position{"fidelity_by_position", fidelity_position_views(), {}};
   for (const FidelityRow& row : rows) {
     const ReportRow head = {{"reading", row.reading},
                             {"reference", row.reference},
@@ -101,48 +159,75 @@ Report report(std::span<const FidelityRow> rows) {
   return {{std::move(whole_text), std::move(by_position)}};
 }
 
-Report report(const SensitivityResult& result) {
-  ReportTable entropy{"entropy", "Attention entropy, over pages and ring", {}};
+namespace {
+
+ReportTable entropy_table(const SensitivityResult& result) {
+  ReportTable table{"entropy", entropy_views(), {}};
   for (const LayerEntropy& layer : result.entropies) {
-    entropy.rows.push_back({{"layer", std::int64_t{layer.layer}},
-                            {"entropy", layer.nats},
-                            {"entropy_relative", layer.relative}});
+    table.rows.push_back({{"layer", std::int64_t{layer.layer}},
+                          {"entropy", layer.nats},
+                          {"entropy_relative", layer.relative}});
   }
-  ReportTable layers{"sensitivity", "One layer changed", {}};
+  return table;
+}
+
+ReportTable layers_table(const SensitivityResult& result) {
+  ReportTable table{"sensitivity", sensitivity_views(), {}};
   for (const SensitivityRow& row : result.rows) {
-    layers.rows.push_back({{"from", row.from},
-                           {"layer", optional_layer(row.layer)},
-                           {"change", row.change},
-                           {"kl_mean", row.kl.value},
-                           {"kl_change", row.kl_change},
-                           {"acceptance", row.acceptance.value},
-                           {"acceptance_change", row.acceptance_change},
-                           {"bytes_change", std::int64_t{row.bytes_change}}});
+    table.rows.push_back({{"from", row.from},
+                          {"layer", optional_layer(row.layer)},
+                          {"change", row.change},
+                          {"kl_mean", row.kl.value},
+                          {"kl_change", row.kl_change},
+                          {"acceptance", row.acceptance.value},
+                          {"acceptance_change", row.acceptance_change},
+                          {"bytes_change", std::int64_t{row.bytes_change}}});
   }
-  ReportTable plans{"plan", "The chosen plan and the uniform one, on held-out prompts", {}};
+  return table;
+}
+
+ReportTable plans_table(const SensitivityResult& result) {
+  ReportTable table{"plan", plan_views(), {}};
+  if (!result.chosen) return table;
   for (const PlanOutcome* outcome : {&result.base_outcome, &result.chosen_outcome}) {
     ReportRow row = {{"plan", outcome->name},
                      {"draft_bytes", whole(outcome->draft_bytes)},
                      {"predicted_acceptance", outcome->predicted_acceptance},
                      {"predicted_kl", outcome->predicted_kl}};
     add_scores(row, outcome->measured);
-    row.emplace_back("target_kl_mean", outcome->target.kl.value);
-    row.emplace_back("target_top1_agreement", outcome->target.agreement.value);
-    plans.rows.push_back(std::move(row));
+    const bool known = outcome->target.tokens > 0;
+    row.emplace_back("target_kl_mean",
+                     known ? ReportValue(outcome->target.kl.value) : ReportValue());
+    row.emplace_back("target_top1_agreement",
+                     known ? ReportValue(outcome->target.agreement.value) : ReportValue());
+    table.rows.push_back(std::move(row));
   }
-  ReportTable chosen{"chosen", "The chosen plan", {}};
-  for (int layer = 0; layer < std::ssize(result.chosen.layers); ++layer) {
-    chosen.rows.push_back(chosen_row(result.chosen, layer));
+  return table;
+}
+
+ReportTable chosen_table(const SensitivityResult& result) {
+  ReportTable table{"chosen", chosen_views(), {}};
+  if (!result.chosen) return table;
+  for (int layer = 0; layer < std::ssize(result.chosen->layers); ++layer) {
+    table.rows.push_back(chosen_row(*result.chosen, layer));
   }
-  ReportRow head = chosen_row("head", result.chosen.head);
-  for (const char* key : {"kv", "pages", "budget", "target_kv"})
+  ReportRow head = chosen_row("head", result.chosen->head);
+  for (const char* key : {"kv", "pages", "budget", "target_kv"}) {
     head.emplace_back(key, ReportValue());
-  chosen.rows.push_back(std::move(head));
-  return {{std::move(entropy), std::move(layers), std::move(plans), std::move(chosen)}};
+  }
+  table.rows.push_back(std::move(head));
+  return table;
+}
+
+}  // namespace
+
+Report report(const SensitivityResult& result) {
+  return {{entropy_table(result), layers_table(result), plans_table(result), chosen_table(result)},
+          describe_choice(result)};
 }
 
 Report report(std::span<const LosslessRow> rows) {
-  ReportTable table{"lossless", "Generation with speculation against plain decoding", {}};
+  ReportTable table{"lossless", lossless_views(), {}};
   for (const LosslessRow& row : rows) {
     ReportValue difference;
     if (row.first_difference) difference = std::int64_t{*row.first_difference};
@@ -155,7 +240,7 @@ Report report(std::span<const LosslessRow> rows) {
                           {"acceptance", row.acceptance},
                           {"tokens_per_round", row.tokens_per_round}});
   }
-  return {{std::move(table)}};
+  return {{std::move(table)}, describe_losslessness(rows)};
 }
 
 }  // namespace quantspec

@@ -10,6 +10,8 @@
 #include "eval/attention_entropy.h"
 #include "eval/eval.h"
 #include "eval/forced_pass.h"
+#include "eval/memory.h"
+#include "eval/partial.h"
 #include "eval/plan_choice.h"
 
 namespace quantspec {
@@ -98,6 +100,17 @@ class Study {
     }
   }
 
+  // Throws where the caches of the widest stage do not fit: one for each layer's target.
+  void require_room() const {
+    const int capacity = static_cast<int>(whole_text(prompts_.front()).size());
+    std::vector<Plan> plans = {options_.base};
+    for (const Trial& trial : trials()) plans.push_back(trial.plan);
+    require_memory(std::max(variants_bytes(model_, layer_targets(), capacity),
+                            drafts_bytes(model_, plans, capacity)) +
+                       prefill_bytes(model_, context_),
+                   context_);
+  }
+
   // Throws where no plan fits the budgets.
   void require_budgets() const {
     const std::size_t least = bytes(lightest());
@@ -114,8 +127,8 @@ class Study {
   }
 
   void measure(SensitivityResult& result) {
-    result.entropies = attention_entropies(model_, prompts_,
-                                           [&](double done) { report_progress("entropy", done); });
+    attention_entropies(
+        model_, prompts_, [&](double done) { report_progress("entropy", done); }, result.entropies);
     measure_drafts(result.rows);
     measure_targets(result.rows);
   }
@@ -154,26 +167,31 @@ class Study {
   void verify(std::span<const Prompt> held_out, SensitivityResult& result) const {
     std::vector<Variant> variants = kv_variants(model_.model);
     variants.resize(2);  // fp16, and the target as it is
-    variants.push_back({"chosen", Plan::target(num_layers_, result.chosen.target_full_layers)});
+    variants.push_back({"chosen", Plan::target(num_layers_, result.chosen->target_full_layers)});
     std::vector<std::vector<Score>> base, chosen, base_target, chosen_target;
-    for (const Prompt& prompt : held_out) {
-      const auto done = [&](double) {
-        report_progress("verify", static_cast<double>(base.size()) / held_out.size());
-      };
-      const std::vector<TokenId> tokens = whole_text(prompt);
-      const auto draft = [&](const Plan& plan) {
-        return score_drafts(model_, {plan}, tokens, context_, options_.round, done)[0];
-      };
-      auto targets = score_variants(model_, variants, tokens, context_, context_, done);
-      base_target.push_back(std::move(targets[1]));
-      chosen_target.push_back(std::move(targets[2]));
-      chosen.push_back(draft(result.chosen));
-      base.push_back(draft(options_.base));
-    }
-    result.base_outcome.measured = summarize(base);
-    result.base_outcome.target = summarize(base_target);
-    result.chosen_outcome.measured = summarize(chosen);
-    result.chosen_outcome.target = summarize(chosen_target);
+    const auto measure = [&] {
+      for (const Prompt& prompt : held_out) {
+        const auto done = [&](double) {
+          report_progress("verify", static_cast<double>(base.size()) / held_out.size());
+        };
+        const std::vector<TokenId> tokens = whole_text(prompt);
+        const auto draft = [&](const Plan& plan) {
+          return score_drafts(model_, {plan}, tokens, context_, options_.round, done)[0];
+        };
+        auto targets = score_variants(model_, variants, tokens, context_, context_, done);
+        auto chosen_scores = draft(*result.chosen);
+        base.push_back(draft(options_.base));
+        chosen.push_back(std::move(chosen_scores));
+        base_target.push_back(std::move(targets[1]));
+        chosen_target.push_back(std::move(targets[2]));
+      }
+    };
+    measure_and_conclude(measure, [&] {
+      result.base_outcome.measured = summarize(base);
+      result.base_outcome.target = summarize(base_target);
+      result.chosen_outcome.measured = summarize(chosen);
+      result.chosen_outcome.target = summarize(chosen_target);
+    });
   }
 
  private:
@@ -201,7 +219,8 @@ class Study {
     if (progress_) progress_(stage, done);
   }
   std::size_t bytes(const Plan& plan) const {
-    return draft_step_bytes(model_.model, model_.pool.shape(), plan, context_);
+    const Model& model = model_.model;
+    return pass_bytes(model.weights(), model.backend(), model_.pool.shape(), plan, context_);
   }
   std::size_t draft_budget() const { return options_.draft_bytes.value_or(bytes(options_.base)); }
   std::size_t full_layer_bytes() const {
@@ -244,25 +263,43 @@ class Study {
     return trials;
   }
 
-  // One pass over the prompts for all plans.
-  std::vector<ScoreSummary> score(const std::vector<Plan>& plans) const {
-    std::vector<std::vector<std::vector<Score>>> scores(plans.size());
-    for (std::size_t p = 0; p < prompts_.size(); ++p) {
-      auto one = score_drafts(
-          model_, plans, whole_text(prompts_[p]), context_, options_.round,
-          [&](double done) { report_progress("drafts", (p + done) / prompts_.size()); });
-      for (std::size_t i = 0; i < plans.size(); ++i) scores[i].push_back(std::move(one[i]));
-    }
-    std::vector<ScoreSummary> summaries;
-    for (const auto& plan : scores) summaries.push_back(summarize(plan));
-    return summaries;
+  // `score` gives the scores of all readings on a prompt, [readings][rows]; `conclude` gets their
+  // summaries, over the prompts that were scored whole, if any were.
+  template <typename ScorePrompt, typename Conclude>
+  void score_prompts(std::size_t readings, std::string_view stage, const ScorePrompt& score,
+                     const Conclude& conclude) const {
+    std::vector<std::vector<std::vector<Score>>> scores(readings);
+    const auto measure = [&] {
+      for (std::size_t p = 0; p < prompts_.size(); ++p) {
+        auto one = score(whole_text(prompts_[p]), [&](double done) {
+          report_progress(stage, (p + done) / prompts_.size());
+        });
+        for (std::size_t i = 0; i < readings; ++i) scores[i].push_back(std::move(one[i]));
+      }
+    };
+    measure_and_conclude(measure, [&] {
+      if (scores.front().empty()) return;
+      std::vector<ScoreSummary> summaries;
+      for (const auto& reading : scores) summaries.push_back(summarize(reading));
+      conclude(summaries);
+    });
   }
 
   void measure_drafts(std::vector<SensitivityRow>& rows) {
     const std::vector<Trial> all = trials();
     std::vector<Plan> plans = {options_.base};
     for (const Trial& trial : all) plans.push_back(trial.plan);
-    const std::vector<ScoreSummary> scores = score(plans);
+    score_prompts(
+        plans.size(), "drafts",
+        [&](std::span<const TokenId> tokens, const Model::Progress& done) {
+          return score_drafts(model_, plans, tokens, context_, options_.round, done);
+        },
+        [&](const std::vector<ScoreSummary>& scores) { add_drafts(all, scores, rows); });
+  }
+
+  // scores: of the base and of every trial.
+  void add_drafts(const std::vector<Trial>& all, const std::vector<ScoreSummary>& scores,
+                  std::vector<SensitivityRow>& rows) {
     base_ = scores[0];
     const ScoreSummary target = {.acceptance = {1, 0}, .agreement = {1, 0}};
     for (StudiedPart& part : parts_) part.harm.assign(part.changes.size(), 0);
@@ -287,24 +324,32 @@ class Study {
                     with.acceptance.value - without.acceptance.value, bytes_change});
   }
 
-  // The target with one layer's KV in full precision, against fp16 KV.
-  void measure_targets(std::vector<SensitivityRow>& rows) {
+  // fp16, the target as it is, and with each layer's KV in full precision.
+  std::vector<Variant> layer_targets() const {
     std::vector<Variant> variants = kv_variants(model_.model);
-    variants.resize(2);  // fp16, and the target as it is
+    variants.resize(2);
     for (int layer = 0; layer < num_layers_; ++layer) {
       variants.push_back({fmt::format("layer {}", layer), Plan::target(num_layers_, {layer})});
     }
-    std::vector<std::vector<std::vector<Score>>> scores(variants.size());
-    for (std::size_t p = 0; p < prompts_.size(); ++p) {
-      auto one = score_variants(
-          model_, variants, whole_text(prompts_[p]), context_, context_,
-          [&](double done) { report_progress("targets", (p + done) / prompts_.size()); });
-      for (std::size_t v = 0; v < variants.size(); ++v) scores[v].push_back(std::move(one[v]));
-    }
-    const ScoreSummary plain = summarize(scores[1]);
+    return variants;
+  }
+
+  void measure_targets(std::vector<SensitivityRow>& rows) {
+    const std::vector<Variant> variants = layer_targets();
+    score_prompts(
+        variants.size(), "targets",
+        [&](std::span<const TokenId> tokens, const Model::Progress& done) {
+          return score_variants(model_, variants, tokens, context_, context_, done);
+        },
+        [&](const std::vector<ScoreSummary>& scores) { add_targets(scores, rows); });
+  }
+
+  // scores: of layer_targets().
+  void add_targets(const std::vector<ScoreSummary>& scores, std::vector<SensitivityRow>& rows) {
+    const ScoreSummary& plain = scores[1];
     std::vector<std::pair<double, int>> by_kl;  // what is left of it, layer
     for (int layer = 0; layer < num_layers_; ++layer) {
-      const ScoreSummary with = summarize(scores[layer + 2]);
+      const ScoreSummary& with = scores[layer + 2];
       by_kl.emplace_back(with.kl.value, layer);
       add_row(layer, "target vs fp16", "KV: full", with, plain,
               static_cast<std::ptrdiff_t>(full_layer_bytes()), rows);
@@ -362,18 +407,17 @@ void require_sense(std::span<const Prompt> prompts, std::span<const Prompt> held
 
 }  // namespace
 
-SensitivityResult eval_sensitivity(const EvalModel& model, std::span<const Prompt> prompts,
-                                   std::span<const Prompt> held_out,
-                                   const SensitivityOptions& options,
-                                   const ProgressCallback& progress) {
+void eval_sensitivity(const EvalModel& model, std::span<const Prompt> prompts,
+                      std::span<const Prompt> held_out, const SensitivityOptions& options,
+                      const ProgressCallback& progress, SensitivityResult& result) {
   require_sense(prompts, held_out, options);
   Study study(model, prompts, options, progress);
   study.require_budgets();
-  SensitivityResult result;
+  study.require_room();
+  result = {.prompts = static_cast<int>(prompts.size()), .base = options.base};
   study.measure(result);
   study.choose(result);
   study.verify(held_out, result);
-  return result;
 }
 
 }  // namespace quantspec

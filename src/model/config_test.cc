@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "base/expect_error.h"
 #include "base/json.h"
-#include "model/expect_error.h"
 
 namespace quantspec {
 namespace {

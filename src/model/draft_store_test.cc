@@ -6,9 +6,9 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/expect_error.h"
 #include "base/hash.h"
 #include "base/random.h"
-#include "model/expect_error.h"
 #include "model/weights.h"
 
 namespace quantspec {

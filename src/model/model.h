@@ -11,6 +11,7 @@
 
 #include "kv_cache/kv_cache.h"
 #include "model/config.h"
+#include "model/pass_bytes.h"
 #include "model/plan.h"
 #include "model/rope.h"
 #include "model/weights.h"

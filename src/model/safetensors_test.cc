@@ -7,8 +7,8 @@
 #include <fstream>
 #include <optional>
 
+#include "base/expect_error.h"
 #include "base/json.h"
-#include "model/expect_error.h"
 
 namespace quantspec {
 namespace {

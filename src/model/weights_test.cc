@@ -5,7 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "model/expect_error.h"
+#include "base/expect_error.h"
 
 namespace quantspec {
 namespace {

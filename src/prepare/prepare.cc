@@ -66,14 +66,36 @@ std::vector<std::span<const Job>> split_jobs(std::span<const Job> jobs) {
   return runs;
 }
 
+// `count` sequences of calibration text.
+std::vector<Prompt> cut_sequences(const PrepareOptions& options, int length, int count) {
+  const auto tokenizer = load_tokenizer(options.model);
+  const Dataset dataset = Dataset::load(options.calibration, "--calibration");
+  std::vector<Prompt> sequences;
+  try {
+    sequences =
+        dataset.prompts(*tokenizer, {.length = length, .count = count, .fewer_will_do = true});
+  } catch (const Error& error) {
+    fail(
+        error.kind(),
+        "{}; calibration reads --tokens {} in sequences of {}: longer texts or fewer --tokens work",
+        error.what(), options.calibration_tokens, length);
+  }
+  const int found = static_cast<int>(sequences.size());
+  if (found < count) {
+    fail(ErrorKind::kInvalidRequest,
+         "--calibration '{}': calibration needs {} sequences of {} tokens for --tokens {}, and the "
+         "text has {}; more text or --tokens {} works",
+         options.calibration, count, length, options.calibration_tokens, found, found * length);
+  }
+  return sequences;
+}
+
 std::vector<Prompt> load_calibration(const PrepareOptions& options, const ModelConfig& config) {
   if (options.calibration.empty()) return {};
   int length = std::min({kSequenceTokens, options.calibration_tokens, config.max_positions});
   if (config.sliding_window) length = std::min(length, *config.sliding_window);
   const int count = std::max(1, options.calibration_tokens / length);
-  const auto tokenizer = load_tokenizer(options.model);
-  const Dataset dataset = Dataset::load(options.calibration, "--calibration");
-  auto prompts = dataset.prompts(*tokenizer, {.length = length, .count = count});
+  auto prompts = cut_sequences(options, length, count);
   for (const Prompt& prompt : prompts) {
     if (*std::max_element(prompt.tokens.begin(), prompt.tokens.end()) >= config.vocab_size) {
       fail(ErrorKind::kCorruptFile, "{}: the tokenizer has ids beyond the model's vocabulary of {}",

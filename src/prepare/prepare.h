@@ -25,7 +25,9 @@ inline constexpr int kLeastCalibrationTokens = 128;
 struct PrepareOptions {
   std::filesystem::path model;
   DraftMethod method = DraftMethod::kGptq;
-  std::string calibration;         // KIND:PATH, as Dataset::load takes it; gptq needs it
+  // KIND:PATH, as Dataset::load takes it. gptq needs it; rtn does not, and measures its error on it
+  // where there is one.
+  std::string calibration;
   int calibration_tokens = 16384;  // about so many, kLeastCalibrationTokens or more
   int group = kWeightGroup;        // 64 or 128
   int head_bits = 4;               // 8: both planes of the head, rounded to nearest

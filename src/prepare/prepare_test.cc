@@ -188,6 +188,24 @@ TEST_F(PrepareTest, ImpossibleRequestsAreRefused) {
   expect_refused("--calibration");
 }
 
+TEST_F(PrepareTest, TooLittleTextIsRefusedSayingWhatWouldDo) {
+  const int length = std::min(2048, load_config(model()).max_positions);
+  const int found = 3000 / length;
+  options_.calibration_tokens = (found + 2) * length;
+  expect_refused(
+      fmt::format("calibration needs {} sequences of {} tokens for --tokens {}, and the "
+                  "text has {}; more text or --tokens {} works",
+                  found + 2, length, options_.calibration_tokens, found, found * length));
+  options_.calibration_tokens = found * length;
+  EXPECT_EQ(prepare_draft_store(options_).calibration_tokens, found * length);
+  fs::remove(options_.output);
+  std::ofstream(folder_ / "text.txt") << "too short";
+  expect_refused(
+      fmt::format("calibration reads --tokens {} in sequences of {}: longer texts or "
+                  "fewer --tokens work",
+                  found * length, std::min(length, found * length)));
+}
+
 TEST_F(PrepareTest, WeightsThatAreNotFiniteAreNamed) {
   std::string file = read_file(model() / "model.safetensors");
   const TensorEntry down = parse_safetensors(std::as_bytes(std::span(file)), "")

@@ -21,6 +21,18 @@ std::string Tokenizer::token_bytes(TokenId id) const {
   return token_bytes(id, at_start);
 }
 
+void require_text(std::string_view text, std::string_view source) {
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Step step = next_utf8(text.substr(at));
+    if (step.state != Utf8State::kValid || text[at] == '\0') {
+      fail(ErrorKind::kCorruptFile, "{}: no text: byte {} is 0x{:02x}, {}; a text in UTF-8 works",
+           source, at, static_cast<unsigned char>(text[at]),
+           text[at] == '\0' ? "as in a binary file" : "which begins no character of UTF-8");
+    }
+    at += step.length;
+  }
+}
+
 std::string StreamDecoder::push(TokenId id) {
   held_ += tokenizer_->token_bytes(id, at_start_);
   return take(/*at_end=*/false);

@@ -56,6 +56,10 @@ class Tokenizer {
 // kUnsupportedModel for a valid one that needs more than is described above.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
 
+// Throws kCorruptFile, naming `source` and the byte, where `text` cannot be one: at a NUL, which
+// binary files have, and at what is not UTF-8.
+void require_text(std::string_view text, std::string_view source);
+
 // Text of a stream of tokens. Every output is valid UTF-8: the bytes of an unfinished character are
 // held back. The outputs, put together, are decode() of all the tokens.
 class StreamDecoder {

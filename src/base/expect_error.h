@@ -1,4 +1,4 @@
-// For the tests of this room: expects one Error, of one line.
+// For tests: expects one Error, of one line.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,0 +1,63 @@
+#include "eval/memory.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/system_memory.h"
+#include "eval/forced_pass.h"
+
+namespace quantspec {
+
+namespace {
+
+// Of a position that is compared: logits, probabilities, their logarithms.
+std::size_t distribution_bytes(const EvalModel& model) {
+  return model.model.config().vocab_size * (sizeof(float) + 2 * sizeof(double));
+}
+
+}  // namespace
+
+KvOptions kv_options(const Variant& variant) {
+  KvOptions options = kv_options(std::vector{variant.plan});
+  options.store = variant.store;
+  return options;
+}
+
+std::size_t cache_bytes(const EvalModel& model, int capacity, const KvOptions& options) {
+  const KvShape& shape = model.pool.shape();
+  const Backend& backend = model.model.backend();
+  return KvCache::page_bytes_for(shape, capacity, options.store) +
+         KvCache::ring_bytes_for(shape, backend, capacity, options) +
+         KvCache::gathered_bytes_for(shape, backend, options);
+}
+
+std::size_t prefill_bytes(const EvalModel& model, int tokens) {
+  return KvCache::scratch_bytes_for(model.pool.shape(), model.model.backend(), tokens) +
+         Model::activation_bytes(model.model.config(), model.model.backend(), tokens);
+}
+
+std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& variants,
+                           int capacity) {
+  std::size_t bytes = kMaxForcedRows * distribution_bytes(model);
+  for (const Variant& variant : variants) {
+    bytes += cache_bytes(model, capacity, kv_options(variant));
+  }
+  return bytes;
+}
+
+std::size_t drafts_bytes(const EvalModel& model, const std::vector<Plan>& plans, int capacity) {
+  return cache_bytes(model, capacity, kv_options(plans)) +
+         (plans.size() + 1) * distribution_bytes(model);
+}
+
+void require_memory(std::size_t bytes, int context) {
+  const std::size_t available = available_memory_bytes();
+  if (bytes <= available) return;
+  fail(ErrorKind::kOutOfMemory,
+       "--ctx {}: the caches that are compared need {:.0f} MB and {:.0f} MB are available; a "
+       "shorter "
+       "context needs less",
+       context, bytes / 1e6, available / 1e6);
+}
+
+}  // namespace quantspec

@@ -1,0 +1,28 @@
+// What a measurement takes besides the model that is loaded: it holds several caches side by side,
+// some of them in full precision. Private to eval/.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "eval/eval.h"
+
+namespace quantspec {
+
+// What a cache must give for a variant.
+KvOptions kv_options(const Variant& variant);
+
+// At most, of a cache of so many tokens: pages, ring, gathered tokens.
+std::size_t cache_bytes(const EvalModel& model, int capacity, const KvOptions& options);
+// Of the exact prefill of so many tokens, which comes on top.
+std::size_t prefill_bytes(const EvalModel& model, int tokens);
+// Of all variants' caches at once, and of the distributions that are compared.
+std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& variants,
+                           int capacity);
+// Of a draft trial of these plans: one cache, and the distributions.
+std::size_t drafts_bytes(const EvalModel& model, const std::vector<Plan>& plans, int capacity);
+
+// Throws kOutOfMemory where this machine does not have them. context: what --ctx asked for.
+void require_memory(std::size_t bytes, int context);
+
+}  // namespace quantspec

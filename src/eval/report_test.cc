@@ -1,0 +1,93 @@
+#include "eval/report.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "eval/eval.h"
+
+namespace quantspec {
+namespace {
+
+TEST(Reports, AreMarkdownAndJsonOfTheSameRows) {
+  LosslessRow row{"text | 1", "greedy", "w4", "auto", 80, std::nullopt, 0.5, 2.5};
+  LosslessRow other = row;
+  other.first_difference = 7;
+  const std::vector<LosslessRow> rows = {row, other};
+  const ReportRow meta = {{"measurement", std::string("lossless")}, {"tokens", std::int64_t{80}}};
+  const auto json = nlohmann::json::parse(to_json(meta, report(rows)));
+  EXPECT_EQ(json["meta"]["tokens"], 80);
+  EXPECT_EQ(json["meta"]["complete"], true);
+  ASSERT_EQ(json["rows"].size(), 2u);
+  EXPECT_EQ(json["rows"][0]["kind"], "lossless");
+  EXPECT_TRUE(json["rows"][0]["first_difference"].is_null());
+  EXPECT_EQ(json["rows"][1]["first_difference"], 7);
+  const std::string markdown = to_markdown(meta, report(rows));
+  EXPECT_NE(markdown.find("| differs |"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("text \\| 1"), std::string::npos) << markdown;
+  EXPECT_EQ(markdown.find("first_difference"), std::string::npos) << markdown;
+}
+
+TEST(Reports, LosslessEndsInOneSentence) {
+  const LosslessRow greedy{"a.txt", "greedy", "w4", "4", 80, std::nullopt, 0.5, 2.5};
+  LosslessRow coupled = greedy;
+  coupled.sampling = "coupled";
+  std::vector<LosslessRow> rows = {greedy, coupled};
+  EXPECT_EQ(report(rows).conclusion,
+            "2 generations of 80 tokens (greedy and coupled): all identical");
+  EXPECT_TRUE(to_markdown({}, report(rows)).ends_with(": all identical\n"));
+  rows[1].first_difference = 7;
+  EXPECT_EQ(report(rows).conclusion,
+            "2 generations of 80 tokens (greedy and coupled): 1 differ from plain decoding; the "
+            "first at token 7 after a.txt, coupled, w4 with draft length 4");
+}
+
+TEST(Reports, AreMarkedWhereTheyAreIncomplete) {
+  const std::vector<LosslessRow> rows = {{"a", "greedy", "w4", "4", 8, std::nullopt, 0.5, 2.5}};
+  Report half = report(rows);
+  EXPECT_FALSE(half.empty());
+  EXPECT_EQ(to_markdown({}, half).find("INCOMPLETE"), std::string::npos);
+  half.complete = false;
+  EXPECT_NE(to_markdown({}, half).find("INCOMPLETE"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(to_json({}, half))["meta"]["complete"], false);
+  EXPECT_TRUE(report(std::span<const LosslessRow>()).empty());
+}
+
+TEST(Reports, FitIntoAHundredColumns) {
+  const std::string long_name(150, 'n');
+  const LosslessRow row{long_name, "greedy", "quantspec+sparse+w8", "auto", 80, 12345, 0.5, 2.5};
+  ReportRow meta;
+  for (int i = 0; i < 20; ++i) meta.emplace_back("key", std::string("some value"));
+  const std::string markdown = to_markdown(meta, report({&row, 1}));
+  int cut = 0;
+  for (std::size_t first = 0; first < markdown.size();) {
+    const std::size_t end = markdown.find('\n', first);
+    const std::string line = markdown.substr(first, end - first);
+    if (line.starts_with('|') || line.starts_with("key")) {
+      EXPECT_LE(line.size(), 100u) << line;
+    }
+    cut += line.starts_with("| ..nnn");
+    first = end + 1;
+  }
+  EXPECT_EQ(cut, 1) << markdown;
+}
+
+TEST(Reports, SayInWordsWhatWasChosen) {
+  SensitivityResult result;
+  result.prompts = 2;
+  result.base = Plan::draft(3, WeightRead::kUpper);
+  result.base_outcome.name = "quantspec";
+  EXPECT_NE(report(result).conclusion.find("No plan was chosen"), std::string::npos);
+  result.chosen = result.base;
+  result.chosen->name = "layers";
+  EXPECT_NE(report(result).conclusion.find("The chosen plan is the uniform one, quantspec"),
+            std::string::npos);
+  EXPECT_NE(report(result).conclusion.find("Measured on 2 prompts, verified on as many others"),
+            std::string::npos);
+  result.chosen->layers[1].weights = WeightRead::kBoth;
+  result.chosen->head = WeightRead::kFull;
+  EXPECT_NE(report(result).conclusion.find("quantspec, in layer 1, the head."), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quantspec

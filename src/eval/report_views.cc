@@ -1,0 +1,152 @@
+#include "eval/report_views.h"
+
+namespace quantspec {
+
+namespace {
+
+constexpr const char* kScoresLegend =
+    "KL: divergence from the reference; same top-1: share of tokens with the same likeliest one.";
+
+}  // namespace
+
+std::vector<ReportView> perplexity_views() {
+  return {{"Perplexity, against the first row",
+           {{"KV and weights", "variant"},
+            {"windows", "windows"},
+            {"tokens", "tokens"},
+            {"perplexity", "perplexity"},
+            {"Δ nats/token", "delta_nll", "delta_nll_error"}},
+           "tokens: scored; Δ: of -log q of the true token, ± standard error over windows."},
+          {"Distance from the first row",
+           {{"KV and weights", "variant"},
+            {"nats/token", "nll"},
+            {"KL, nats", "kl_mean"},
+            {"KL 99%, nats", "kl_p99"},
+            {"same top-1", "top1_agreement"}},
+           kScoresLegend}};
+}
+
+std::vector<ReportView> perplexity_position_views() {
+  return {{"By position in the window",
+           {{"KV and weights", "variant"},
+            {"positions", "first_position", "last_position", "-"},
+            {"tokens", "tokens"},
+            {"nats/token", "nll"},
+            {"KL, nats", "kl_mean"},
+            {"same top-1", "top1_agreement"}},
+           kScoresLegend}};
+}
+
+std::vector<ReportView> fidelity_views() {
+  return {
+      {"How often drafts would be accepted",
+       {{"reading", "reading"},
+        {"against", "reference"},
+        {"context", "context"},
+        {"prompts", "prompts"},
+        {"tokens", "tokens"},
+        {"acceptance", "acceptance", "acceptance_error"},
+        {"same top-1", "top1_agreement"}},
+       "acceptance: mean of sum min(p, q), at temperature 1; same top-1: acceptance when greedy."},
+      {"Distance from the reference",
+       {{"reading", "reading"},
+        {"against", "reference"},
+        {"context", "context"},
+        {"KL, nats", "kl_mean", "kl_error"},
+        {"KL 99%, nats", "kl_p99"},
+        {"nats/token", "nll"}},
+       "KL: divergence from the reference, ± standard error over prompts; nats/token: -log q."}};
+}
+
+std::vector<ReportView> fidelity_position_views() {
+  return {{"By tokens after the prompt",
+           {{"reading", "reading"},
+            {"against", "reference"},
+            {"context", "context"},
+            {"after", "first_token", "last_token", "-"},
+            {"acceptance", "acceptance"},
+            {"same top-1", "top1_agreement"},
+            {"KL, nats", "kl_mean"}},
+           "after: tokens after the prompt, counted from 0; the others as above."}};
+}
+
+std::vector<ReportView> sensitivity_views() {
+  const ReportColumn layer{"layer", "layer"}, change{"change", "change"}, kl{"KL, nats", "kl_mean"},
+      acceptance{"acceptance", "acceptance"},
+      kilobytes{.heading = "Δ KB", .key = "bytes_change", .scale = 1e-3};
+  return {{"Lowered: the target with one part changed",
+           {change, layer, kl, acceptance, kilobytes},
+           "As a draft, against the target; Δ KB: what a draft step reads more than the target.",
+           {"from", "target"}},
+          {"Raised: the draft of --plan with one part changed",
+           {change,
+            layer,
+            kl,
+            {"Δ KL", "kl_change"},
+            acceptance,
+            {"Δ acceptance", "acceptance_change"},
+            kilobytes},
+           "Δ: against the draft of --plan as it is; Δ KB: what a draft step reads more.",
+           {"from", "draft"}},
+          {"Full in the target: one layer's KV kept in fp16, against fp16 KV in all",
+           {change, layer, kl, {"Δ KL", "kl_change"}, acceptance, kilobytes},
+           "Δ: against the target as it is; Δ KB: what memory takes more.",
+           {"from", "target vs fp16"}}};
+}
+
+std::vector<ReportView> plan_views() {
+  const ReportColumn plan{"plan", "plan"};
+  return {
+      {"The uniform plan and the chosen one, on prompts that had no say: acceptance",
+       {plan,
+        {.heading = "KB/step", .key = "draft_bytes", .scale = 1e-3},
+        {"predicted", "predicted_acceptance"},
+        {"acceptance", "acceptance", "acceptance_error"},
+        {"same top-1", "top1_agreement"},
+        {"tokens", "tokens"}},
+       "KB/step: what a draft step reads; acceptance: mean of sum min(p, q), at temperature 1."},
+      {"The same: KL divergence, nats",
+       {plan,
+        {"predicted", "predicted_kl"},
+        {"KL", "kl_mean", "kl_error"},
+        {"KL 99%", "kl_p99"},
+        {"target's KL", "target_kl_mean"},
+        {"its same top-1", "target_top1_agreement"}},
+       "KL: of the draft from its target; target's: of the plan's target from fp16 KV."}};
+}
+
+std::vector<ReportView> entropy_views() {
+  return {
+      {"Attention entropy, over pages and ring",
+       {{"layer", "layer"}, {"entropy, nats", "entropy"}, {"of the greatest", "entropy_relative"}},
+       "of the greatest: 1 if all pages and the ring had equal shares."}};
+}
+
+std::vector<ReportView> chosen_views() {
+  return {
+      {"The chosen plan",
+       {{"layer", "layer"},
+        {"weights, bits", "weights"},
+        {"KV", "kv"},
+        {"pages", "pages"},
+        {"budget, tokens", "budget"},
+        {"target's KV", "target_kv"}},
+       "KV: planes that are read, upper 4 bits, both 8, full fp16; pages: all, those of most mass, "
+       "none."}};
+}
+
+std::vector<ReportView> lossless_views() {
+  return {{"Generation with speculation against plain decoding",
+           {{"prompt", "prompt"},
+            {"sampling", "sampling"},
+            {"plan", "plan"},
+            {"len", "draft_len"},
+            {"tokens", "tokens"},
+            {"differs", "first_difference"},
+            {"accept", "acceptance"},
+            {"tok/round", "tokens_per_round"}},
+           "len: draft length; differs: the first token that is not the same; accept: share of the "
+           "drafted."}};
+}
+
+}  // namespace quantspec

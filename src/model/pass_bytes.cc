@@ -1,0 +1,88 @@
+#include "model/pass_bytes.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace quantspec {
+
+namespace {
+
+constexpr std::size_t kFullElement = 2;  // bytes of K and V in full precision
+constexpr std::size_t kScaleBytes = 4;   // a scale and an offset, fp16
+
+std::size_t layer_bytes(const Backend& backend, const LayerWeights& layer, WeightRead read) {
+  std::size_t bytes = 0;
+  for (const Linear* linear :
+       {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+    bytes += matrix_bytes(backend, *linear, read);
+  }
+  return bytes;
+}
+
+std::size_t full_tokens_bytes(const KvShape& shape, int tokens) {
+  return 2 * kFullElement * shape.num_kv_heads * shape.head_dim * tokens;
+}
+
+}  // namespace
+
+std::size_t matrix_bytes(const Backend& backend, const Linear& linear, WeightRead read) {
+  const TensorView& full = linear.full;
+  if (read == WeightRead::kFull) {
+    return static_cast<std::size_t>(full.rows) * full.cols * size_of(full.dtype);
+  }
+  const auto planes = backend.plane_bytes(full.rows, full.cols, linear.group);
+  return read == WeightRead::kUpper ? planes.upper : planes.upper + planes.lower;
+}
+
+double weight_bytes(WeightRead read, DType dtype, int group) {
+  if (read == WeightRead::kFull) return static_cast<double>(size_of(dtype));
+  return (read == WeightRead::kUpper ? 0.5 : 1.0) + static_cast<double>(kScaleBytes) / group;
+}
+
+std::size_t unit_bytes(const KvShape& shape, KvRead read) {
+  check(read != KvRead::kFull, "pages are quantized");
+  return shape.upper_unit_bytes() + (read == KvRead::kBoth ? shape.lower_unit_bytes() : 0);
+}
+
+std::size_t kv_bytes(const KvShape& shape, const KvAccess& access, int context) {
+  if (access.read == KvRead::kFull) return full_tokens_bytes(shape, context);
+  const int first_full = first_full_position(context, shape.page_size);
+  const int ring_tokens = context - first_full;
+  const int pages = first_full / shape.page_size;
+  const int chosen = std::min(pages, std::max(1, access.budget / shape.page_size));
+  const std::size_t ring = full_tokens_bytes(shape, ring_tokens);
+  const std::size_t page = shape.num_kv_heads * unit_bytes(shape, access.read);
+  switch (access.tokens) {
+    case KvTokens::kAll:
+      return ring + pages * page;
+    case KvTokens::kNone:
+      return ring;
+    case KvTokens::kByMass:
+      return ring + chosen * page;
+    case KvTokens::kByBound:
+      return ring + chosen * page + kScaleBytes * shape.num_kv_heads * shape.head_dim * pages;
+    case KvTokens::kStreaming:  // the budget includes the ring; the others' tokens come beside it
+      return ring +
+             full_tokens_bytes(shape, std::clamp(access.budget - ring_tokens, 0, first_full));
+    case KvTokens::kSnap:
+    case KvTokens::kRetrieval:
+      break;
+  }
+  return ring + full_tokens_bytes(shape, std::min(access.budget, first_full));
+}
+
+std::size_t pass_bytes(const Weights& weights, const Backend& backend, const KvShape& shape,
+                       const Plan& plan, int context) {
+  check(plan.layers.size() == weights.layers().size(), "a plan for these weights");
+  std::size_t bytes = matrix_bytes(backend, weights.head(), plan.head);
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    const LayerPlan& layer = plan.layers[i];
+    if (!layer.run) continue;
+    bytes += layer_bytes(backend, weights.layers()[i], layer.weights) +
+             kv_bytes(shape, layer.kv, context);
+  }
+  return bytes;
+}
+
+}  // namespace quantspec

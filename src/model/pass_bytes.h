@@ -1,0 +1,33 @@
+// Bytes that a pass reads from memory, scales included: what makes a draft cheap. The one place
+// that counts them, for plans, memory and predictions alike. Activations are not counted. Pure;
+// thread-safe.
+#pragma once
+
+#include <cstddef>
+
+#include "model/plan.h"
+#include "model/weights.h"
+
+namespace quantspec {
+
+// Of a matrix as the backend keeps it, padding included. kFull: its elements in the checkpoint.
+std::size_t matrix_bytes(const Backend& backend, const Linear& linear, WeightRead read);
+
+// Of one weight without padding, for a model that is not loaded: 4 bits, 8 bits or `dtype`, and its
+// share of the fp16 scale and offset of a group of so many weights.
+double weight_bytes(WeightRead read, DType dtype, int group);
+
+// K and V of one unit: a page and kv head of a layer. REQUIRES: read is not kFull; pages are
+// quantized.
+std::size_t unit_bytes(const KvShape& shape, KvRead read);
+
+// K and V of one layer after so many tokens, the ring at 2 bytes an element included; for kByBound
+// also the scales of the keys of all pages, by which it chooses.
+std::size_t kv_bytes(const KvShape& shape, const KvAccess& access, int context);
+
+// All that a pass of one token reads after so many: the matrices of the layers that run, the head,
+// and their K and V. REQUIRES: the plan is one for these weights.
+std::size_t pass_bytes(const Weights& weights, const Backend& backend, const KvShape& shape,
+                       const Plan& plan, int context);
+
+}  // namespace quantspec

@@ -1,0 +1,88 @@
+#include "model/pass_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include "model/model.h"
+
+namespace quantspec {
+namespace {
+
+constexpr int kPageSize = 32;
+constexpr int kContext = 160;  // B = 128: four pages, and 32 tokens in the ring
+
+// Three layers of grouped heads; matrices are read, not padded.
+class PassBytesTest : public ::testing::Test {
+ protected:
+  std::size_t bytes(const Plan& plan) const {
+    return pass_bytes(weights_, *backend_, shape_, plan, kContext);
+  }
+  std::size_t bytes(const KvAccess& kv) const {
+    return bytes(Plan::uniform("", config_.num_layers, WeightRead::kFull, kv));
+  }
+
+  const std::filesystem::path folder_ = QUANTSPEC_TESTDATA "/models/llama-gqa3";
+  const ModelConfig config_ = load_config(folder_);
+  const std::unique_ptr<Backend> backend_ = make_backend({.name = "reference", .num_threads = 1});
+  const Weights weights_{config_, Checkpoint(folder_), *backend_};
+  const KvShape shape_ = kv_shape(config_, kPageSize);
+};
+
+TEST_F(PassBytesTest, OfKvAreWhatEachAccessReads) {
+  const std::size_t ring_only = bytes({KvRead::kUpper, KvTokens::kNone});
+  const std::size_t upper = shape_.units() * shape_.upper_unit_bytes();
+  const std::size_t token = shape_.fp16_token_bytes();
+  EXPECT_EQ(bytes({KvRead::kUpper}) - ring_only, 4 * upper);
+  EXPECT_EQ(bytes({KvRead::kBoth}) - bytes({KvRead::kUpper}),
+            4 * shape_.units() * shape_.lower_unit_bytes());
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByMass, 64}) - ring_only, 2 * upper);
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByMass, 9999}), bytes({KvRead::kUpper}));
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByBound, 64}) - ring_only,
+            2 * upper + 4 * 4 * shape_.units() * shape_.head_dim);
+  EXPECT_EQ(bytes({KvRead::kFull}) - ring_only, 128 * token);
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kStreaming, 100}) - ring_only, (100 - 32) * token);
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kStreaming, 20}), ring_only);
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kSnap, 48}) - ring_only, 48 * token);
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kRetrieval, 9999}) - ring_only, 128 * token);
+}
+
+TEST_F(PassBytesTest, OfWeightsAreThoseOfTheLayersThatRunAndTheHead) {
+  const KvAccess kv = {KvRead::kUpper};
+  Plan plan = Plan::uniform("", config_.num_layers, WeightRead::kFull, kv);
+  const std::size_t all = bytes(plan);
+  std::size_t layer = 0;
+  for (const NamedLinear& matrix : weights_.matrices()) {
+    if (matrix.name.find("layers.1.") != matrix.name.npos) {
+      layer += matrix_bytes(*backend_, *matrix.linear, WeightRead::kFull);
+    }
+  }
+  plan.layers[1].run = false;
+  EXPECT_EQ(all - bytes(plan), layer + kv_bytes(shape_, kv, kContext));
+  plan.head = WeightRead::kUpper;
+  EXPECT_EQ(all - bytes(plan), layer + kv_bytes(shape_, kv, kContext) +
+                                   matrix_bytes(*backend_, weights_.head(), WeightRead::kFull) -
+                                   matrix_bytes(*backend_, weights_.head(), WeightRead::kUpper));
+}
+
+// What is counted for a model that is not loaded is what a loaded one has, where nothing is padded.
+TEST(PassBytes, OfAWeightTimesTheirNumberAreThoseOfTheMatrix) {
+  const auto backend = make_backend({.name = "reference", .num_threads = 1});
+  for (const int group : {64, 128}) {
+    Linear linear{{nullptr, DType::kBF16, 48, 256}};
+    linear.group = group;
+    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
+      EXPECT_EQ(static_cast<double>(matrix_bytes(*backend, linear, read)),
+                48 * 256 * weight_bytes(read, DType::kBF16, group));
+    }
+  }
+  EXPECT_EQ(weight_bytes(WeightRead::kUpper, DType::kBF16, 128), 0.53125);
+  EXPECT_EQ(weight_bytes(WeightRead::kFull, DType::kF32, 128), 4);
+}
+
+TEST(PassBytes, OfAUnitAreItsPlanes) {
+  const KvShape shape{.num_layers = 2, .num_kv_heads = 3, .head_dim = 64, .page_size = 32};
+  EXPECT_EQ(unit_bytes(shape, KvRead::kUpper), shape.upper_unit_bytes());
+  EXPECT_EQ(unit_bytes(shape, KvRead::kBoth), shape.upper_unit_bytes() + shape.lower_unit_bytes());
+}
+
+}  // namespace
+}  // namespace quantspec

@@ -32,9 +32,10 @@ def bench(*args, **kwargs):
 
 
 def short(*args, **kwargs):
-    """A run of a second: one prompt of 256 tokens and 12 more."""
-    return bench("--ctx", "256", "-n", "12", "--repeat", "2", "--warm-up", "4", "--page-size", "32",
-                 *args, **kwargs)
+    """A run of a second: one prompt of 256 tokens and 12 more, unless `args` say otherwise."""
+    usual = {"--ctx": "256", "-n": "12", "--repeat": "2", "--warm-up": "4", "--page-size": "32"}
+    left = [word for option in usual.items() if option[0] not in args for word in option]
+    return bench(*left, *args, **kwargs)
 
 
 class BenchTest(unittest.TestCase):
@@ -103,6 +104,12 @@ class BenchTest(unittest.TestCase):
                             ' "layers": [{"layer": 0, "kv": "full"}]}')
             rows = self.report("--plan", f"plan:{file}", "--draft-len", "2", "--temp", "0")["rows"]
             self.assertEqual(rows[2]["plan"], f"plan:{file}")
+            named = Path(folder) / "named.json"
+            named.write_text('{"name": "mine"}')
+            again = self.report("--plan", f"plan:{named}", "--draft-len", "2")["rows"]
+            self.assertEqual((again[2]["plan"], again[2]["chosen_plan"]), ("plan:mine",) * 2)
+            self.refused("--plan", f"plan:{named},plan:{named}",
+                         message="the list has plan:mine already")
             self.assertGreater(rows[2]["ring_bytes"], rows[1]["ring_bytes"])
             file.write_text('{"layers": [{"layer": 6}]}')
             self.refused("--plan", f"plan:{file}", message="layer", code=1)
@@ -115,6 +122,69 @@ class BenchTest(unittest.TestCase):
                          [("quantspec", None)] +
                          [(plan, budget) for plan in ("quantspec+sparse", "quantspec+bounds")
                           for budget in (32, 64, 128)])
+
+    def test_all_leaves_out_what_cannot_be(self):
+        done = short("--ctx", "100", "-n", "2", "--repeat", "1", "--warm-up", "0", "--plan", "all",
+                     "--draft-len", "1", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        plans = [row["plan"] for row in report["rows"]]
+        self.assertEqual(plans[2:], ["quantspec", "quantspec+w8", "weights-only", "weights-only+w8",
+                                     "kv-only", "layer-skip:2-3", "auto"])
+        left_out = report["meta"]["left_out"]
+        self.assertEqual(len(left_out), 13)
+        self.assertEqual((left_out[0]["context"], left_out[0]["plan"]), (100, "streaming"))
+        self.assertRegex(done.stderr, r"\Aquantspec: warning: --plan all leaves out: at 100 tokens "
+                         r"streaming, .*; quantspec\+sparse, .*\n\Z")
+        with tempfile.TemporaryDirectory() as folder:
+            store = str(Path(folder) / "draft.qsd")
+            made = subprocess.run([BINARY, "prepare", "-m", str(MODEL), "--method", "rtn", "-o",
+                                   store], capture_output=True, text=True, timeout=60)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            done = short("--plan", "all", "--draft-len", "1", "--draft-store", store, "-n", "2")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stderr, r"at 256 tokens quantspec\+w8, .* \(it reads other weights")
+            self.assertIn("- --plan all leaves out", done.stdout)
+            prose = [line for line in done.stdout.splitlines() if not line.startswith("|")]
+            self.assertLessEqual(max(map(len, prose[4:])), 80)
+            self.refused("--plan", "quantspec+w8", "--draft-store", store,
+                         message="--plan quantspec+w8: it reads other weights than drafts can here")
+
+    def test_a_head_of_8_bits_is_read_so_unless_a_plan_file_says_4(self):
+        with tempfile.TemporaryDirectory() as folder:
+            store, plan = str(Path(folder) / "draft.qsd"), Path(folder) / "plan.json"
+            made = subprocess.run([BINARY, "prepare", "-m", str(MODEL), "--method", "rtn",
+                                   "--head-bits", "8", "-o", store], capture_output=True,
+                                  text=True, timeout=60)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            plan.write_text('{"name": "head of 4", "head": {"weights": 4}}')
+            rows = self.report("--plan", f"quantspec,plan:{plan}", "--draft-len", "1",
+                               "--draft-store", store, "-n", "2")["rows"]
+            self.assertEqual([row["plan"] for row in rows[2:]], ["quantspec", "plan:head of 4"])
+            # The lower plane of its codes, two to a byte.
+            head = json.loads((MODEL / "config.json").read_text())
+            lower = head["vocab_size"] * head["hidden_size"] // 2
+            self.assertEqual(rows[2]["draft_weights_bytes"] - rows[3]["draft_weights_bytes"], lower)
+
+    def test_a_budget_is_autos_too(self):
+        rows = self.report("--plan", "quantspec,auto", "--draft-len", "2", "--draft-budget",
+                           "64,96")["rows"][2:]
+        self.assertEqual([(row["plan"], row["draft_budget"]) for row in rows],
+                         [("quantspec", None), ("auto", 64), ("auto", 96)])
+        self.refused("--plan", "auto", "--draft-budget", "256", message="--draft-budget 256")
+
+    def test_names_are_the_same_in_every_format(self):
+        args = ("--plan", "quantspec+w4,streaming+w4,snapkv+w16", "--draft-len", "2",
+                "--draft-budget", "96")
+        names = ["plain-fp16", "plain-int8", "quantspec", "streaming+w4", "snapkv"]
+        self.assertEqual([row["plan"] for row in self.report(*args)["rows"]], names)
+        table = csv.DictReader(io.StringIO(short(*args, "-o", "csv").stdout))
+        self.assertEqual([row["plan"] for row in table], names)
+        text = short(*args).stdout
+        self.assertEqual(re.findall(r"(?m)^\| (\S+) +\|", text.split("##")[1])[1:6],
+                         [*names[:3], "streaming+w4@96", "snapkv@96"])
+        self.assertIn("| accept | a/tok |", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
     def test_recall_prompts(self):
         report = self.report("--recall-distance", "100", "--plan", "quantspec", "--draft-len", "2",
@@ -137,15 +207,29 @@ class BenchTest(unittest.TestCase):
 
     def test_what_cannot_be_is_refused(self):
         self.refused("--plan", "quick", message="no plan 'quick'; known are quantspec,")
+        self.refused("--plan", "quick", message="auto and, in bench, all; modifiers are +w4, +w8")
         self.refused("--plan", "quantspec+fast", message="known are w4, w8")
+        self.refused("--plan", "quantspec+sparse+bounds",
+                     message="quantspec+sparse+bounds: +sparse and +bounds exclude each other")
+        self.refused("--plan", "quantspec+w4+w4", message="+w4 stands there twice")
+        self.refused("--plan", "quantspec,kv-only,quantspec+w4", message="has quantspec already")
+        self.refused("--plan", "all,auto", message="--plan auto: the list has auto already")
+        for plans in ("quantspec,", ",quantspec", "quantspec,,auto", ""):
+            self.refused("--plan", plans, message=f"--plan '{plans}': must be names with one comma")
+        self.refused("--ctx", "256,", message="--ctx '256,': must be whole numbers")
+        self.refused("--ctx", "256,128,256", message="--ctx '256,128,256': has 256 twice")
+        self.refused("--draft-len", "auto,2,auto", message="has auto twice")
+        self.refused("-o", "csv", "-o", "json", message="--output is given 2 times; give it once")
+        self.refused("--ctx", "256", "--ctx", "128", message="with commas between its values")
         self.refused("--plan", "layer-skip:1,9", message="layer-skip:1,9")
         self.refused("--draft-len", "17", message="--draft-len '17'")
         self.refused("--draft-len", "1,,2", message="--draft-len '1,,2'")
         self.refused("--plan", "quantspec+sparse", "--draft-budget", "256",
                      message="--draft-budget 256")
         self.refused("--draft-budget", "x", message="--draft-budget 'x'")
-        self.refused("--draft-budget", "64", message="--draft-budget 64: none of the plans "
-                     "quantspec, auto reads by a budget; streaming, snapkv, retrieval")
+        self.refused("--plan", "quantspec,kv-only", "--draft-budget", "64",
+                     message="--draft-budget 64: none of the plans quantspec, kv-only reads by a "
+                     "budget; streaming, snapkv, retrieval, auto")
         self.refused("--sweep", "budget", "--plan", "quantspec", message="--sweep budget: none")
         self.refused("--ctx", "40000", message="from 1 to 32768 tokens")
         self.refused("--ctx", "30000", message="the longest", code=2)
@@ -191,6 +275,11 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(
             self.ended_within_the_second_context(lambda run: run.send_signal(signal.SIGINT)),
             (130, "quantspec: interrupted\n"))
+
+    def test_sigterm_leaves_what_was_measured(self):
+        self.assertEqual(
+            self.ended_within_the_second_context(lambda run: run.send_signal(signal.SIGTERM)),
+            (143, "quantspec: interrupted\n"))
 
     def test_an_error_leaves_what_was_measured(self):
         if b"__sanitizer" in Path(BINARY).read_bytes():

@@ -47,7 +47,8 @@ def quantspec(*args, stdin="", env=None):
 
 def generate(*args, **kwargs):
     # One thread: other tests run beside this one, and threads that wait for each other suffer most.
-    return quantspec("generate", "-c", "1024", "-t", "1", *args, **kwargs)
+    context = [] if "-c" in args else ["-c", "1024"]
+    return quantspec("generate", *context, "-t", "1", *args, **kwargs)
 
 
 def generate_json(*args):
@@ -295,7 +296,13 @@ class Generate(CliTest):
             self.assertIs(run["identical"], True, plan)
             self.assertGreater(run["speculation"]["draft_n"], 0)
         self.check_error(generate("-p", prompt, "--plan", "quantspek"), 2, "quantspec, weights-only")
-        self.check_error(generate("-p", prompt, "--draft-budget", "256"), 2, "sparse --plan")
+        for other in ("--draft-len 0", "--draft-weights 4", "--kv-cache full"):
+            self.check_error(generate("-p", prompt, "--draft-budget", "256", *other.split()), 2,
+                             "--draft-budget 256: is for sparse plans")
+        self.check_error(generate("-p", prompt, "--plan", "quantspec+w4+w8"), 2,
+                         "exclude each other")
+        self.check_error(generate("-p", prompt, "-n", "4", "-n", "5"), 2,
+                         "--predict is given 2 times; give it once")
         self.check_error(generate("-p", prompt, "--plan", "kv-only", "--draft-budget", "256"), 2,
                          "reads all pages")
         for other in ("--draft-weights 8", "--kv-cache full"):
@@ -304,6 +311,21 @@ class Generate(CliTest):
         self.check_error(generate("-p", prompt, "--plan", "streaming", "--draft-budget", "99999"),
                          2, "--draft-budget")
         self.check_error(generate("-p", prompt, "--draft-store", "/nowhere"), 1, "/nowhere")
+
+    def test_a_name_is_one_plan_and_auto_is_the_default(self):
+        def choice(*args):
+            done = generate("--json", "-p", PROMPT, "-n", "16", "--temp", "0", *args)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["speculation"]["draft_choice"]
+        for args in ((), ("--plan", "auto"), ("--draft-weights", "auto")):
+            for plan in ("quantspec", "quantspec+w8", "weights-only+w8"):
+                self.assertRegex(choice(*args), rf"{re.escape(plan)}\b")
+        for args in (("--plan", "quantspec"), ("--draft-weights", "4")):
+            self.assertNotIn("w8", choice(*args))
+        long = ("-p", " ".join([PROMPT] * 60))
+        done = generate("--json", *long, "-n", "16", "--temp", "0", "--draft-budget", "256")
+        self.assertIn("quantspec+sparse@256",
+                      json.loads(done.stdout)["speculation"]["draft_choice"])
 
     def test_rejection_sampling_is_not_comparable(self):
         done = generate("--compare", "--json", "-p", PROMPT, "-n", "8", "--spec-sampling",
@@ -379,7 +401,7 @@ class Generate(CliTest):
         self.assertIn(b"\x1b[32m", tinted.stdout)
         self.assertIn(b"\x1b[32m", tinted.stderr)  # the legend
         self.assertEqual(re.sub(rb"\x1b\[\d+m", b"", tinted.stdout), plain.stdout)
-        undrafted = generate(*args, "--draft-len", "0", "--color", "always")
+        undrafted = generate(*args[:-1], "0", "--color", "always")
         self.assertEqual(undrafted.stdout, plain.stdout)
 
     def test_prompt_from_standard_input_and_from_a_file(self):
@@ -411,6 +433,18 @@ class Interrupt(CliTest):
         self.assertIn(b"decode ", err)
         self.assertIn(b"interrupted", err)
         out.decode()  # UTF-8 to the last byte
+
+    def test_sigterm_ends_with_the_summary_and_143(self):
+        process = subprocess.Popen([BINARY, "generate", "-p", PROMPT, "-n", "-1", "--ignore-eos",
+                                    "-t", "1"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=environment())
+        process.stdout.read(1)
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 143, err)
+        self.assertIn(b"interrupted", err)
+        out.decode()
 
     def test_ctrl_c_before_the_text(self):
         with tempfile.NamedTemporaryFile() as file:

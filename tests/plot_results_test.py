@@ -21,7 +21,7 @@ SKIPPED = 77
 sys.path.insert(0, str(ROOT / "tools"))
 
 import make_results  # noqa: E402
-from plots import reports, tables  # noqa: E402
+from plots import kernel_tables, reports, tables  # noqa: E402
 
 
 def load(name):
@@ -41,7 +41,8 @@ class TablesTest(unittest.TestCase):
                 "fidelity": "fidelity",
                 "sensitivity": "sensitivity",
                 "lossless": "lossless",
-                "roofline": "roofline"
+                "roofline": "roofline",
+                "kernels": "kernels"
             })
 
     def test_what_is_no_report_is_refused_in_one_line(self):
@@ -135,6 +136,61 @@ class TablesTest(unittest.TestCase):
         self.assertIn("snapkv+w4", reports.leaders(report, 1))
         self.assertNotIn("snapkv", reports.leaders(report, 1))
 
+    def test_of_a_kernel_the_fastest_repetition_counts(self):
+        name = "attention/dram/upper/d128/mha/q1"
+        data = json.loads((REPORTS / "kernels.json").read_text())
+        times = [
+            row["typical_us"] for row in data["benchmarks"]
+            if row["name"] == f"{name}/real_time" and row["run_type"] == "iteration"
+        ]
+        self.assertEqual(len(set(times)), 2)
+        rows = {row["name"]: row for row in load("kernels").rows}
+        self.assertEqual(rows[name]["typical_us"], min(times))  # and not that of the mean, 1
+        self.assertIn("region/empty/t2", rows)  # which has no time but Google Benchmark's
+
+    def test_goals_stand_beside_what_was_measured(self):
+        report, avx2 = load("kernels"), load("kernels")
+        for row in report.rows:
+            rate = {"read/dram/t2": 40e9, "linear/dram/bf16/4096x4096/r1": 36e9}.get(row["name"])
+            if rate is not None:
+                row["bytes_per_second"] = rate
+            head, _, shape = row["name"].partition("/d128/")
+            row["typical_us"] = {
+                ("attention/dram/fp16", "mha/q1"): 1000,
+                ("attention/dram/upper", "mha/q1"): 250,
+                ("attention/dram/both", "mha/q1"): 800,
+                ("attention/dram/fp16", "gqa4/q1"): 1200,
+                ("attention/dram/upper", "gqa4/q1"): 400,
+            }.get((head, shape), 1)
+        avx2.rows = [row for row in avx2.rows if row["name"].startswith("read")]
+        lines = kernel_tables.goals([report, avx2]).splitlines()
+        found = {
+            cells[0]: cells[1:]
+            for cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+        }
+        self.assertIn("40.0 GB/s with 2 threads", lines[0])
+        self.assertEqual(found["attention, upper plane, 1 query"][1::2], ["4.00×", "yes"])
+        self.assertEqual(found["attention, both planes, 1 query"][1::2], ["1.25×", "-32%"])
+        self.assertEqual(
+            found["GQA, 4 query heads: upper plane, 1 query, over the MHA figure"][1::2],
+            ["0.75×", "-17%"])
+        self.assertEqual(found["AVX2: upper plane, 1 query"], ["≥ 2.80×", "-", "-", "not run"])
+        self.assertEqual(found["bf16 4096×4096, 1 row"], ["≥ 90%", "90%", "90%", "yes"])
+        self.assertEqual(found["bf16 14336×4096, 1 row"][-1], "not run")
+
+    def test_every_kernel_has_a_row(self):
+        report = load("kernels")
+        text = kernel_tables.kernels([report, report])
+        for part in ("| d128/gqa4/q5 |", "| upper, 4096×4096, 1 | dram |",
+                     "| sampling/greedy/v8192 |",
+                     "| attention/dram/upper-sparse4/d128/mha/q1 |", "| region/empty/t2 |"):
+            self.assertIn(part, text)
+
+    def test_a_forced_instruction_set_is_part_of_the_command(self):
+        run = make_results.kernel_sections()[0].runs[1]
+        self.assertTrue(
+            make_results.shown(run, run.command).startswith("QUANTSPEC_ISA=avx2 kernel_bench --"))
+
     def test_only_what_stands_between_marks_is_written(self):
         page = "# Results\n\nBefore.\n<!-- results:a -->\nold\n<!-- /results:a -->\nAfter.\n"
         filled = make_results.fill(page, "a", "A", "new\n")
@@ -145,8 +201,8 @@ class TablesTest(unittest.TestCase):
         self.assertEqual(make_results.fill(longer, "b", "B title", r"more \1" + "\n"), longer)
 
     def test_sections_and_runs_have_names_of_their_own(self):
-        sections = (make_results.roofline_sections() + make_results.bundled_sections() +
-                    make_results.book_sections(wikitext=True))
+        sections = (make_results.roofline_sections() + make_results.kernel_sections() +
+                    make_results.bundled_sections() + make_results.book_sections(wikitext=True))
         names = [section.name for section in sections]
         runs = [run.name for section in sections for run in section.runs]
         self.assertEqual(len(set(names)), len(names))
@@ -180,16 +236,16 @@ class FiguresTest(unittest.TestCase):
     def test_every_figure_is_drawn_and_small(self):
         names, _ = self.drawn(
             "draft-length", "budget", "perplexity", "axes", "fidelity", "sensitivity", "roofline",
-            wanted={
+            "kernels", wanted={
                 "draft-length", "positions", "budget", "perplexity", "axes", "acceptance", "layers",
-                "decode-planes", "prefill-planes", "share"
+                "decode-planes", "prefill-planes", "share", "kernels"
             })
         self.assertEqual(
             names, {
                 "draft-length-draft-length", "draft-length-positions", "budget-positions",
                 "budget-budget", "perplexity-perplexity", "axes-axes", "fidelity-acceptance",
                 "sensitivity-layers", "roofline-decode-planes", "roofline-prefill-planes",
-                "roofline-share"
+                "roofline-share", "kernels-kernels"
             })
         figures = ("speedup", "rounds", "memory", "predicted")
         names, missing = self.drawn("bench", wanted={"ablation", *figures})

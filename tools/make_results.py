@@ -11,8 +11,9 @@ between <!-- results:SECTION --> and <!-- /results:SECTION -->. Text outside suc
 touched; a section that has no marks yet goes to the end. Nothing else should run meanwhile.
 
 --full needs a folder of .txt books of 40,000 tokens and more, and adds what is measured on them:
-contexts to 32k, every plan, greedy and at temperature 1, recall, sensitivity; on WikiText-2's test
-set perplexity, and draft weights that were calibrated on it. Pictures need python3-matplotlib.
+contexts to 32k, every plan, greedy and at temperature 1, recall, sensitivity, draft weights that
+were calibrated on half of the books; on WikiText-2's test set perplexity, and draft weights that
+were calibrated on it. Pictures need python3-matplotlib.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import pathlib
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -31,7 +33,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from plot_results import plot  # noqa: E402
-from plots import reports, tables  # noqa: E402
+from plots import kernel_tables, reports, tables  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEPT = pathlib.Path("build/results")  # from the root, as the commands show it
@@ -63,6 +65,8 @@ class Run:
     name: str
     command: str  # after "quantspec"; prints JSON
     before: str = ""  # a command whose output file it reads
+    program: str = "quantspec"  # or another one of its folder
+    isa: str = ""  # the instruction set to force
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +98,16 @@ def roofline_sections():
         section("roofline-this", "Roofline: the bundled model on this machine", tables.roofline,
                 "roofline --ctx 4096,8192,16384,32768"),
     ]
+
+
+def kernel_sections():
+    """Of kernel_bench, which a build has when it is asked for (make benchmarks)."""
+    command = ("--benchmark_format=json --benchmark_repetitions=3 "
+               "--benchmark_enable_random_interleaving=true")
+    avx2 = f"{command} '--benchmark_filter=read|attention/dram/.*/d128/mha/q[15]/'"
+    runs = (Run("kernels", command, program="kernel_bench"),
+            Run("kernels-avx2", avx2, program="kernel_bench", isa="avx2"))
+    return [Section("kernels", "Kernels", kernel_tables.kernels, runs, ("kernels",))]
 
 
 def bundled_sections():
@@ -173,10 +187,25 @@ def book_sections(wikitext):
         section("books-lossless", "Losslessness on books", tables.lossless,
                 f"eval lossless {text} --ctx 8192 --prompts 2 --plan quantspec+w4,{RIVALS},auto"),
     ]
+    sections.append(gptq_section())
     if wikitext:
         sections.append(Section("books-gptq", "Draft weights by rounding and by GPTQ",
                                 tables.draft_lengths, weights, ()))
     return sections
+
+
+def gptq_section():
+    """Draft weights made on half of the books, measured on the other half."""
+    measured = "eval fidelity -d text:HELD_OUT --ctx 4096 --prompts 6 --plan quantspec,weights-only"
+    runs = [run("gptq-loading", measured)]
+    for method, text in (("rtn", ""), ("gptq", "--calibration text:CALIBRATION --tokens 65536 ")):
+        for group in (128, 64):
+            name = f"{method}-g{group}"
+            store = KEPT / f"{name}.qsd"
+            runs.append(run(f"gptq-{name}", f"{measured} --draft-store {store}",
+                            f"prepare --method {method} --group {group} {text}-o {store}"))
+    return Section("gptq", "Draft weights by rounding and by GPTQ, on held-out books",
+                   tables.draft_weights, tuple(runs), ())
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -200,6 +229,12 @@ def commit():
     return (git("describe", "--always") or "no commit") + ("-dirty" if changed else "")
 
 
+def shown(run, command):
+    """The command as a reader would type it."""
+    forced = f"QUANTSPEC_ISA={run.isa} " if run.isa else ""
+    return f"{forced}{run.program} {command}"
+
+
 class Runner:
     def __init__(self, program, texts):
         self.program, self.texts = program, texts
@@ -209,27 +244,44 @@ class Runner:
         llama.mkdir(exist_ok=True)
         (llama / "config.json").write_text(json.dumps(LLAMA_2_7B))
 
+    def split_books(self, folder):
+        """CALIBRATION and HELD_OUT: the first and the second half of the books, by name."""
+        files = sorted(folder.resolve().glob("*.txt"))
+        halves = {"CALIBRATION": files[:len(files) // 2], "HELD_OUT": files[len(files) // 2:]}
+        for name, half in halves.items():
+            links = self.kept / name.lower()
+            shutil.rmtree(links, ignore_errors=True)
+            links.mkdir()
+            for file in half:
+                (links / file.name).symlink_to(file)
+            self.texts[name] = links
+
     def path(self, run):
         return self.kept / f"{run.name}.json"
 
-    def execute(self, command):
+    def execute(self, run, command):
         """Standard output; paths of texts are put where the command has their names."""
         words = shlex.split(command)
         for name, path in self.texts.items():
             words = [word.replace(f":{name}", f":{path}") for word in words]
-        done = subprocess.run([self.program, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        program = self.program if run.program == "quantspec" else self.program.parent / run.program
+        if not program.exists():
+            raise RuntimeError(f"{program} is not built: make benchmarks")
+        forced = {"QUANTSPEC_ISA": run.isa} if run.isa else {}
+        done = subprocess.run([program, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                              env=os.environ | forced)
         found_difference = done.returncode == 1 and command.startswith("eval lossless")
         if done.returncode != 0 and not found_difference:  # a difference is a finding
-            raise RuntimeError(f"quantspec {command}\nended with {done.returncode}")
+            raise RuntimeError(f"{shown(run, command)}\nended with {done.returncode}")
         return done.stdout
 
     def measure(self, run):
         started = time.monotonic()
         at = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
         commands = [command for command in (run.before, run.command) if command]
-        data = json.loads([self.execute(command) for command in commands][-1])
+        data = json.loads([self.execute(run, command) for command in commands][-1])
         data["run"] = {
-            "commands": [f"quantspec {command}" for command in commands],
+            "commands": [shown(run, command) for command in commands],
             "date": at,
             "commit": commit(),
             "hardware": hardware()
@@ -300,7 +352,7 @@ def arguments():
 
 
 def chosen(args):
-    sections = roofline_sections()
+    sections = roofline_sections() + kernel_sections()
     sections += book_sections(args.wikitext) if args.full else bundled_sections()
     if args.only is None:
         return sections
@@ -325,6 +377,8 @@ def main():
         name: path.resolve()
         for name, path in texts.items() if path
     })
+    if args.books:
+        runner.split_books(args.books)
     failed = []
     for section in sections:
         try:

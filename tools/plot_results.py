@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws what `quantspec bench`, `eval` and `roofline` wrote with -o json.
+"""Draws what `quantspec bench`, `eval` and `roofline` wrote with -o json, and what kernel_bench
+wrote with --benchmark_format=json.
 
     tools/plot_results.py FILE.json... -o DIR [--format svg|png]
 
@@ -20,7 +21,7 @@ from plots.reports import Missing, Unusable, load  # noqa: E402
 
 def jobs(reports):
     """(figure, name of its file, function, what it takes before the path) of all there may be."""
-    from plots import fidelity, roofline, speed
+    from plots import fidelity, kernels, roofline, speed
     for report in (report for report in reports if report.kind == "bench"):
         temperatures = report.temperatures()
         for temperature in temperatures:
@@ -30,6 +31,9 @@ def jobs(reports):
                 yield name, file, draw, (report, temperature)
     for report in (report for report in reports if report.kind == "roofline"):
         for name, draw in roofline.FIGURES.items():
+            yield name, f"{report.name}-{name}", draw, (report, )
+    for report in (report for report in reports if report.kind == "kernels"):
+        for name, draw in kernels.FIGURES.items():
             yield name, f"{report.name}-{name}", draw, (report, )
     for kind, (name, draw) in fidelity.FIGURES.items():
         together = [report for report in reports if report.kind == kind]

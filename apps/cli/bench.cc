@@ -26,7 +26,6 @@ struct BenchArgs {
   EngineOptions engine;
   std::string dataset;
   BenchOptions bench;
-  std::string machine = "this";
   // As typed; empty: not at all.
   std::vector<std::string> plans;
   std::vector<std::optional<int>> draft_lens;
@@ -64,8 +63,8 @@ void add_drafts(CLI::App& app, BenchArgs& args) {
          [&args](const std::string& text) {
            for (std::string& plan : split_plans(text)) args.plans.push_back(std::move(plan));
          },
-         "what drafts read, with commas between or again; see\n"
-         "below (default: quantspec,auto)")
+         "what drafts read, with commas between or --plan again;\n"
+         "see below (default: quantspec,auto)")
       ->option_text("LIST")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->trigger_on_parse();
@@ -74,16 +73,16 @@ void add_drafts(CLI::App& app, BenchArgs& args) {
                  "measures fastest (default: auto)",
                  args.draft_lens, 0);
   add_value(app, "--draft-budget", "LIST",
-            "tokens that sparse plans read (default: a quarter of\nthe context)",
+            "tokens that sparse plans read, auto's too (default: a\nquarter of the context; for "
+            "auto a sixteenth as well)",
             [&args](const std::string& text) {
-              args.budgets.clear();
               for (const std::string& part : split_list(text)) {
                 const auto value = parse_number<int>(part);
                 if (!value || *value < 1) {
                   throw UsageError(fmt::format(
                       "--draft-budget '{}': must be tokens, with commas between", text));
                 }
-                args.budgets.push_back(*value);
+                add_to_list("--draft-budget", text, part, *value, args.budgets);
               }
             });
   add_choice<Sweep>(app, "--sweep", "WHAT",
@@ -117,18 +116,6 @@ void add_runs(CLI::App& app, BenchArgs& args) {
             });
 }
 
-void add_prediction(CLI::App& app, BenchArgs& args) {
-  app.option_defaults()->group("Prediction");
-  add_value(app, "--machine", "NAME",
-            "whose limits predictions are by: a6000, a100, h100,\n"
-            "h200, rtx4090; or this, which is measured for a second\n"
-            "(default: this)",
-            [&args](const std::string& text) {
-              if (text != "this") machine_preset(text);  // throws when it is not known
-              args.machine = text;
-            });
-}
-
 // Takes what was typed, else what the sweep varies; both exclude each other.
 void apply_lists(BenchArgs& args) {
   BenchOptions& bench = args.bench;
@@ -153,19 +140,9 @@ void apply_lists(BenchArgs& args) {
 BenchOptions resolve(const BenchArgs& args, const ModelConfig& config) {
   BenchOptions options = args.bench;
   options.num_threads = args.engine.num_threads;
-  if (args.machine != "this") options.machine = machine_preset(args.machine);
   options.version = QUANTSPEC_VERSION;
   options.model = std::filesystem::weakly_canonical(args.engine.model).filename().string();
   options.draft_store = args.engine.draft_store.string();
-  std::vector<std::string> plans;
-  for (const std::string& plan : options.plans) {
-    if (plan == "all") {
-      std::ranges::copy(all_bench_plans(config.num_layers), std::back_inserter(plans));
-    } else {
-      plans.push_back(plan);
-    }
-  }
-  options.plans = std::move(plans);
   require_benchable(options, config);
   return options;
 }
@@ -190,6 +167,11 @@ int run(BenchArgs args) {
   BenchEvents events;
   events.progress = progress.callback();
   events.begin = [&](const BenchMeta& meta) {
+    progress.clear();
+    warn_of(meta.machine);
+    if (!meta.left_out.empty()) {
+      fmt::print(stderr, "quantspec: warning: {}\n", describe(meta.left_out));
+    }
     write(bench_head(args.format, meta));
     begun = true;
   };
@@ -216,7 +198,8 @@ Subcommand add_bench(CLI::App& app) {
   add_texts(*command, *args);
   add_drafts(*command, *args);
   add_runs(*command, *args);
-  add_prediction(*command, *args);
+  command->option_defaults()->group("Prediction");
+  add_machine(*command, "predictions go", args->bench.machine);
   command->option_defaults()->group("Output");
   add_choice<BenchFormat>(*command, "-o,--output", "FORMAT", "md, csv, json or jsonl (default: md)",
                           {{"md", BenchFormat::kMarkdown},
@@ -228,7 +211,8 @@ Subcommand add_bench(CLI::App& app) {
   const std::string more =
       "Plans:\n" + describe_plans() +
       "  all              quantspec, its parts and every rival, with 4- and 8-bit\n"
-      "                   weights too; a third of the layers skipped; auto\n\n"
+      "                   weights too; a third of the layers skipped; auto; but\n"
+      "                   for those that do not fit the context or --draft-store\n\n"
       "Examples:\n"
       "  quantspec bench -d text:books --ctx 4096,8192 --plan all\n"
       "  quantspec bench -d recall:books --plan quantspec,snapkv --draft-len 4\n"

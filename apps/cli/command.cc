@@ -73,6 +73,23 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
   add_threads(app, engine.num_threads);
 }
 
+void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machine) {
+  add_value(app, "--machine", "NAME",
+            fmt::format("whose limits {} by: a6000, a100,\n"
+                        "h100, h200, rtx4090; or this, which is measured for a\n"
+                        "second (default: this)",
+                        what),
+            [&machine](const std::string& text) {
+              machine = text == "this" ? std::nullopt : std::optional(machine_preset(text));
+            });
+}
+
+void warn_of(const Machine& machine) {
+  const std::string doubt = doubt_of(machine);
+  if (!doubt.empty())
+    fmt::print(stderr, "quantspec: warning: --machine {}: {}\n", machine.name, doubt);
+}
+
 std::filesystem::path resolve_model(const std::filesystem::path& typed) {
   return typed.empty() ? default_model() : typed;
 }

@@ -5,9 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "engine/engine.h"
+#include "roofline/roofline.h"
 
 namespace quantspec::cli {
 
@@ -33,6 +35,10 @@ void add_model(CLI::App& app, std::filesystem::path& model);
 void add_threads(CLI::App& app, int& num_threads);
 // Both, and --draft-store, --page-size and --backend: of what measures an engine.
 void add_engine_options(CLI::App& app, EngineOptions& engine);
+// --machine, whose limits `what` goes by; nullopt: this one, which is to be measured.
+void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machine);
+// Says on standard error where a measured machine is in doubt.
+void warn_of(const Machine& machine);
 // What was typed, else $QUANTSPEC_MODEL, else the bundled model. Throws when there is none.
 std::filesystem::path resolve_model(const std::filesystem::path& typed);
 

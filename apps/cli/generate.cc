@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "apps/cli/interrupt.h"
@@ -97,7 +98,7 @@ void print(const GenerateArgs& args, const std::string& text) {
   fmt::print(stderr, "{}{}", text, tints_text(args) ? legend(use_color(args.color, stderr)) : "");
 }
 
-void require_use_of_budget(const GenerateArgs& args, const std::vector<Plan>& plans) {
+void require_use_of_budget(const GenerateArgs& args, std::span<const Plan> plans) {
   const auto uses = [](const LayerPlan& layer) { return layer.kv.budget > 0; };
   const bool used = std::ranges::any_of(
       plans, [&](const Plan& plan) { return std::ranges::any_of(plan.layers, uses); });
@@ -107,10 +108,18 @@ void require_use_of_budget(const GenerateArgs& args, const std::vector<Plan>& pl
       args.draft_budget, args.plan));
 }
 
+// None: the session's own.
+std::vector<Plan> choose_plans(const GenerateArgs& args, const Engine& engine, int prompt_tokens) {
+  if (args.drafts_by_own_plans()) return {};
+  std::vector<Plan> plans = engine.plans(args.plan, prompt_tokens, args.draft_budget);
+  require_use_of_budget(args, plans);
+  return plans;
+}
+
 int finish(const GenerateArgs& args, const Run& run) {
   if (args.json) write_output(to_json(run).dump() + "\n");
   print(args, summary(run));
-  return interrupted() ? kExitInterrupted : 0;
+  return interrupted() ? interrupted_exit_code() : 0;
 }
 
 int finish(const GenerateArgs& args, const Run& run, const Run& baseline, bool comparable) {
@@ -138,11 +147,7 @@ int run(const GenerateArgs& args) {
   spdlog::debug("seed {}", options.sampling.seed);
   const std::vector<TokenId> prompt = engine->tokenizer().encode(text, true);
   TextStream stream(tints_text(args));
-  std::vector<Plan> plans;
-  if (!args.plan.empty()) {
-    plans = engine->plans(args.plan, static_cast<int>(prompt.size()), args.draft_budget);
-    require_use_of_budget(args, plans);
-  }
+  const std::vector<Plan> plans = choose_plans(args, *engine, static_cast<int>(prompt.size()));
   const Run run =
       generate(*engine, prompt, options, plans, progress, "decode", args.json ? nullptr : &stream);
   if (!args.compare || interrupted()) return finish(args, run);

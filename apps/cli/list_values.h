@@ -26,7 +26,11 @@ inline std::vector<std::string> split_list(const std::string& list) {
 inline std::vector<std::string> split_plans(const std::string& list) {
   std::vector<std::string> plans;
   for (const std::string& part : split_list(list)) {
-    const bool layers = !part.empty() && part[0] >= '0' && part[0] <= '9';
+    if (part.empty()) {
+      throw UsageError(fmt::format(
+          "--plan '{}': must be names with one comma between, none of them empty", list));
+    }
+    const bool layers = part[0] >= '0' && part[0] <= '9';
     if (layers && !plans.empty()) {
       plans.back() += "," + part;
     } else {
@@ -36,19 +40,30 @@ inline std::vector<std::string> split_plans(const std::string& list) {
   return plans;
 }
 
+// A list's value that is there already makes no sense.
+template <typename T>
+void add_to_list(const char* name, const std::string& text, const std::string& part, const T& value,
+                 std::vector<T>& values) {
+  if (std::ranges::find(values, value) != values.end()) {
+    throw UsageError(fmt::format("{} '{}': has {} twice", name, text, part));
+  }
+  values.push_back(value);
+}
+
 // Numbers in [low, high]; `what` names them.
 template <typename T>
 void add_list(CLI::App& app, const std::string& names, const std::string& help, const char* what,
               std::vector<T>& target, T low, T high) {
   add_value(app, names, "LIST", help, [=, &target](const std::string& text) {
+    const std::string name = long_name(names);
     std::vector<T> values;
     for (const std::string& part : split_list(text)) {
       const auto value = parse_number<T>(part);
       if (!value || *value < low || *value > high) {
-        throw UsageError(fmt::format("{} '{}': must be {} from {} to {}, with commas between",
-                                     long_name(names), text, what, low, high));
+        throw UsageError(fmt::format("{} '{}': must be {} from {} to {}, with commas between", name,
+                                     text, what, low, high));
       }
-      values.push_back(*value);
+      add_to_list(name.c_str(), text, part, *value, values);
     }
     target = std::move(values);
   });
@@ -67,7 +82,7 @@ inline void add_draft_lens(CLI::App& app, const std::string& help,
             fmt::format("--draft-len '{}': must be auto or from {} to {}, with commas between",
                         text, least, DraftControl::kMaxDraftLen));
       }
-      lens.push_back(value);
+      add_to_list("--draft-len", text, part, value, lens);
     }
     target = std::move(lens);
   });

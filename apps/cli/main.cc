@@ -20,6 +20,19 @@ constexpr int kExitUsage = 2;
 constexpr std::string_view kCommands[] = {"generate", "info",    "tokenize", "bench",
                                           "eval",     "prepare", "roofline"};
 
+constexpr std::string_view kMeasurements[] = {"perplexity", "axes", "fidelity", "sensitivity",
+                                              "lossless"};
+
+// What was called, as --help is to be asked for: "generate ", "eval lossless "; empty: unknown.
+std::string typed_command(int argc, char** argv) {
+  const auto is_one_of = [&](int i, const auto& known) {
+    return i < argc && std::ranges::find(known, argv[i]) != std::end(known);
+  };
+  if (!is_one_of(1, kCommands)) return {};
+  const bool measures = argv[1] == std::string_view("eval") && is_one_of(2, kMeasurements);
+  return std::string(argv[1]) + " " + (measures ? std::string(argv[2]) + " " : "");
+}
+
 int report_failure(std::string_view message) {
   fmt::print(stderr, "quantspec: error: {}\n", message);
   return kExitFailure;
@@ -27,8 +40,7 @@ int report_failure(std::string_view message) {
 
 int report_usage(std::string_view message, std::string_view command) {
   report_failure(message);
-  const bool known = std::ranges::find(kCommands, command) != std::end(kCommands);
-  fmt::print(stderr, "try quantspec {}{}--help\n", known ? command : "", known ? " " : "");
+  fmt::print(stderr, "try quantspec {}--help\n", command);
   return kExitUsage;
 }
 
@@ -48,7 +60,7 @@ int report_error(const Error& error, std::string_view command) {
 }
 
 int run_command_line(int argc, char** argv) {
-  const std::string_view command = argc > 1 ? argv[1] : "";
+  const std::string command = typed_command(argc, argv);
   try {
     const auto parsed = parse_command_line(argc, argv);
     return parsed ? (*parsed)() : 0;
@@ -56,7 +68,7 @@ int run_command_line(int argc, char** argv) {
     return report_usage(error.what(), command);
   } catch (const Interrupted&) {
     fmt::print(stderr, "quantspec: interrupted\n");
-    return kExitInterrupted;
+    return interrupted_exit_code();
   } catch (const BrokenPipe&) {
     return kExitBrokenPipe;
   } catch (const Error& error) {

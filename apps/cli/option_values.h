@@ -1,5 +1,5 @@
 // Options of a given kind of value, over CLI11: strict parsing, and messages that name the flag,
-// what was typed and what would work. A repeated option's last value counts.
+// what was typed and what would work. An option of one value may be given once (options.cc).
 #pragma once
 
 #include <fmt/format.h>

@@ -36,8 +36,9 @@ void add_engine(CLI::App& app, EngineOptions& engine) {
           "(default: 64 for heads of 64 channels, else 128)",
           engine.page_size, 1);
   add_choice<DraftWeights>(app, "--draft-weights", "W",
-                           "bits of the weights that drafts read: auto, 4, 8 or\n"
-                           "full (default: auto, 4 or 8 round by round)",
+                           "bits of the weights that drafts read, over the KV of the\n"
+                           "plan quantspec: 4, 8 or full; or auto: 4 and 8 are kept\n"
+                           "for plans to read (default: auto)",
                            {{"auto", DraftWeights::kAuto},
                             {"4", DraftWeights::kUpper},
                             {"8", DraftWeights::kBoth},
@@ -87,7 +88,8 @@ void add_sampling(CLI::App& app, SamplingArgs& sampling) {
             "of the random numbers (default: another each time,\n"
             "shown by -v and in --json). With rejection sampling the\n"
             "text also depends on timing unless --draft-len and\n"
-            "--draft-weights are fixed; coupled always repeats",
+            "--plan or --draft-weights are fixed; coupled always\n"
+            "repeats",
             [&sampling](const std::string& text) {
               sampling.seed = parse_number<std::uint64_t>(text);
               if (!sampling.seed) {
@@ -111,12 +113,15 @@ void add_speculation(CLI::App& app, GenerateArgs& args, std::optional<SpecSampli
   app.option_defaults()->group("Speculation");
   add_draft_len(app, args.generation.draft_len);
   add_value(app, "--plan", "NAME",
-            "what drafts read: auto, or a plan of quantspec bench\n"
-            "(default: quantspec, with --draft-weights)",
+            "what drafts read: a plan of quantspec bench --help, such\n"
+            "as quantspec, 4-bit weights and KV (default: auto, what\n"
+            "measures fastest among 4- and 8-bit weights, all pages\n"
+            "and few)",
             [&args](const std::string& text) { args.plan = text; });
   add_int(app, "--draft-budget", "N",
-          "tokens that a sparse plan reads (default: a quarter of\nthe prompt)", args.draft_budget,
-          1);
+          "tokens that sparse plans read, auto's too (default: a\n"
+          "quarter of the prompt; for auto a sixteenth as well)",
+          args.draft_budget, 1);
   add_choice<SpecSampling>(
       app, "--spec-sampling", "HOW",
       "rejection: the text has the model's distribution;\n"
@@ -157,7 +162,8 @@ void add_generate(CLI::App& app, GenerateArgs& args, std::optional<SpecSampling>
                  "  quantspec generate -f book.txt --compare\n"
                  "  cat book.txt | quantspec generate --temp 0 --json > out.json\n\n"
                  "The text goes to standard output, everything else to standard error.\n"
-                 "Exit code: 0, 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C.");
+                 "Exit code: 0, 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C,\n"
+                 "143 after SIGTERM.");
 }
 
 void add_info(CLI::App& app, InfoArgs& args) {
@@ -200,6 +206,20 @@ void refuse_both(const CLI::App& command, const char* one, const char* other) {
   throw UsageError(fmt::format("{} and {} exclude each other", one, other));
 }
 
+// Which of several values counts would be anyone's guess.
+void refuse_repeated(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    const bool is_flag = option->get_items_expected_max() == 0;
+    const bool one = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeLast;
+    if (is_flag || !one || option->count() < 2) continue;
+    const bool list = option->get_option_text() == "LIST";
+    throw UsageError(
+        fmt::format("{} is given {} times; {}", option->get_name(), option->count(),
+                    list ? "give it once, with commas between its values" : "give it once"));
+  }
+  for (const CLI::App* one : command.get_subcommands()) refuse_repeated(*one);
+}
+
 // The help or the version.
 std::string answer(const CLI::App& app, const CLI::Success& asked) {
   std::ostringstream out;
@@ -229,8 +249,12 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
 
 // Options that are good one by one and make no sense together.
 void require_sense(const GenerateArgs& args) {
-  if (args.draft_budget > 0 && args.plan.empty()) {
-    throw UsageError("--draft-budget is for a sparse --plan, such as quantspec+sparse");
+  if (args.draft_budget > 0 && args.drafts_by_own_plans()) {
+    throw UsageError(
+        fmt::format("--draft-budget {}: is for sparse plans; --draft-len 0, --draft-weights and "
+                    "--kv-cache full "
+                    "have none",
+                    args.draft_budget));
   }
   if (args.compare && args.generation.draft_len == 0) {
     throw UsageError("--compare needs drafts to compare; --draft-len 0 is plain decoding");
@@ -279,6 +303,7 @@ std::optional<std::function<int()>> parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     throw UsageError(describe(app, error));
   }
+  refuse_repeated(app);
   for (const auto& [one, other] : kExclusive)
     refuse_both(*app.get_subcommands().front(), one, other);
   for (const Subcommand& other : others) {

@@ -38,14 +38,20 @@ struct GenerateArgs {
   EngineOptions engine;
   PromptArgs prompt;
   GenerateOptions generation;  // without its sampling, which needs the model
-  std::string plan;            // empty: QuantSpec's own
-  int draft_budget = 0;
+  std::string plan = "auto";
+  int draft_budget = 0;  // of its sparse plans; 0: as Engine::plans()
   SamplingArgs sampling;
   bool compare = false;
   bool json = false;
   Color color = Color::kAuto;
   bool quiet = false;
   bool verbose = false;
+
+  // --plan has no say: drafts are as the engine's options are, or there are none.
+  bool drafts_by_own_plans() const {
+    return engine.draft_weights != DraftWeights::kAuto || engine.kv_store == KvStore::kFull ||
+           (generation.draft_len == 0 && plan == "auto");
+  }
 };
 
 struct InfoArgs {

@@ -1,4 +1,5 @@
-// Progress bars on standard error, for what takes a while; and the place where Ctrl-C is noticed.
+// Progress bars on standard error, for what takes a while; and the place where Ctrl-C and SIGTERM
+// are noticed.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,8 @@ class Progress {
   void update(std::string_view stage, double done, std::size_t tokens = 0);
   void clear();
 
-  // For the engine: as update(), and throws Interrupted after a Ctrl-C. REQUIRES: outlived by this.
+  // For the engine: as update(), and throws Interrupted after a Ctrl-C or SIGTERM.
+  // REQUIRES: outlived by this.
   ProgressCallback callback(std::size_t tokens = 0);
 
  private:

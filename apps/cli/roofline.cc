@@ -2,6 +2,7 @@
 #include "roofline/roofline.h"
 
 #include <memory>
+#include <optional>
 
 #include "apps/cli/command.h"
 #include "apps/cli/list_values.h"
@@ -17,7 +18,7 @@ constexpr int kMaxGenerated = 100'000;
 
 struct RooflineArgs {
   std::filesystem::path model;
-  std::string machine = "this";
+  std::optional<Machine> machine;  // nullopt: this one, measured
   int num_threads = 0;
   std::vector<int> contexts = {4096, 8192, 16384, 32768, 65536, 131072};
   std::vector<int> batches = {1, 2, 4, 8, 16, 32, 64};
@@ -31,26 +32,14 @@ int run(const RooflineArgs& args) {
   const std::filesystem::path model = resolve_model(args.model);
   request.model = load_config(model);
   request.model_name = std::filesystem::weakly_canonical(model).filename().string();
-  request.machine = args.machine == "this" ? measure_this_machine(args.num_threads)
-                                           : machine_preset(args.machine);
+  request.machine = args.machine ? *args.machine : measure_this_machine(args.num_threads);
+  warn_of(request.machine);
   request.contexts = args.contexts;
   request.batches = args.batches;
   request.generated = args.generated;
   request.acceptance = args.acceptance;
   write_output(args.json ? roofline_json(request) : roofline_markdown(request));
   return 0;
-}
-
-void add_machine(CLI::App& app, RooflineArgs& args) {
-  app.option_defaults()->group("Machine");
-  add_value(app, "--machine", "NAME",
-            "a6000, a100, h100, h200, rtx4090; or this, which is\n"
-            "measured for a second (default: this)",
-            [&args](const std::string& text) {
-              if (text != "this") machine_preset(text);  // throws when it is not known
-              args.machine = text;
-            });
-  add_threads(app, args.num_threads);
 }
 
 void add_points(CLI::App& app, RooflineArgs& args) {
@@ -76,7 +65,9 @@ Subcommand add_roofline(CLI::App& app) {
       add_command(app, "roofline", "Print what limits a model, and what drafts can gain.");
   const auto args = std::make_shared<RooflineArgs>();
   add_model(*command, args->model);
-  add_machine(*command, *args);
+  command->option_defaults()->group("Machine");
+  add_machine(*command, "times go", args->machine);
+  add_threads(*command, args->num_threads);
   add_points(*command, *args);
   command->option_defaults()->group("Output");
   add_choice<bool>(*command, "-o,--output", "FORMAT", "md or json (default: md)",

@@ -64,10 +64,11 @@ struct Job {
 };
 
 // Everything that can be wrong is found here.
-std::vector<Job> make_jobs(Engine& engine, const Dataset& dataset, const BenchOptions& options) {
+std::vector<Job> make_jobs(Engine& engine, const Dataset& dataset, const BenchOptions& options,
+                           std::vector<LeftOut>& left_out) {
   std::vector<Job> jobs;
   for (const int context : options.contexts) {
-    jobs.push_back({context, bench::make_entries(engine, options, context), {}});
+    jobs.push_back({context, bench::make_entries(engine, options, context, &left_out), {}});
     bench::require_memory(engine, jobs.back().entries, options, context);
   }
   for (Job& job : jobs) {
@@ -78,13 +79,10 @@ std::vector<Job> make_jobs(Engine& engine, const Dataset& dataset, const BenchOp
   return jobs;
 }
 
-std::vector<bench::Measured> measure(Engine& engine, const Job& job, const BenchOptions& options,
-                                     const ProgressCallback& progress) {
-  const std::string stage = fmt::format("ctx {}", job.context);
-  const double total = bench::tokens_to_do(job.entries, options, job.context);
-  return bench::measure(engine, job.entries, job.prompts, options, [&](double done) {
-    if (progress) progress(stage, done / total);
-  });
+// How long a job takes, in some unit: its tokens by the roofline's time of one.
+double effort(const Job& job, const BenchOptions& options, const bench::Predictor& predictor) {
+  const double plain = predictor.milliseconds(job.entries[1], job.context, nullptr, 0, 0);
+  return plain * bench::tokens_to_do(job.entries, options, job.context);
 }
 
 }  // namespace
@@ -92,17 +90,27 @@ std::vector<bench::Measured> measure(Engine& engine, const Job& job, const Bench
 BenchReport run_bench(Engine& engine, const Dataset& dataset, const BenchOptions& options,
                       const BenchEvents& events) {
   require_benchable(options, engine.config());
-  const std::vector<Job> jobs = make_jobs(engine, dataset, options);
+  std::vector<LeftOut> left_out;
+  const std::vector<Job> jobs = make_jobs(engine, dataset, options, left_out);
   BenchReport report{make_meta(engine, dataset, options), {}};
+  report.meta.left_out = std::move(left_out);
   if (events.begin) events.begin(report.meta);
   const bench::Predictor predictor{report.meta.machine, engine.config(), report.meta.page_size,
                                    engine.model().weights().head().group};
+  double before = 0, all = 0;
+  for (const Job& job : jobs) all += effort(job, options, predictor);
   for (const Job& job : jobs) {
-    const auto measured = measure(engine, job, options, events.progress);
+    const double here = effort(job, options, predictor);
+    const double tokens = bench::tokens_to_do(job.entries, options, job.context);
+    const auto tokens_done = [&](double done) {
+      if (events.progress) events.progress("bench", (before + here * done / tokens) / all);
+    };
+    const auto measured = bench::measure(engine, job.entries, job.prompts, options, tokens_done);
     const auto rows = bench::make_rows(job.entries, measured, options, job.context, predictor);
     if (events.context_done) events.context_done(rows);
     report.rows.insert(report.rows.end(), rows.begin(), rows.end());
     bench::require_same_tokens(job.entries, measured);  // the rows show what differs
+    before += here;
   }
   return report;
 }

@@ -31,7 +31,7 @@ inline constexpr std::string_view kPlainInt8 = "plain-int8";
 struct BenchOptions {
   std::vector<int> contexts = {4096};  // tokens of a prompt
   int predict = 512;                   // tokens that a run decodes, whatever they are
-  std::vector<std::string> plans = {"quantspec", "auto"};
+  std::vector<std::string> plans = {"quantspec", "auto"};       // make_plan()'s, auto and all
   std::vector<std::optional<int>> draft_lens = {std::nullopt};  // nullopt: chosen by measured cost
   std::vector<int> draft_budgets = {
       0};  // tokens that sparse plans read; 0: a quarter of the context
@@ -51,8 +51,19 @@ struct BenchOptions {
   std::string draft_store = {};
 };
 
-// The plans of the paper's tables and of section 4 of docs/design.md, `auto` last.
+// What the plan `all` stands for: the plans of the paper's tables and of section 4 of
+// docs/design.md, `auto` last.
 std::vector<std::string> all_bench_plans(int num_layers);
+
+// One of those that cannot be run: a budget does not fit the context, or the draft store lacks
+// weights. A plan that was asked for by its own name is an error instead.
+struct LeftOut {
+  int context = 0;
+  std::string plan;
+  std::string why;  // of the same words for plans of the same reason
+};
+// One line, by reasons; empty where nothing was left out.
+std::string describe(std::span<const LeftOut> left_out);
 
 // Throws kInvalidRequest for what this model cannot run, known without its weights.
 void require_benchable(const BenchOptions& options, const ModelConfig& model);
@@ -68,11 +79,11 @@ struct Spread {
 // a value: of the runs on all prompts together.
 struct BenchRow {
   int context = 0;
-  std::string plan;              // as asked for; kPlainFp16 and kPlainInt8
+  std::string plan;              // Plan::name; auto; kPlainFp16 and kPlainInt8
   std::optional<int> draft_len;  // as asked for
   float temperature = 0;
-  std::optional<int> draft_budget;  // tokens; none: the plan reads all
-  std::string chosen_plan;          // the one that drafted in most rounds; empty: none did
+  std::optional<int> draft_budget;  // tokens; none: the plan reads all, or auto has its own
+  std::string chosen_plan;  // as plan_label(): what drafted in most rounds; empty: nothing did
   int prompts = 0;
   int repeats = 0;
   int tokens = 0;  // of a run
@@ -95,6 +106,9 @@ struct BenchRow {
   std::uint64_t tokens_hash = 0;       // of the tokens of the first repeat
 };
 
+// A plan with its budget where it has one, as every table and log has it: "quantspec+sparse@2048".
+std::string plan_label(const std::string& plan, std::optional<int> budget);
+
 struct BenchMeta {
   std::string version;
   std::string date;  // UTC, ISO 8601
@@ -114,6 +128,7 @@ struct BenchMeta {
   std::uint64_t seed = 0;
   SpecSampling spec_sampling = SpecSampling::kRejection;
   Machine machine;
+  std::vector<LeftOut> left_out;  // of the plan `all`
 };
 
 struct BenchReport {
@@ -125,7 +140,7 @@ struct BenchReport {
 struct BenchEvents {
   std::function<void(const BenchMeta&)> begin = {};                  // everything was found good
   std::function<void(std::span<const BenchRow>)> context_done = {};  // its rows
-  ProgressCallback progress = {};  // between rounds, not within what is timed
+  ProgressCallback progress = {};  // of all contexts; between rounds, not within what is timed
 };
 
 // REQUIRES: the engine keeps the weights that the plans read, both planes for `auto`.
@@ -136,8 +151,8 @@ BenchReport run_bench(Engine& engine, const Dataset& dataset, const BenchOptions
 
 enum class BenchFormat : std::uint8_t { kMarkdown, kCsv, kJson, kJsonl };
 
-// A report is its head, the rows of one context after another, and its tail. Markdown is at most 80
-// columns wide.
+// A report is its head, the rows of one context after another, and its tail. Markdown is at most
+// 100 columns wide, and no wider than its plans' names make it.
 std::string bench_head(BenchFormat format, const BenchMeta& meta);
 // `first`: no rows were rendered before. REQUIRES: rows of one context.
 std::string bench_rows(BenchFormat format, std::span<const BenchRow> rows, bool first);

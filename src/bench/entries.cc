@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -15,11 +17,9 @@ namespace bench {
 
 namespace {
 
-std::optional<int> budget_of(const std::vector<Plan>& plans) {
+std::optional<int> budget_of(const Plan& plan) {
   int most = 0;
-  if (plans.size() == 1) {
-    for (const LayerPlan& layer : plans.front().layers) most = std::max(most, layer.kv.budget);
-  }
+  for (const LayerPlan& layer : plan.layers) most = std::max(most, layer.kv.budget);
   return most > 0 ? std::optional(most) : std::nullopt;
 }
 
@@ -33,35 +33,111 @@ std::vector<int> budgets(Engine& engine, const BenchOptions& options, int contex
   return budgets;
 }
 
-// A plan by every budget that makes a difference to it.
-std::vector<std::vector<Plan>> resolve(Engine& engine, const BenchOptions& options,
-                                       const std::string& spec, int context) {
-  if (spec == "auto") return {engine.plans(spec, context)};
-  std::vector<std::vector<Plan>> resolved;
-  for (const int budget : budgets(engine, options, context)) {
-    std::vector<Plan> plans = engine.plans(spec, context, budget);
-    if (std::ranges::find(resolved, plans) == resolved.end()) resolved.push_back(std::move(plans));
+// A spec of --plan.
+struct Asked {
+  std::string spec;
+  bool by_all;  // it is left out where it cannot be run
+};
+
+std::vector<Asked> asked_for(const BenchOptions& options, int num_layers) {
+  std::vector<Asked> asked;
+  for (const std::string& spec : options.plans) {
+    if (spec != "all") {
+      asked.push_back({spec, false});
+      continue;
+    }
+    for (std::string& each : all_bench_plans(num_layers)) asked.push_back({std::move(each), true});
   }
-  return resolved;
+  return asked;
+}
+
+// A plan, or what auto chooses among, at one budget.
+struct Candidate {
+  std::string name;
+  std::vector<Plan> plans;
+  std::optional<int> budget;
+  bool operator==(const Candidate&) const = default;
+};
+
+// NOTE: the budget of auto is that of its sparse plans, where it was given.
+Candidate resolve(Engine& engine, const std::string& spec, int context, int budget) {
+  std::vector<Plan> plans = engine.plans(spec, context, budget);
+  const bool is_auto = spec == "auto";
+  std::string name = is_auto ? spec : plans.front().name;
+  const auto used = !is_auto     ? budget_of(plans.front())
+                    : budget > 0 ? std::optional(budget)
+                                 : std::nullopt;
+  return {std::move(name), std::move(plans), used};
+}
+
+// Why `spec` cannot be run, in the words that hold for all plans of that reason.
+std::string reason(std::string why, const std::string& spec) {
+  const std::string name = "--plan " + spec + ": ";
+  const std::size_t at = why.find(name);
+  return at == why.npos ? why : why.erase(at, name.size());
+}
+
+// Of one spec: a plan by every budget that makes a difference to it.
+std::vector<Candidate> candidates_of(Engine& engine, const Asked& asked,
+                                     std::span<const int> budgets, int context,
+                                     std::vector<LeftOut>& left_out) {
+  std::vector<Candidate> candidates;
+  for (const int budget : budgets) {
+    try {
+      Candidate candidate = resolve(engine, asked.spec, context, budget);
+      if (std::ranges::find(candidates, candidate) == candidates.end()) {
+        candidates.push_back(std::move(candidate));
+      }
+    } catch (const Error& error) {
+      if (!asked.by_all || error.kind() != ErrorKind::kInvalidRequest) throw;
+      left_out.push_back({context, asked.spec, reason(error.what(), asked.spec)});
+    }
+  }
+  return candidates;
+}
+
+std::vector<Candidate> all_candidates(Engine& engine, const BenchOptions& options, int context,
+                                      std::vector<LeftOut>& left_out) {
+  const std::vector<int> budgets_wanted = budgets(engine, options, context);
+  std::vector<Candidate> all;
+  for (const Asked& asked : asked_for(options, engine.config().num_layers)) {
+    auto some = candidates_of(engine, asked, budgets_wanted, context, left_out);
+    for (const Candidate& candidate : some) {
+      if (std::ranges::find(all, candidate.name, &Candidate::name) == all.end()) continue;
+      fail(ErrorKind::kInvalidRequest, "--plan {}: the list has {} already", asked.spec,
+           candidate.name);
+    }
+    std::ranges::move(some, std::back_inserter(all));
+  }
+  return all;
 }
 
 // A budget that was asked for is some plan's.
-void require_use_of_budgets(const BenchOptions& options, const std::vector<Entry>& entries) {
+void require_use_of_budgets(const BenchOptions& options, std::span<const Candidate> candidates,
+                            std::span<const LeftOut> left_out) {
   const bool shares = !options.budget_shares.empty();
   const bool asked = shares || std::ranges::any_of(options.draft_budgets, std::identity());
-  const auto has_budget = [](const Entry& entry) { return entry.budget.has_value(); };
-  if (!asked || std::ranges::any_of(entries, has_budget)) return;
+  const auto has_budget = [](const Candidate& one) { return one.budget.has_value(); };
+  if (!asked || std::ranges::any_of(candidates, has_budget)) return;
+  const std::string flag =
+      shares ? std::string("--sweep budget")
+             : fmt::format("--draft-budget {}", fmt::join(options.draft_budgets, ","));
+  if (!left_out.empty()) {
+    fail(ErrorKind::kInvalidRequest, "{}: no plan can use it; {}", flag, describe(left_out));
+  }
   fail(ErrorKind::kInvalidRequest,
-       "{}: none of the plans {} reads by a budget; streaming, snapkv, retrieval and plans with "
-       "+sparse or +bounds do",
-       shares ? std::string("--sweep budget")
-              : fmt::format("--draft-budget {}", fmt::join(options.draft_budgets, ",")),
-       fmt::join(options.plans, ", "));
+       "{}: none of the plans {} reads by a budget; streaming, snapkv, retrieval, auto and plans "
+       "with +sparse or +bounds do",
+       flag, fmt::join(options.plans, ", "));
 }
 
 }  // namespace
 
-std::vector<Entry> make_entries(Engine& engine, const BenchOptions& options, int context) {
+std::vector<Entry> make_entries(Engine& engine, const BenchOptions& options, int context,
+                                std::vector<LeftOut>* left_out) {
+  std::vector<LeftOut> missing;
+  const std::vector<Candidate> candidates = all_candidates(engine, options, context, missing);
+  require_use_of_budgets(options, candidates, missing);
   std::vector<Entry> entries;
   for (const float temperature : options.temperatures) {
     DecodingOptions decoding;
@@ -70,17 +146,15 @@ std::vector<Entry> make_entries(Engine& engine, const BenchOptions& options, int
     decoding.draft_len = 0;
     entries.push_back({std::string(kPlainFp16), decoding, KvStore::kFull});
     entries.push_back({std::string(kPlainInt8), decoding});
-    for (const std::string& spec : options.plans) {
-      for (const std::vector<Plan>& plans : resolve(engine, options, spec, context)) {
-        for (const std::optional<int> draft_len : options.draft_lens) {
-          decoding.plans = plans;
-          decoding.draft_len = draft_len;
-          entries.push_back({spec, decoding, KvStore::kHierarchical, budget_of(plans)});
-        }
+    for (const Candidate& candidate : candidates) {
+      for (const std::optional<int> draft_len : options.draft_lens) {
+        decoding.plans = candidate.plans;
+        decoding.draft_len = draft_len;
+        entries.push_back({candidate.name, decoding, KvStore::kHierarchical, candidate.budget});
       }
     }
   }
-  require_use_of_budgets(options, entries);
+  if (left_out != nullptr) std::ranges::move(missing, std::back_inserter(*left_out));
   return entries;
 }
 
@@ -107,6 +181,40 @@ std::vector<std::string> all_bench_plans(int num_layers) {
   }
   plans.push_back("auto");
   return plans;
+}
+
+std::string plan_label(const std::string& plan, std::optional<int> budget) {
+  return budget ? fmt::format("{}@{}", plan, *budget) : plan;
+}
+
+std::string describe(std::span<const LeftOut> left_out) {
+  // Contexts by plans and reason, each in the order of their first.
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  std::vector<LeftOut> rest(left_out.begin(), left_out.end());
+  while (!rest.empty()) {
+    const LeftOut first = rest.front();
+    const auto alike = [&](const LeftOut& one) {
+      return one.why == first.why && one.context == first.context;
+    };
+    std::vector<std::string> plans;
+    for (const LeftOut& one : rest) {
+      if (alike(one)) plans.push_back(one.plan);
+    }
+    std::erase_if(rest, alike);
+    std::string text = fmt::format("{} ({})", fmt::join(plans, ", "), first.why);
+    auto group = std::ranges::find(groups, text, &decltype(groups)::value_type::first);
+    if (group == groups.end()) group = groups.insert(groups.end(), {std::move(text), {}});
+    group->second.push_back(first.context);
+  }
+  std::string line;
+  std::vector<int> before;
+  for (const auto& [text, contexts] : groups) {
+    line += line.empty() ? "--plan all leaves out: " : "; ";
+    if (contexts != before) line += fmt::format("at {} tokens ", fmt::join(contexts, ", "));
+    line += text;
+    before = contexts;
+  }
+  return line;
 }
 
 void require_benchable(const BenchOptions& options, const ModelConfig& model) {

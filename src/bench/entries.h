@@ -11,10 +11,10 @@
 namespace quantspec::bench {
 
 struct Entry {
-  std::string plan;          // the row's name
+  std::string plan;          // the row's
   DecodingOptions decoding;  // but for the seed
   KvStore store = KvStore::kHierarchical;
-  std::optional<int> budget = {};
+  std::optional<int> budget = {};  // the row's
 
   bool is_plain() const { return decoding.plans.empty(); }
   // The same tokens every time, whatever the clock says.
@@ -29,7 +29,9 @@ struct Entry {
 };
 
 // For each temperature plain decoding over fp16 and over the hierarchical cache, then the plans.
-std::vector<Entry> make_entries(Engine& engine, const BenchOptions& options, int context);
+// What `all` has to leave out is appended to left_out, unless that is null.
+std::vector<Entry> make_entries(Engine& engine, const BenchOptions& options, int context,
+                                std::vector<LeftOut>* left_out = nullptr);
 
 // Which entry runs when in a repeat: all of them, another one first each time.
 std::vector<int> run_order(int num_entries, int repeat);

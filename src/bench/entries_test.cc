@@ -76,27 +76,79 @@ TEST(Entries, AutoHasTheDraftLengthsThatAreAskedFor) {
   EXPECT_FALSE(entries[2].is_fixed());
 }
 
-TEST(Entries, ABudgetThatNoPlanReadsByIsRefused) {
-  const auto refusal = [](const BenchOptions& options) -> std::string {
-    try {
-      make_entries(engine(), options, 512);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
-      return error.what();
-    }
-    return {};
-  };
-  BenchOptions options = options_of({"quantspec", "auto"}, {4});
+TEST(Entries, AutoHasTheBudgetsThatAreGiven) {
+  BenchOptions options = options_of({"auto"}, {4});
   options.draft_budgets = {64, 128};
-  EXPECT_EQ(refusal(options),
-            "--draft-budget 64,128: none of the plans quantspec, auto reads by a budget; "
-            "streaming, snapkv, retrieval and plans with +sparse or +bounds do");
+  const auto entries = make_entries(engine(), options, 512);
+  EXPECT_EQ(names(entries),
+            (std::vector<std::string>{"plain-fp16/0", "plain-int8/0", "auto@64/4", "auto@128/4"}));
+  EXPECT_EQ(entries[3].decoding.plans.back().layers[0].kv.budget, 128);
+}
+
+TEST(Entries, AreNamedAlikeHoweverTheyWereTyped) {
+  EXPECT_EQ(
+      names(make_entries(engine(), options_of({"quantspec+w4", "quantspec+w8+sparse"}, {4}), 512))
+          .back(),
+      "quantspec+sparse+w8@128/4");
+}
+
+std::string refusal_of(const BenchOptions& options, int context = 512) {
+  try {
+    make_entries(engine(), options, context);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Entries, APlanComesOnce) {
+  EXPECT_EQ(refusal_of(options_of({"quantspec", "quantspec+w4"}, {4})),
+            "--plan quantspec+w4: the list has quantspec already");
+  EXPECT_EQ(refusal_of(options_of({"all", "auto"}, {4})), "--plan auto: the list has auto already");
+  EXPECT_EQ(refusal_of(options_of({"all", "quantspec+w16"}, {4})), "");
+}
+
+TEST(Entries, AllLeavesOutWhatTheContextCannotHold) {
+  std::vector<LeftOut> left_out;
+  const auto entries = make_entries(engine(), options_of({"all"}, {4}), 100, &left_out);
+  // Budgets of 25 tokens are less than a page of 32, and than the 64 that the rivals need.
+  ASSERT_EQ(left_out.size(), 13u);
+  EXPECT_EQ(entries.size() + left_out.size(), all_bench_plans(6).size() + 2);
+  EXPECT_EQ(left_out.back().plan, "quantspec+bounds+w8");
+  EXPECT_EQ(describe(left_out),
+            "--plan all leaves out: at 100 tokens streaming, streaming+w4, streaming+w8, snapkv, "
+            "snapkv+w4, snapkv+w8, retrieval, retrieval+w4, retrieval+w8 (a quarter of the "
+            "context, its budget, is 25; from 64 to 99 tokens fit a context of 100); "
+            "quantspec+sparse, quantspec+sparse+w8, quantspec+bounds, quantspec+bounds+w8 (a "
+            "quarter of the context, its budget, is 25; from 32 to 99 tokens fit a context of "
+            "100)");
+  EXPECT_NE(refusal_of(options_of({"quantspec+sparse"}, {4}), 100), "");
+  BenchOptions options = options_of({"all"}, {4});
+  options.draft_budgets = {512};
+  EXPECT_EQ(refusal_of(options).substr(0, 40), "--draft-budget 512: no plan can use it; ");
+}
+
+TEST(LeftOut, IsToldOnceForContextsOfTheSameReason) {
+  const std::vector<LeftOut> left_out = {
+      {100, "a", "why"}, {100, "b", "why"}, {200, "a", "why"}, {200, "b", "why"}, {200, "c", "no"}};
+  EXPECT_EQ(describe(left_out),
+            "--plan all leaves out: at 100, 200 tokens a, b (why); at 200 tokens c (no)");
+  EXPECT_EQ(describe({}), "");
+}
+
+TEST(Entries, ABudgetThatNoPlanReadsByIsRefused) {
+  BenchOptions options = options_of({"quantspec", "kv-only"}, {4});
+  options.draft_budgets = {64, 128};
+  EXPECT_EQ(refusal_of(options),
+            "--draft-budget 64,128: none of the plans quantspec, kv-only reads by a budget; "
+            "streaming, snapkv, retrieval, auto and plans with +sparse or +bounds do");
   options.plans.push_back("streaming");
-  EXPECT_EQ(refusal(options), "");
+  EXPECT_EQ(refusal_of(options), "");
   options = options_of({"quantspec"}, {4});
-  EXPECT_EQ(refusal(options), "");
+  EXPECT_EQ(refusal_of(options), "");
   options.budget_shares = {4, 8};
-  EXPECT_EQ(refusal(options).substr(0, 16), "--sweep budget: ");
+  EXPECT_EQ(refusal_of(options).substr(0, 16), "--sweep budget: ");
 }
 
 TEST(Entries, WhatMustRepeatIsKnown) {

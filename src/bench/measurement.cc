@@ -75,8 +75,8 @@ struct PlanesRead {
     lower |= read == WeightRead::kBoth;
   }
   std::size_t bytes(const Backend& backend, const Linear& linear) const {
-    const auto planes = backend.plane_bytes(linear.outputs(), linear.inputs(), linear.group);
-    return (upper ? planes.upper : 0) + (lower ? planes.lower : 0);
+    if (!upper) return 0;
+    return matrix_bytes(backend, linear, lower ? WeightRead::kBoth : WeightRead::kUpper);
   }
 };
 
@@ -234,7 +234,8 @@ class Measurement {
 
 std::string describe(const Entry& entry) {
   const std::optional<int>& len = entry.decoding.draft_len;
-  return len ? fmt::format("{} at draft length {}", entry.plan, *len) : entry.plan;
+  const std::string plan = plan_label(entry.plan, entry.budget);
+  return len ? fmt::format("{} at draft length {}", plan, *len) : plan;
 }
 
 }  // namespace

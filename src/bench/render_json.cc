@@ -22,7 +22,10 @@ void put(Json& json, const std::string& key, const std::optional<Spread>& spread
   for (const char* end : {"", "_min", "_max"}) json[key + end] = nullptr;
 }
 
-Json or_null(const std::optional<int>& value) { return value ? Json(*value) : Json(nullptr); }
+template <typename T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 
 void put(Json& json, const MemoryPlan& memory) {
   json["peak_bytes"] = memory.total();
@@ -78,6 +81,10 @@ std::string json_rows(std::span<const BenchRow> rows, bool first) {
 }  // namespace
 
 Json to_json(const BenchMeta& meta) {
+  Json left_out = Json::array();
+  for (const LeftOut& one : meta.left_out) {
+    left_out.push_back({{"context", one.context}, {"plan", one.plan}, {"why", one.why}});
+  }
   return {{"quantspec", meta.version},
           {"date", meta.date},
           {"model", meta.model},
@@ -97,7 +104,9 @@ Json to_json(const BenchMeta& meta) {
           {"spec_sampling", meta.spec_sampling == SpecSampling::kCoupled ? "coupled" : "rejection"},
           {"machine", meta.machine.name},
           {"bandwidth_bytes_per_second", meta.machine.bandwidth},
-          {"flops_per_second", meta.machine.flops}};
+          {"flops_per_second", meta.machine.flops},
+          {"one_thread_bandwidth_bytes_per_second", or_null(meta.machine.one_thread_bandwidth)},
+          {"left_out", left_out}};
 }
 
 Json to_json(const BenchRow& row) {

@@ -1,8 +1,10 @@
-// The report for people: Markdown tables that also read well as they are, 80 columns wide.
+// The report for people: Markdown tables that also read well as they are. With plans of short names
+// they fit 80 columns; long names may take them to 100.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "bench/render.h"
 
@@ -10,7 +12,7 @@ namespace quantspec::bench {
 
 namespace {
 
-constexpr std::size_t kColumns = 80;
+constexpr std::size_t kColumns = 100;
 
 // Three digits.
 std::string number(double value) {
@@ -30,13 +32,7 @@ std::string draft_len(const BenchRow& row) {
                        : fmt::format("~{:.1f}", row.draft_len_mean);
 }
 
-// The plan, and its budget where there is one: "streaming@2k".
-std::string name_of(const BenchRow& row) {
-  if (!row.draft_budget) return row.plan;
-  const int budget = *row.draft_budget;
-  return budget % 1024 == 0 ? fmt::format("{}@{}k", row.plan, budget / 1024)
-                            : fmt::format("{}@{}", row.plan, budget);
-}
+std::string name_of(const BenchRow& row) { return plan_label(row.plan, row.draft_budget); }
 
 // The end of a name that is too long says more than its beginning.
 std::string shortened(const std::string& name, std::size_t width) {
@@ -45,7 +41,7 @@ std::string shortened(const std::string& name, std::size_t width) {
 
 using Cells = std::vector<std::string>;
 
-// The first column is text and takes what the others leave of 80.
+// The first column is text and takes what the others leave.
 std::string table(const Cells& titles, std::vector<Cells> rows) {
   std::vector<std::size_t> widths;
   for (std::size_t i = 0; i < titles.size(); ++i) {
@@ -74,9 +70,11 @@ std::string speeds(std::span<const BenchRow> rows) {
   for (const BenchRow& row : rows) {
     const Spread& speed = row.decode_tokens_per_second;
     cells.push_back({name_of(row), draft_len(row), number(speed.median), range(speed),
-                     ratio(row.speedup_fp16), ratio(row.speedup_int8), share(row.acceptance_rate)});
+                     ratio(row.speedup_fp16), ratio(row.speedup_int8), share(row.acceptance_rate),
+                     share(row.acceptance_per_token)});
   }
-  return table({"plan", "len", "tok/s", "min-max", "fp16", "int8", "accept"}, std::move(cells));
+  return table({"plan", "len", "tok/s", "min-max", "fp16", "int8", "accept", "a/tok"},
+               std::move(cells));
 }
 
 std::string rounds(std::span<const BenchRow> rows) {
@@ -118,6 +116,19 @@ std::string choices(std::span<const BenchRow> rows) {
   return text.empty() ? text : text + "\n";
 }
 
+// An item of a list, broken at spaces so that it fits 80 columns.
+std::string item(std::string_view text) {
+  constexpr std::size_t kWidth = 78;
+  std::string lines;
+  for (const char* mark = "- "; !text.empty(); mark = "  ") {
+    std::size_t end = text.size() <= kWidth ? text.size() : text.rfind(' ', kWidth);
+    if (end == text.npos) end = std::min(text.find(' '), text.size());
+    lines += fmt::format("{}{}\n", mark, text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
 }  // namespace
 
 std::string markdown_head(const BenchMeta& meta) {
@@ -133,11 +144,16 @@ std::string markdown_head(const BenchMeta& meta) {
     text += fmt::format("- recall distance: {} tokens\n", meta.recall_distance);
   }
   if (!meta.draft_store.empty()) text += fmt::format("- draft weights: {}\n", meta.draft_store);
+  const std::string doubt = doubt_of(meta.machine), left_out = describe(meta.left_out);
+  if (!doubt.empty()) text += item("in doubt: " + doubt);
+  if (!left_out.empty()) text += item(left_out);
   text +=
-      "\nlen: draft length, ~ the mean where it is chosen; tok/s: decoded tokens per\n"
-      "second, median and min-max of the repeats; fp16, int8: speed-up over plain\n"
-      "decoding with that KV; accept: accepted of the drafted; t/rd: tokens per round;\n"
-      "draft, verify, commit: ms of a round; ms/t: ms per token, and pred by the\n"
+      "\nplan@N: with a budget of N tokens; len: draft length, ~ the mean where it is\n"
+      "chosen; tok/s: decoded tokens per second, median and min-max of the repeats;\n"
+      "fp16, int8: speed-up over plain decoding with that KV; accept: accepted of all\n"
+      "that was drafted; a/tok: acceptance per token, accepted of what the target\n"
+      "judged, which in a draft ends with the first rejected token; t/rd: tokens per\n"
+      "round; draft, verify, commit: ms of a round; ms/t: ms per token, and pred by the\n"
       "roofline. Memory in MB, prefill in s; draft: weights that drafts read; KV: pages\n"
       "and ring; its KV: tokens that a draft keeps for itself.\n\n";
   return text;

@@ -17,6 +17,7 @@ BenchReport report() {
   BenchReport report;
   report.meta = {.version = "1.2.3", .model = "a model", .dataset = "text:x"};
   report.meta.contexts = {100, 200};
+  report.meta.left_out = {{100, "streaming", "too long"}};
   for (const int context : {100, 200}) {
     BenchRow plain;
     plain.context = context;
@@ -30,7 +31,8 @@ BenchReport report() {
     row.draft_budget = 4096;
     row.chosen_plan = "it";
     row.decode_tokens_per_second = {1234.5, 1000, 2000};
-    row.acceptance_rate = row.acceptance_per_token = Spread{0.5, 0.25, 0.75};
+    row.acceptance_rate = Spread{0.5, 0.25, 0.75};
+    row.acceptance_per_token = Spread{0.625, 0.25, 0.75};
     row.accepted_per_position = {0.5, 0.25};
     row.memory = {1, 2, 4, 8, 16, 32, 64};
     row.tokens_hash = 0xabc;
@@ -57,6 +59,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 TEST(Json, IsMetaAndRows) {
   const quantspec::Json json = parse_json(rendered(BenchFormat::kJson), "it");
   EXPECT_EQ(json["meta"]["quantspec"], "1.2.3");
+  EXPECT_EQ(json["meta"]["left_out"][0]["why"], "too long");
   ASSERT_EQ(json["rows"].size(), 4u);
   const quantspec::Json& row = json["rows"][3];
   EXPECT_EQ(row["context"], 200);
@@ -105,10 +108,45 @@ TEST(Csv, HasOneHeadAndAsManyCellsInEveryRow) {
 
 TEST(Markdown, FitsATerminal) {
   const std::string text = rendered(BenchFormat::kMarkdown);
-  for (const std::string& line : lines_of(text)) EXPECT_LE(line.size(), 80u) << line;
+  // The plan's name is 26 characters long, and its budget 5.
+  for (const std::string& line : lines_of(text)) EXPECT_LE(line.size(), 100u) << line;
   EXPECT_NE(text.find("## 200 tokens of context, temperature 0"), std::string::npos);
-  EXPECT_NE(text.find("sparse+w8@4k"), std::string::npos);
+  EXPECT_NE(text.find("| layer-skip:1,3-4+sparse+w8@4096 |"), std::string::npos);
   EXPECT_NE(text.find("1000-2000"), std::string::npos);
+  EXPECT_NE(text.find("|  0.500 | 0.625 |"), std::string::npos);  // of the drafted; per token
+  EXPECT_NE(text.find("- --plan all leaves out: at 100 tokens streaming (too long)\n"),
+            std::string::npos);
+  EXPECT_EQ(text.find("in doubt"), std::string::npos);
+}
+
+TEST(Markdown, OfPlansWithShortNamesFits80Columns) {
+  BenchReport report = quantspec::bench::report();
+  for (BenchRow& row : report.rows) {
+    if (row.draft_budget) row.plan = "snapkv", row.draft_budget = 1024;
+  }
+  for (const std::string& line : lines_of(markdown_rows(std::span(report.rows).first(2)))) {
+    EXPECT_LE(line.size(), 80u) << line;
+  }
+}
+
+TEST(Markdown, BreaksWhatIsLong) {
+  BenchMeta meta;
+  for (const char* plan : {"streaming", "snapkv", "retrieval", "quantspec+sparse"}) {
+    meta.left_out.push_back({100, plan, "from 128 to 399 tokens fit a context of 400"});
+  }
+  const std::string text = markdown_head(meta);
+  EXPECT_NE(text.find("- --plan all leaves out: at 100 tokens streaming, snapkv, retrieval,\n"
+                      "  quantspec+sparse (from 128 to 399 tokens fit a context of 400)\n"),
+            std::string::npos)
+      << text;
+  for (const std::string& line : lines_of(text)) EXPECT_LE(line.size(), 80u) << line;
+}
+
+TEST(Markdown, SaysWhereTheMachineIsInDoubt) {
+  BenchMeta meta;
+  meta.machine = {"this", 10e9, 1e12, 1e9, 10.1e9};
+  EXPECT_NE(markdown_head(meta).find("- in doubt: all threads read 10.0 GB/s, one alone 10.1"),
+            std::string::npos);
 }
 
 }  // namespace

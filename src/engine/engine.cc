@@ -117,12 +117,10 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
 }
 
 std::vector<Plan> Engine::plans(std::string_view spec, int prompt_tokens, int budget) const {
-  const PlanContext context{config().num_layers, pool_.shape().page_size, prompt_tokens, budget};
+  const PlanContext context{config().num_layers, pool_.shape().page_size, prompt_tokens, budget,
+                            model_.weights().head_read()};
   const bool choose = spec == "auto";
   std::vector<Plan> plans = choose ? auto_plans(context) : std::vector{make_plan(spec, context)};
-  for (Plan& plan : plans) {
-    if (plan.head == WeightRead::kUpper) plan.head = model_.weights().head_read();
-  }
   if (choose) {
     const auto unreadable = [&](const Plan& plan) { return !model_.reads(plan); };
     if (std::ranges::all_of(plans, unreadable)) model_.require_weights(plans.front());
@@ -136,7 +134,7 @@ std::vector<Plan> Engine::plans(std::string_view spec, int prompt_tokens, int bu
 std::vector<Plan> Engine::own_plans() const {
   switch (draft_weights_) {
     case DraftWeights::kUpper:
-      return plans("quantspec+w4", 0);
+      return plans("quantspec", 0);
     case DraftWeights::kBoth:
       return plans("quantspec+w8", 0);
     case DraftWeights::kFull:
@@ -144,7 +142,7 @@ std::vector<Plan> Engine::own_plans() const {
     case DraftWeights::kAuto:
       break;
   }
-  std::vector<Plan> own = plans("quantspec+w4", 0);
+  std::vector<Plan> own = plans("quantspec", 0);
   const Plan eight_bits = Plan::draft(config().num_layers, WeightRead::kBoth);
   if (model_.reads(eight_bits)) own.push_back(eight_bits);
   return own;

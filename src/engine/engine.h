@@ -153,9 +153,11 @@ class Engine {
   std::unique_ptr<Session> create_session(std::vector<Plan> plans = {}) {
     return std::make_unique<Session>(*this, std::move(plans));
   }
-  // The plans of this name (model/plan.h; `auto` is several) for a prompt of so many tokens.
-  // budget: tokens that sparse ones read, 0: a quarter of the prompt. Throws kInvalidRequest for an
-  // unknown name, a budget that does not fit, and weights that are not kept.
+  // The plans of this name (model/plan.h; `auto` is several, of which those are left out whose
+  // weights are not kept) for a prompt of so many tokens. budget: tokens that sparse ones read, 0:
+  // a quarter of the prompt. Plans of 4-bit weights read the head at 8 bits where a draft store
+  // keeps the head so, unless a plan file says 4. Throws kInvalidRequest for an unknown name, a
+  // budget that does not fit, and weights that are not kept.
   std::vector<Plan> plans(std::string_view spec, int prompt_tokens, int budget = 0) const;
 
   // --- for measurements, below the sessions ---

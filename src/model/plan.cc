@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -41,19 +44,26 @@ constexpr Base kBases[] = {
      {KvRead::kUpper, KvTokens::kRetrieval}},
 };
 
+// A plan has at most one modifier of each kind. A name gives them in this order.
+enum ModifierKind : std::uint8_t { kPagesRead, kWeightsRead, kModifierKinds };
+
 struct Modifier {
   std::string_view name;
   std::string_view what;
+  ModifierKind kind;
   void (*apply)(LayerPlan&);
 };
 
 constexpr Modifier kModifiers[] = {
-    {"w4", "4-bit weights", [](LayerPlan& plan) { plan.weights = WeightRead::kUpper; }},
-    {"w8", "8-bit weights", [](LayerPlan& plan) { plan.weights = WeightRead::kBoth; }},
-    {"w16", "the checkpoint's weights", [](LayerPlan& plan) { plan.weights = WeightRead::kFull; }},
-    {"sparse", "only the pages of most attention in the last target pass",
+    {"w4", "4-bit weights", kWeightsRead,
+     [](LayerPlan& plan) { plan.weights = WeightRead::kUpper; }},
+    {"w8", "8-bit weights", kWeightsRead,
+     [](LayerPlan& plan) { plan.weights = WeightRead::kBoth; }},
+    {"w16", "the checkpoint's weights", kWeightsRead,
+     [](LayerPlan& plan) { plan.weights = WeightRead::kFull; }},
+    {"sparse", "only the pages of most attention in the last target pass", kPagesRead,
      [](LayerPlan& plan) { plan.kv.tokens = KvTokens::kByMass; }},
-    {"bounds", "only the pages whose keys could match best",
+    {"bounds", "only the pages whose keys could match best", kPagesRead,
      [](LayerPlan& plan) { plan.kv.tokens = KvTokens::kByBound; }},
 };
 
@@ -66,12 +76,12 @@ const Named* find(const Named* begin, const Named* end, std::string_view name) {
   return found == end ? nullptr : found;
 }
 
-[[noreturn]] void fail_unknown(std::string_view what, std::string_view name, const auto& known,
-                               std::string_view more) {
+std::string names_of(const auto& known, std::string_view before = "") {
   std::string names;
-  for (const auto& one : known) names += fmt::format("{}{}", names.empty() ? "" : ", ", one.name);
-  fail(ErrorKind::kInvalidRequest, "--plan: there is no {} '{}'; known are {}{}", what, name, names,
-       more);
+  for (const auto& one : known) {
+    names += fmt::format("{}{}{}", names.empty() ? "" : ", ", before, one.name);
+  }
+  return names;
 }
 
 [[noreturn]] void fail_layers(std::string_view list, int num_layers) {
@@ -121,16 +131,46 @@ std::vector<std::string_view> split(std::string_view spec) {
 }
 
 LayerPlan base_plan(std::string_view name, std::vector<int>& skipped, const PlanContext& context) {
-  if (name == "auto") {
-    fail(ErrorKind::kInvalidRequest, "--plan auto: it chooses by itself and takes no modifiers");
+  if (name == "auto" || name == "all") {
+    fail(ErrorKind::kInvalidRequest, "--plan {}: it is several plans{} and takes no modifiers",
+         name, name == "all" ? ", for quantspec bench alone," : "");
   }
   if (name.starts_with(kSkip)) {
     skipped = parse_layers(name.substr(kSkip.size()), context.num_layers);
     return {true, WeightRead::kFull, {KvRead::kBoth}};
   }
   const Base* base = find(std::begin(kBases), std::end(kBases), name);
-  if (base == nullptr) fail_unknown("plan", name, kBases, ", layer-skip:LIST, plan:FILE and auto");
+  if (base == nullptr) {
+    fail(ErrorKind::kInvalidRequest,
+         "--plan: there is no plan '{}'; known are {}, layer-skip:LIST, plan:FILE, auto and, in "
+         "bench, all; modifiers are {}",
+         name, names_of(kBases), names_of(kModifiers, "+"));
+  }
   return {true, base->weights, base->kv};
+}
+
+// By kind; null: none of it.
+using GivenModifiers = std::array<const Modifier*, kModifierKinds>;
+
+GivenModifiers read_modifiers(std::string_view spec, std::span<const std::string_view> names) {
+  GivenModifiers given = {};
+  for (const std::string_view name : names) {
+    const Modifier* modifier = find(std::begin(kModifiers), std::end(kModifiers), name);
+    if (modifier == nullptr) {
+      fail(ErrorKind::kInvalidRequest, "--plan {}: there is no modifier '{}'; known are {}", spec,
+           name, names_of(kModifiers));
+    }
+    const Modifier*& one = given[modifier->kind];
+    if (one == modifier) {
+      fail(ErrorKind::kInvalidRequest, "--plan {}: +{} stands there twice", spec, name);
+    }
+    if (one != nullptr) {
+      fail(ErrorKind::kInvalidRequest, "--plan {}: +{} and +{} exclude each other", spec, one->name,
+           name);
+    }
+    one = modifier;
+  }
+  return given;
 }
 
 }  // namespace
@@ -147,14 +187,14 @@ Plan Plan::uniform(std::string name, int num_layers, WeightRead weights, KvAcces
 }
 
 Plan Plan::draft(int num_layers, WeightRead weights) {
-  constexpr std::string_view kNames[] = {"quantspec+w4", "quantspec+w8", "quantspec+w16"};
+  constexpr std::string_view kNames[] = {"quantspec", "quantspec+w8", "quantspec+w16"};
   return uniform(std::string(kNames[static_cast<int>(weights)]), num_layers, weights, {});
 }
 
-int draft_budget(const KvAccess& access, int wanted, const PlanContext& context,
+int draft_budget(const KvAccess& access, int own, const PlanContext& context,
                  std::string_view what) {
   constexpr int kLeastGathered = 64;
-  const int given = wanted > 0 ? wanted : context.budget;
+  const int given = own > 0 ? own : context.budget;
   const int budget = given > 0 ? given : context.context / 4;
   const int least = access.chooses_pages() ? context.page_size : kLeastGathered;
   if (budget >= least && budget < context.context) return budget;
@@ -162,31 +202,38 @@ int draft_budget(const KvAccess& access, int wanted, const PlanContext& context,
     fail(ErrorKind::kInvalidRequest, "{}: a context of {} tokens has nothing to leave out", what,
          context.context);
   }
-  fail(ErrorKind::kInvalidRequest,
-       "--draft-budget {}: {} needs from {} to {} tokens in a context of {}{}", budget, what, least,
-       context.context - 1, context.context,
-       given > 0 ? "" : " (a quarter of the context is the default)");
+  const std::string fits = fmt::format("from {} to {} tokens fit a context of {}", least,
+                                       context.context - 1, context.context);
+  if (own > 0) fail(ErrorKind::kInvalidRequest, "{}: budget {}: {}", what, own, fits);
+  if (given > 0) fail(ErrorKind::kInvalidRequest, "--draft-budget {}: {}: {}", given, what, fits);
+  fail(ErrorKind::kInvalidRequest, "{}: a quarter of the context, its budget, is {}; {}", what,
+       budget, fits);
 }
 
 Plan make_plan(std::string_view spec, const PlanContext& context) {
   if (spec.starts_with(kFile)) return read_plan_file(spec.substr(kFile.size()), context);
   const auto parts = split(spec);
   std::vector<int> skipped;
-  LayerPlan layer = base_plan(parts[0], skipped, context);
-  const bool gathers = layer.kv.gathers();
-  for (const std::string_view part : std::span(parts).subspan(1)) {
-    const Modifier* modifier = find(std::begin(kModifiers), std::end(kModifiers), part);
-    if (modifier == nullptr) fail_unknown("modifier", part, kModifiers, "");
+  const LayerPlan base = base_plan(parts[0], skipped, context);
+  LayerPlan layer = base;
+  Plan plan;
+  plan.name = parts[0];
+  for (const Modifier* modifier : read_modifiers(spec, std::span(parts).subspan(1))) {
+    if (modifier == nullptr) continue;
+    const LayerPlan before = layer;
     modifier->apply(layer);
+    if (layer != before) plan.name += fmt::format("+{}", modifier->name);
   }
-  if (gathers && layer.kv.chooses_pages()) {
-    fail(ErrorKind::kInvalidRequest, "--plan {}: {} has no pages to choose from", spec, parts[0]);
+  const std::string what = fmt::format("--plan {}", spec);
+  if (base.kv.gathers() && layer.kv.chooses_pages()) {
+    fail(ErrorKind::kInvalidRequest, "{}: {} has no pages to choose from", what, parts[0]);
   }
-  if (gathers || layer.kv.chooses_pages()) {
-    layer.kv.budget = draft_budget(layer.kv, 0, context, "--plan " + std::string(spec));
+  if (layer.kv.gathers() || layer.kv.chooses_pages()) {
+    layer.kv.budget = draft_budget(layer.kv, 0, context, what);
   }
-  Plan plan{std::string(spec), std::vector(context.num_layers, layer), layer.weights};
+  plan.layers = std::vector(context.num_layers, layer);
   for (const int index : skipped) plan.layers[index].run = false;
+  plan.head = layer.weights == WeightRead::kUpper ? context.upper_head : layer.weights;
   return plan;
 }
 
@@ -196,7 +243,10 @@ std::string describe_plans() {
   text +=
       fmt::format("  {:16} leaves these layers out, e.g. layer-skip:1,3-4\n", "layer-skip:LIST");
   text += fmt::format("  {:16} layer by layer, as a file says (docs/bench.md)\n", "plan:FILE");
-  text += fmt::format("  {:16} chosen by measured cost, round by round\n", "auto");
+  text += fmt::format(
+      "  {:16} 4- or 8-bit weights, all pages or few: whatever measures\n"
+      "  {:16} fastest, round by round\n",
+      "auto", "");
   for (const Modifier& modifier : kModifiers) {
     text += fmt::format("  {:16} {}\n", fmt::format("NAME+{}", modifier.name), modifier.what);
   }
@@ -207,7 +257,7 @@ std::vector<Plan> auto_plans(const PlanContext& context) {
   PlanContext dense = context;
   dense.budget = 0;
   std::vector<Plan> plans;
-  for (const char* spec : {"quantspec+w4", "quantspec+w8", "weights-only+w8"}) {
+  for (const char* spec : {"quantspec", "quantspec+w8", "weights-only+w8"}) {
     plans.push_back(make_plan(spec, dense));
   }
   std::vector<int> budgets = {context.budget};
@@ -217,7 +267,7 @@ std::vector<Plan> auto_plans(const PlanContext& context) {
     if (context.budget == 0 && budget < 4 * context.page_size) break;
     PlanContext sparse = context;
     sparse.budget = budget;
-    for (const char* spec : {"quantspec+sparse+w4", "quantspec+sparse+w8"}) {
+    for (const char* spec : {"quantspec+sparse", "quantspec+sparse+w8"}) {
       plans.push_back(make_plan(spec, sparse));
       plans.back().name += fmt::format("@{}", budget);
     }

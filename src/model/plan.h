@@ -20,7 +20,7 @@ struct LayerPlan {
 };
 
 struct Plan {
-  std::string name;
+  std::string name;  // as bench, eval and logs show it; without a budget but in auto_plans()
   std::vector<LayerPlan> layers;
   WeightRead head = WeightRead::kFull;
   // Of the target that verifies it: layers whose KV it reads in full precision instead of 8 bits.
@@ -42,14 +42,19 @@ struct PlanContext {
   int page_size = 0;
   int context = 0;  // tokens of the prompt
   int budget = 0;   // tokens that a sparse draft reads; 0: a quarter of the context
+  // How plans of 4-bit weights read the head, unless a plan file says (Weights::head_read()).
+  WeightRead upper_head = WeightRead::kUpper;
 };
 
-// A plan by name: BASE or BASE+MODIFIER+... Throws kInvalidRequest listing the names that exist, or
-// saying what a plan file has wrong.
+// A plan by name: BASE or BASE+MODIFIER+..., one modifier of each kind. Throws kInvalidRequest
+// listing the names that exist, or saying what a plan file has wrong.
 //   bases      quantspec, weights-only, kv-only, streaming, snapkv, retrieval, layer-skip:LIST,
 //              plan:FILE
 //   modifiers  w4, w8, w16: bits of the draft's weights; sparse: pages by attention mass; bounds:
 //              pages by key bounds instead
+// Plan::name is the shortest spec that means the same: the base, its pages, and its weights where
+// they are not the base's own ("quantspec+w8+sparse" is "quantspec+sparse+w8", "quantspec+w4" is
+// "quantspec"). Of a file it is plan:NAME with the name that the file gives, else plan:FILE.
 Plan make_plan(std::string_view spec, const PlanContext& context);
 // The names, for help and messages, one a line.
 std::string describe_plans();
@@ -59,13 +64,14 @@ Plan read_plan_file(const std::filesystem::path& file, const PlanContext& contex
 void write_plan_file(const Plan& plan, const std::filesystem::path& file);
 
 // The plans among which `auto` chooses: 4- and 8-bit weights with all pages, and with fewer pages
-// (of the budget, if one is given) where the context is long enough for that to matter.
+// (of the budget, if one is given) where the context is long enough for that to matter. Names of
+// the latter end in their budget: "quantspec+sparse@2048".
 std::vector<Plan> auto_plans(const PlanContext& context);
 
-// The tokens that `access` reads in this context, `wanted` of them if given, else the context's
-// budget, else a quarter of the context. `what` names the plan in the message of the
+// The tokens that `access` reads in this context: `own`, the plan's, if it has one, else the
+// context's budget, else a quarter of the context. `what` names the plan in the message of the
 // kInvalidRequest that is thrown where that does not fit.
-int draft_budget(const KvAccess& access, int wanted, const PlanContext& context,
+int draft_budget(const KvAccess& access, int own, const PlanContext& context,
                  std::string_view what);
 
 // What a cache must give for these plans. Throws kInvalidRequest where two of them want different

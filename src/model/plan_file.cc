@@ -15,6 +15,10 @@ namespace quantspec {
 
 namespace {
 
+// Of the names of plans that come from files, not of those in the files: so they cannot be taken
+// for plans that are known by name.
+constexpr std::string_view kPrefix = "plan:";
+
 template <typename T>
 struct Name {
   std::string_view name;
@@ -32,7 +36,6 @@ constexpr Name<KvRead> kReads[] = {
     {"upper", KvRead::kUpper}, {"both", KvRead::kBoth}, {"full", KvRead::kFull}};
 constexpr Name<WeightRead> kWeights[] = {
     {"4", WeightRead::kUpper}, {"8", WeightRead::kBoth}, {"16", WeightRead::kFull}};
-constexpr std::string_view kWeightChoice = "4, 8 or 16";
 
 template <typename T, std::size_t N>
 std::string_view name_of(const Name<T> (&names)[N], T value) {
@@ -51,10 +54,10 @@ T choice(const Fields& fields, std::string_view key, const Name<T> (&names)[N],
 }
 
 WeightRead weights(const Fields& fields, WeightRead otherwise) {
-  const auto bits = fields.find_integer("weights", 4, 16);
-  if (!bits) return otherwise;
-  const auto found = std::ranges::find(kWeights, std::to_string(*bits), &Name<WeightRead>::name);
-  if (found == std::end(kWeights)) fields.corrupt("weights", kWeightChoice);
+  const Json* bits = fields.find("weights");
+  if (bits == nullptr) return otherwise;
+  const auto found = std::ranges::find(kWeights, bits->dump(), &Name<WeightRead>::name);
+  if (found == std::end(kWeights)) fields.corrupt("weights", "4, 8 or 16");
   return found->value;
 }
 
@@ -62,15 +65,14 @@ WeightRead weights(const Fields& fields, WeightRead otherwise) {
 void require_known(const Json& object, const Fields& fields,
                    std::initializer_list<std::string_view> known) {
   for (const auto& [key, value] : object.items()) {
-    if (std::ranges::find(known, key) == known.end()) {
-      fields.corrupt(key, fmt::format("no such key; known are {}", fmt::join(known, ", ")));
-    }
+    if (std::ranges::find(known, key) != known.end()) continue;
+    fail(ErrorKind::kCorruptFile, "{}: there is no key '{}'; known are {}", fields.where(), key,
+         fmt::join(known, ", "));
   }
 }
 
-LayerPlan read_layer(const Json& json, const Fields& fields, LayerPlan plan,
-                     const PlanContext& context) {
-  require_known(json, fields, {"layer", "run", "weights", "kv", "pages", "budget"});
+// `plan`: what holds where the file says nothing.
+LayerPlan read_layer(const Fields& fields, LayerPlan plan, const PlanContext& context) {
   plan.run = fields.flag("run", plan.run);
   plan.weights = weights(fields, plan.weights);
   plan.kv.read = choice(fields, "kv", kReads, "upper, both or full", plan.kv.read);
@@ -83,7 +85,11 @@ LayerPlan read_layer(const Json& json, const Fields& fields, LayerPlan plan,
         draft_budget(plan.kv, budget.value_or(plan.kv.budget), context, fields.where());
     return plan;
   }
-  if (budget) fields.corrupt("budget", "none, since pages are not chosen");
+  if (budget) {
+    fail(ErrorKind::kCorruptFile,
+         "{}: a budget of {} makes no sense where pages are \"{}\"; leave one of them out",
+         fields.where(), *budget, name_of(kPages, plan.kv.tokens));
+  }
   plan.kv.budget = 0;
   return plan;
 }
@@ -120,43 +126,66 @@ Json layer_json(const LayerPlan& plan) {
   return json;
 }
 
+// What the file says of single layers.
+void read_layers(const Json& layers, const std::string& where, const PlanContext& context,
+                 Plan& plan) {
+  std::vector<bool> read(plan.layers.size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const Fields fields(layers[i], fmt::format("{}: layers[{}]", where, i));
+    require_known(layers[i], fields, {"layer", "run", "weights", "kv", "pages", "budget"});
+    const int layer = fields.integer("layer", 0, context.num_layers - 1);
+    if (read[layer]) {
+      fail(ErrorKind::kCorruptFile, "{}: layer {} is in the list already", fields.where(), layer);
+    }
+    read[layer] = true;
+    plan.layers[layer] = read_layer(fields, plan.layers[layer], context);
+  }
+}
+
 }  // namespace
 
 Plan read_plan_file(const std::filesystem::path& file, const PlanContext& context) {
+  const std::string where = file.string();
   const Json json = parse_json_file(file);
-  const Fields fields(json, file.string());
+  const Fields fields(json, where);
   require_known(json, fields, {"name", "default", "head", "layers", "target_full_layers"});
   LayerPlan layer{true, WeightRead::kUpper, {}};
   if (const Json* defaults = fields.find("default")) {
-    layer = read_layer(*defaults, Fields(*defaults, file.string() + ": default"), layer, context);
+    const Fields default_fields(*defaults, where + ": default");
+    require_known(*defaults, default_fields, {"run", "weights", "kv", "pages", "budget"});
+    layer = read_layer(default_fields, layer, context);
   }
-  Plan plan = Plan::uniform("plan:" + file.string(), context.num_layers, layer.weights, layer.kv);
+  const std::string* name = fields.find_string("name");
+  if (name != nullptr && name->empty()) fields.corrupt("name", "some text");
+  Plan plan = Plan::uniform(std::string(kPrefix) + (name != nullptr ? *name : where),
+                            context.num_layers, layer.weights, layer.kv);
   for (LayerPlan& each : plan.layers) each.run = layer.run;
-  if (const std::string* name = fields.find_string("name")) plan.name = *name;
+  if (plan.head == WeightRead::kUpper) plan.head = context.upper_head;
   if (const Json* head = fields.find("head")) {
-    const Fields head_fields(*head, file.string() + ": head");
+    const Fields head_fields(*head, where + ": head");
     require_known(*head, head_fields, {"weights"});
     plan.head = weights(head_fields, plan.head);
   }
   if (const Json* layers = fields.find("layers")) {
     if (!layers->is_array()) fields.corrupt("layers", "a list");
-    for (const Json& entry : *layers) {
-      const Fields one(entry, file.string() + ": layers");
-      const int index = one.integer("layer", 0, context.num_layers - 1);
-      plan.layers[index] = read_layer(entry, one, plan.layers[index], context);
-    }
+    read_layers(*layers, where, context, plan);
   }
   plan.target_full_layers = fields.integers("target_full_layers", 0, context.num_layers - 1);
   std::ranges::sort(plan.target_full_layers);
-  if (std::ranges::none_of(plan.layers, &LayerPlan::run)) {
-    fail(ErrorKind::kInvalidRequest, "{}: no layer runs", file.string());
+  const auto twice = std::ranges::adjacent_find(plan.target_full_layers);
+  if (twice != plan.target_full_layers.end()) {
+    fail(ErrorKind::kCorruptFile, "{}: target_full_layers has layer {} twice", where, *twice);
   }
-  require_consistent(plan, file.string());
+  if (std::ranges::none_of(plan.layers, &LayerPlan::run)) {
+    fail(ErrorKind::kInvalidRequest, "{}: \"run\" is false for every layer; one must run", where);
+  }
+  require_consistent(plan, where);
   return plan;
 }
 
 void write_plan_file(const Plan& plan, const std::filesystem::path& file) {
-  Json json = {{"name", plan.name},
+  const bool prefixed = plan.name.starts_with(kPrefix);
+  Json json = {{"name", plan.name.substr(prefixed ? kPrefix.size() : 0)},
                {"head", {{"weights", std::stoi(std::string(name_of(kWeights, plan.head)))}}},
                {"layers", Json::array()}};
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "model/expect_error.h"
+#include "base/expect_error.h"
 
 namespace quantspec {
 namespace {
@@ -31,8 +31,38 @@ TEST(Plan, NamesMeanWhatTheySay) {
 }
 
 TEST(Plan, TheHeadIsReadAsTheLayersAre) {
+  EXPECT_EQ(make_plan("quantspec", kContext).head, WeightRead::kUpper);
   EXPECT_EQ(make_plan("quantspec+w8", kContext).head, WeightRead::kBoth);
   EXPECT_EQ(make_plan("streaming", kContext).head, WeightRead::kFull);
+}
+
+TEST(Plan, ADraftStoreMayKeepTheHeadOf4BitWeightsAtMore) {
+  PlanContext context = kContext;
+  context.upper_head = WeightRead::kBoth;
+  EXPECT_EQ(make_plan("quantspec", context).head, WeightRead::kBoth);
+  EXPECT_EQ(make_plan("streaming+w4", context).head, WeightRead::kBoth);
+  EXPECT_EQ(make_plan("quantspec+w16", context).head, WeightRead::kFull);
+}
+
+TEST(Plan, HasOneNameHoweverItIsSpelt) {
+  const auto name = [](const char* spec) { return make_plan(spec, kContext).name; };
+  EXPECT_EQ(name("quantspec"), "quantspec");
+  EXPECT_EQ(name("quantspec+w4"), "quantspec");
+  EXPECT_EQ(name("streaming+w16"), "streaming");
+  EXPECT_EQ(name("streaming+w4"), "streaming+w4");
+  EXPECT_EQ(name("quantspec+w8+sparse"), "quantspec+sparse+w8");
+  EXPECT_EQ(name("layer-skip:1,3-4+bounds+w16"), "layer-skip:1,3-4+bounds");
+  EXPECT_EQ(Plan::draft(6, WeightRead::kUpper).name, "quantspec");
+}
+
+TEST(Plan, TakesOneModifierOfAKind) {
+  const auto refused = [](const char* spec, const char* what) {
+    expect_error(ErrorKind::kInvalidRequest, {std::string("--plan ") + spec, what},
+                 [&] { make_plan(spec, kContext); });
+  };
+  refused("quantspec+w4+w4", "+w4 stands there twice");
+  refused("quantspec+w4+w8", "+w4 and +w8 exclude each other");
+  refused("quantspec+sparse+w8+bounds", "+sparse and +bounds exclude each other");
 }
 
 TEST(Plan, LayerSkipLeavesLayersOut) {
@@ -49,13 +79,16 @@ TEST(Plan, LayerSkipLeavesLayersOut) {
 
 TEST(Plan, UnknownNamesListTheKnownOnes) {
   expect_error(ErrorKind::kInvalidRequest,
-               {"'quantspek'", "quantspec, weights-only", "snapkv", "plan:FILE"},
+               {"'quantspek'", "quantspec, weights-only", "snapkv", "plan:FILE", "auto", "all",
+                "+w4, +w8, +w16, +sparse, +bounds"},
                [&] { make_plan("quantspek", kContext); });
   expect_error(ErrorKind::kInvalidRequest, {"'w5'", "w4, w8", "bounds"},
                [&] { make_plan("quantspec+w5", kContext); });
   expect_error(ErrorKind::kInvalidRequest, {"''"}, [&] { make_plan("quantspec+", kContext); });
   expect_error(ErrorKind::kInvalidRequest, {"--plan auto", "modifiers"},
                [&] { make_plan("auto+w4", kContext); });
+  expect_error(ErrorKind::kInvalidRequest, {"--plan all", "bench alone", "modifiers"},
+               [&] { make_plan("all+w4", kContext); });
   expect_error(ErrorKind::kInvalidRequest, {"no pages"},
                [&] { make_plan("streaming+sparse", kContext); });
 }
@@ -70,7 +103,8 @@ TEST(Plan, RefusesBudgetsThatDoNotFit) {
   }
   context = kContext;
   context.context = 400;
-  expect_error(ErrorKind::kInvalidRequest, {"a quarter"},
+  expect_error(ErrorKind::kInvalidRequest,
+               {"--plan quantspec+sparse: a quarter", "is 100; from 128 to 399"},
                [&] { make_plan("quantspec+sparse", context); });
 }
 
@@ -86,7 +120,9 @@ TEST(Plan, AutoChoosesAmongFewerPagesInLongContexts) {
   EXPECT_EQ(auto_plans(context).size(), 5u);
   EXPECT_EQ(auto_plans(context).back().layers[0].kv.budget, 1024);
   // They differ in name, so that a log can tell them apart.
-  EXPECT_NE(plans[3].name, plans[5].name);
+  EXPECT_EQ(plans[0].name, "quantspec");
+  EXPECT_EQ(plans[4].name, "quantspec+sparse+w8@8192");
+  EXPECT_EQ(plans[6].name, "quantspec+sparse+w8@2048");
 }
 
 TEST(Plan, ACacheIsMadeForAllPlans) {
@@ -122,7 +158,7 @@ TEST_F(PlanFile, IsReadLayerByLayer) {
                {"layer": 3, "run": false}, {"layer": 5, "pages": "none"}],
     "target_full_layers": [0]})");
   const Plan plan = make_plan("plan:" + file.string(), kContext);
-  EXPECT_EQ(plan.name, "mine");
+  EXPECT_EQ(plan.name, "plan:mine");
   EXPECT_EQ(plan.head, WeightRead::kFull);
   EXPECT_EQ(plan.layers[0], (LayerPlan{true, WeightRead::kFull, {KvRead::kFull}}));
   EXPECT_EQ(plan.layers[1],
@@ -134,7 +170,7 @@ TEST_F(PlanFile, IsReadLayerByLayer) {
 
 TEST_F(PlanFile, SurvivesWritingAndReading) {
   Plan plan = make_plan("quantspec+sparse+w8", kContext);
-  plan.name = "written";
+  plan.name = "plan:written";
   plan.layers[2] = {false, WeightRead::kUpper, {KvRead::kBoth}};
   plan.layers[4].kv = {KvRead::kUpper, KvTokens::kByBound, 256};
   plan.head = WeightRead::kFull;
@@ -143,6 +179,23 @@ TEST_F(PlanFile, SurvivesWritingAndReading) {
   plan.layers[5].kv = {KvRead::kUpper, KvTokens::kStreaming, 100};
   write_plan_file(plan, file_);
   EXPECT_EQ(read_plan_file(file_, kContext), plan);
+}
+
+TEST_F(PlanFile, WithoutANameIsNamedByItsPath) {
+  const auto file = write("{}");
+  EXPECT_EQ(make_plan("plan:" + file.string(), kContext).name, "plan:" + file.string());
+}
+
+TEST_F(PlanFile, IsObeyedInTheHeadItAsksFor) {
+  PlanContext context = kContext;
+  context.upper_head = WeightRead::kBoth;
+  EXPECT_EQ(read_plan_file(write(R"({"head": {"weights": 4}})"), context).head, WeightRead::kUpper);
+}
+
+TEST_F(PlanFile, WithoutAHeadReadsItAs4BitWeightsDo) {
+  PlanContext context = kContext;
+  context.upper_head = WeightRead::kBoth;
+  EXPECT_EQ(read_plan_file(write("{}"), context).head, WeightRead::kBoth);
 }
 
 TEST_F(PlanFile, SaysWhatIsWrong) {
@@ -157,12 +210,21 @@ TEST_F(PlanFile, SaysWhatIsWrong) {
   expect(R"({"default": {"pages": "some"}})", ErrorKind::kCorruptFile, {"all, none, mass"});
   expect(R"({"default": {"pages": "mass", "budget": 100}})", ErrorKind::kInvalidRequest,
          {"budget"});
-  expect(R"({"default": {"run": false}})", ErrorKind::kInvalidRequest, {"no layer runs"});
-  expect(R"({"default": {"weigths": 8}})", ErrorKind::kCorruptFile, {"weigths", "weights, kv"});
+  expect(R"({"default": {"run": false}})", ErrorKind::kInvalidRequest, {"false for every layer"});
+  expect(R"({"default": {"weigths": 8}})", ErrorKind::kCorruptFile,
+         {"default: there is no key 'weigths'; known are run, weights, kv"});
   expect(R"({"target_ful_layers": [0]})", ErrorKind::kCorruptFile, {"target_full_layers"});
   expect(R"({"default": {"pages": "mass", "budget": 8192}})", ErrorKind::kInvalidRequest,
-         {"--draft-budget 8192", ".json"});
-  expect(R"({"default": {"budget": 512}})", ErrorKind::kCorruptFile, {"budget"});
+         {".json: default: budget 8192: from 128 to 8191 tokens fit"});
+  expect(R"({"default": {"budget": 512}})", ErrorKind::kCorruptFile,
+         {"default: a budget of 512 makes no sense where pages are \"all\""});
+  expect(R"({"default": {"layer": 1}})", ErrorKind::kCorruptFile, {"there is no key 'layer'"});
+  expect(R"({"layers": [{"layer": 1}, {"layer": 1}]})", ErrorKind::kCorruptFile,
+         {"layers[1]: layer 1 is in the list already"});
+  expect(R"({"layers": [{"layer": 1, "weights": 32}]})", ErrorKind::kCorruptFile,
+         {"layers[0]: weights must be 4, 8 or 16, found 32"});
+  expect(R"({"target_full_layers": [1, 1]})", ErrorKind::kCorruptFile, {"has layer 1 twice"});
+  expect(R"({"name": ""})", ErrorKind::kCorruptFile, {"name must be some text"});
   expect(R"({"default": {"kv": "full", "pages": "none"}, "target_full_layers": [0,1,2,3,4,5]})",
          ErrorKind::kInvalidRequest, {"must be \"all\""});
   expect(R"({"layers": {}})", ErrorKind::kCorruptFile, {"layers"});

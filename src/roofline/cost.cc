@@ -77,15 +77,11 @@ double StepCost::attention_share(const Machine& machine) const {
 PassRead pass_read(const ModelConfig& model, WeightRead weights, KvRead kv, int page_size,
                    int weight_group) {
   PassRead read;
-  const double scales = 4.0 / weight_group;  // a scale and an offset, fp16
-  read.weight_bytes = weights == WeightRead::kUpper  ? 0.5 + scales
-                      : weights == WeightRead::kBoth ? 1 + scales
-                                                     : static_cast<double>(size_of(model.dtype));
+  read.weight_bytes = weight_bytes(weights, model.dtype, weight_group);
   if (kv == KvRead::kFull) return read;
   const KvShape shape = kv_shape(model, page_size);
-  const std::size_t lower = kv == KvRead::kBoth ? shape.lower_unit_bytes() : 0;
   const double elements = 2.0 * shape.page_size * shape.head_dim;
-  read.kv_bytes = static_cast<double>(shape.upper_unit_bytes() + lower) / elements;
+  read.kv_bytes = static_cast<double>(unit_bytes(shape, kv)) / elements;
   read.ring_tokens = 1.5 * shape.page_size;  // from G to 2 G (section 4 of docs/design.md)
   return read;
 }

@@ -1,4 +1,4 @@
-// What limits a machine: the vendors' numbers.
+// What limits a machine: the vendors' numbers, and what speaks against measured ones.
 #include <fmt/ranges.h>
 
 #include <array>
@@ -34,6 +34,14 @@ Machine machine_preset(std::string_view name) {
   }
   fail(ErrorKind::kInvalidRequest, "--machine '{}': must be one of {}, this", name,
        fmt::join(machine_presets(), ", "));
+}
+
+std::string doubt_of(const Machine& machine) {
+  constexpr double kNoise = 1.05;
+  const std::optional<double>& one = machine.one_thread_bandwidth;
+  if (!one || machine.bandwidth > kNoise * *one) return {};
+  return fmt::format("all threads read {:.1f} GB/s, one alone {:.1f}; is the machine busy?",
+                     machine.bandwidth / 1e9, *one / 1e9);
 }
 
 std::vector<std::string_view> machine_presets() {

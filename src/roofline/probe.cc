@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <string>
@@ -86,27 +87,42 @@ double least_seconds(const F& run) {
 // So much is read from memory, whatever is read: a larger buffer would change nothing.
 std::size_t beyond_caches() { return std::max(kLeastBytes, 2 * last_level_cache_bytes()); }
 
-// NOTE: the buffer is filled by one thread, as weights are: where memory has several nodes, both
-// lie on one of them, and the number is what the engine gets.
-double measure_bandwidth(ThreadPool& pool, const roofline::Kernels& kernels, std::size_t bytes) {
-  const std::size_t chunks = (bytes + kChunk - 1) / kChunk;
-  const std::size_t available = available_memory_bytes();
-  if (chunks * kChunk > available) {
-    fail(ErrorKind::kOutOfMemory,
-         "--machine this: needs {} MB to measure reading them, and {} MB are free; a preset needs "
-         "none",
-         chunks * kChunk / 1000000, available / 1000000);
-  }
-  const Buffer buffer(chunks * kChunk);
+constexpr std::int64_t kWords = kChunk / sizeof(std::uint64_t);
+
+// REQUIRES: a buffer of whole chunks.
+double measure_bandwidth(ThreadPool& pool, const roofline::Kernels& kernels, const Buffer& buffer) {
+  const auto chunks = static_cast<std::int64_t>(buffer.size() / kChunk);
   std::atomic<std::uint64_t> sum = 0;
   const double seconds = least_seconds([&] {
-    pool.parallel_for(static_cast<std::int64_t>(chunks), [&](std::int64_t chunk, int) {
-      constexpr std::int64_t kWords = kChunk / sizeof(std::uint64_t);
+    pool.parallel_for(chunks, [&](std::int64_t chunk, int) {
       sum += kernels.sum(buffer.as<std::uint64_t>() + chunk * kWords, kWords);
     });
   });
   check(sum == 0, "a sum of zeros");
-  return static_cast<double>(chunks * kChunk) / seconds;
+  return static_cast<double>(buffer.size()) / seconds;
+}
+
+// NOTE: the buffer is filled first, by the threads that will read it: memory that was never touched
+// is no memory, and where there are several nodes, each thread reads its own, as it does of weight
+// planes.
+void measure_bandwidths(ThreadPool& pool, const roofline::Kernels& kernels, std::size_t bytes,
+                        Machine& machine) {
+  const std::size_t rounded = (bytes + kChunk - 1) / kChunk * kChunk;
+  const std::size_t available = available_memory_bytes();
+  if (rounded > available) {
+    fail(ErrorKind::kOutOfMemory,
+         "--machine this: needs {} MB to measure reading them, and {} MB are free; a preset needs "
+         "none",
+         rounded / 1000000, available / 1000000);
+  }
+  Buffer buffer(rounded);
+  pool.parallel_for(static_cast<std::int64_t>(rounded / kChunk), [&](std::int64_t chunk, int) {
+    std::memset(buffer.data() + chunk * kChunk, 0, kChunk);
+  });
+  machine.bandwidth = measure_bandwidth(pool, kernels, buffer);
+  if (pool.num_threads() == 1) return;
+  ThreadPool alone(1);
+  machine.one_thread_bandwidth = measure_bandwidth(alone, kernels, buffer);
 }
 
 double measure_flops(ThreadPool& pool, const roofline::Kernels& kernels) {
@@ -131,8 +147,7 @@ Machine measure_this_machine(int num_threads, std::size_t working_set) {
   machine.memory = static_cast<double>(available_memory_bytes());
   machine.flops = measure_flops(pool, kernels);
   const std::size_t most = beyond_caches();
-  machine.bandwidth =
-      measure_bandwidth(pool, kernels, working_set > 0 ? std::min(working_set, most) : most);
+  measure_bandwidths(pool, kernels, working_set > 0 ? std::min(working_set, most) : most, machine);
   return machine;
 }
 

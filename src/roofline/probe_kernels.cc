@@ -105,7 +105,7 @@ Tile::Tile() {
   b.fill(1.0f / kDepth);
 }
 
-Kernels choose_kernels(std::string_view instruction_set) {
+Kernels choose_kernels([[maybe_unused]] std::string_view instruction_set) {
 #if defined(__x86_64__)
   if (instruction_set.starts_with("avx512")) {
     return {sum_avx512, multiply_avx512, flops_of(kMaxRows, kMaxCols)};

@@ -19,9 +19,11 @@ const char* bound_of(const Cost& cost, const Machine& machine) {
 
 OrderedJson meta_of(const RooflineRequest& request, const Analysis& analysis) {
   const Machine& machine = request.machine;
+  const auto& one = machine.one_thread_bandwidth;
   return {{"model", request.model_name},
           {"machine", machine.name},
           {"bandwidth_bytes_per_second", machine.bandwidth},
+          {"one_thread_bandwidth_bytes_per_second", one ? OrderedJson(*one) : OrderedJson(nullptr)},
           {"flops_per_second", machine.flops},
           {"memory_bytes", machine.memory},
           {"ridge_flops_per_byte", machine.ridge()},

@@ -66,6 +66,8 @@ std::string head(const RooflineRequest& request, const Analysis& analysis) {
   std::string text = fmt::format("# Roofline of {} on {}\n\n", request.model_name, machine.name);
   text += fmt::format("- machine: {}B/s from memory, {}FLOP/s, {}B of memory\n",
                       si(machine.bandwidth), si(machine.flops), si(machine.memory));
+  const std::string doubt = doubt_of(machine);
+  if (!doubt.empty()) text += fmt::format("- in doubt: {}\n", doubt);
   text +=
       fmt::format("- ridge point: {} FLOP/byte; above it is compute-bound, below memory-bound\n",
                   si(machine.ridge()));

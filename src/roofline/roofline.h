@@ -24,6 +24,8 @@ struct Machine {
   double bandwidth = 0;  // bytes/s from memory
   double flops = 0;      // FLOP/s of dense matrix products
   double memory = 0;     // bytes
+  // bytes/s that one thread reads of the same; none: not measured, or there is but one thread
+  std::optional<double> one_thread_bandwidth = {};
 
   double ridge() const { return flops / bandwidth; }  // FLOP per byte
 };
@@ -38,6 +40,10 @@ std::vector<std::string_view> machine_presets();
 // last-level caches, and so from memory; 0: that many. A model whose weights and KV lie in a large
 // cache is read faster than that.
 Machine measure_this_machine(int num_threads, std::size_t working_set = 0);
+
+// One line on why a measured bandwidth may be too low: all threads read no faster than one. Empty
+// where there is no reason for doubt.
+std::string doubt_of(const Machine& machine);
 
 // --- costs ---------------------------------------------------------------------------------------
 

@@ -312,6 +312,23 @@ void expect_sane(const Machine& machine) {
   EXPECT_GT(machine.memory, 1e8);
 }
 
+TEST(Doubt, IsWhereAllThreadsReadNoFasterThanOne) {
+  Machine machine{"this", 20e9, 1e12, 1e9};
+  EXPECT_EQ(doubt_of(machine), "");  // of one thread
+  machine.one_thread_bandwidth = 12e9;
+  EXPECT_EQ(doubt_of(machine), "");
+  machine.one_thread_bandwidth = 20.5e9;
+  EXPECT_EQ(doubt_of(machine), "all threads read 20.0 GB/s, one alone 20.5; is the machine busy?");
+  machine.one_thread_bandwidth = 19.5e9;  // within the noise
+  EXPECT_NE(doubt_of(machine), "");
+  EXPECT_EQ(doubt_of(machine_preset("h200")), "");
+}
+
+TEST(MeasureThisMachine, MeasuresOneThreadBesideSeveral) {
+  EXPECT_FALSE(measure_this_machine(1, 5'000'000).one_thread_bandwidth);
+  EXPECT_GT(*measure_this_machine(2, 5'000'000).one_thread_bandwidth, 1e7);
+}
+
 TEST(MeasureThisMachine, FindsWhatAMachineCanHave) { expect_sane(measure_this_machine(1)); }
 
 TEST(MeasureThisMachine, ReadsAWorkingSetOfAnySize) {
@@ -389,6 +406,13 @@ TEST(RooflineMarkdown, MarksWhatIsComputeBoundAndWhatDoesNotFit) {
   EXPECT_THAT(text, HasSubstr("# Roofline of llama-2-7b on a6000\n"));
   EXPECT_THAT(text, HasSubstr("ridge point: 202 FLOP/byte"));
   EXPECT_THAT(text, HasSubstr("68.7G!"));
+}
+
+TEST(Doubt, IsInTheReport) {
+  RooflineRequest request = request_for(machine_preset("a6000"));
+  EXPECT_EQ(roofline_markdown(request).find("in doubt"), std::string::npos);
+  request.machine.one_thread_bandwidth = 2 * request.machine.bandwidth;
+  EXPECT_NE(roofline_markdown(request).find("\n- in doubt: all threads read"), std::string::npos);
 }
 
 }  // namespace

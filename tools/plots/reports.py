@@ -1,7 +1,8 @@
-"""Reports: the JSON of `quantspec bench`, `eval` and `roofline`, told apart by their fields.
+"""Reports: the JSON of `quantspec bench`, `eval` and `roofline` and of kernel_bench, told apart by
+their fields.
 
-The fields are those of docs/bench.md, docs/eval.md and docs/roofline.md. tools/make_results.py adds
-`run`: {"commands", "commit", "date", "hardware"}.
+The fields are those of docs/bench.md, docs/eval.md, docs/roofline.md and docs/kernels.md.
+tools/make_results.py adds `run`: {"commands", "commit", "date", "hardware"}.
 """
 
 import json
@@ -41,7 +42,7 @@ class Report:
         """What was measured on what, when: the small print."""
         meta, run = self.meta, self.run
         parts = [
-            meta["model"],
+            meta.get("model", ""),
             dataset_name(meta.get("dataset", "")) if text else "",
             self.hardware(),
             run.get("date") or meta.get("date", ""),
@@ -60,13 +61,30 @@ class Report:
 
 
 def kind_of(data):
-    """bench, perplexity, axes, fidelity, sensitivity, lossless or roofline; else None."""
+    """bench, perplexity, axes, fidelity, sensitivity, lossless, roofline or kernels; else None."""
     meta, rows = data["meta"], data.get("rows")
     if "planes" in data:
         return "roofline"
     if "measurement" in meta:
         return meta["measurement"]
     return "bench" if rows and {"plan", "speedup_fp16", "draft_len"} <= rows[0].keys() else None
+
+
+def of_kernels(data):
+    """A report in the form of the others from Google Benchmark's: of every kernel the fastest
+    repetition, since whatever else a machine does only makes one slower."""
+    context, best = data["context"], {}
+    for row in data["benchmarks"]:
+        if row.get("run_type") != "iteration":
+            continue  # a mean over repetitions
+        name = row["name"].removesuffix("/real_time")
+        row = {"typical_us": row["real_time"]} | row | {"name": name}
+        if name not in best or row["typical_us"] < best[name]["typical_us"]:
+            best[name] = row
+    meta = context | {"measurement": "kernels", "cpu": context["backend"]}
+    meta.pop("threads", None)  # stands in the backend's description
+    rows = sorted(best.values(), key=lambda row: row["family_index"])  # as they are registered
+    return {"meta": meta, "rows": rows, "run": data.get("run", {})}
 
 
 def load(path):
@@ -76,6 +94,8 @@ def load(path):
         raise Unusable(f"{path}: cannot be read: {error}") from error
     except json.JSONDecodeError as error:
         raise Unusable(f"{path}: not JSON ({error}); quantspec writes it with -o json") from error
+    if isinstance(data, dict) and "backend" in data.get("context", {}):
+        data = of_kernels(data)
     if not isinstance(data, dict) or not isinstance(data.get("meta"), dict) or not kind_of(data):
         raise Unusable(f"{path}: not a report of quantspec bench, eval or roofline")
     return Report(pathlib.Path(path).stem, data)
@@ -130,7 +150,8 @@ def family(plan):
 def plan_name(plan):
     """A name that fits a picture: of a plan file its stem, of skipped layers how many."""
     if plan.startswith("plan:"):
-        return pathlib.PurePath(plan[len("plan:"):]).stem
+        name = plan[len("plan:"):]
+        return pathlib.PurePath(name).stem if name.endswith(".json") else name
     return plan
 
 

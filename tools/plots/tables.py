@@ -18,68 +18,42 @@ def table(titles, rows):
 
 def speed(reports):
     """Table 3's form, by text and temperature: acceptance, memory and speed-up by context."""
-    parts = []
-    for report in reports:
-        for temperature in report.temperatures():
-            rows = of_temperature(report, temperature)
-            parts.append(
-                heading(report, rows, temperature) + table([
-                    "plan", "context", "draft length", "accepted", "tokens per round", "peak MB",
-                    "tokens/s", "over fp16 KV", "over 8-bit KV"
-                ], [[
-                    named(row),
-                    tokens_name(row["context"]),
-                    draft_len(row),
-                    share(row), f"{row['tokens_per_round']:.2f}",
-                    megabytes(row["peak_bytes"]), f"{row['decode_tokens_per_second']:.0f}",
-                    ratio(row, "speedup_fp16"),
-                    ratio(row, "speedup_int8")
-                ] for row in rows]))
-    return "\n".join(parts)
+    return by_temperature(reports, ("plan", named), ("context", context),
+                          ("draft length", draft_len), ("accepted", share),
+                          ("tokens per round", lambda row: f"{row['tokens_per_round']:.2f}"),
+                          ("peak MB", lambda row: megabytes(row["peak_bytes"])),
+                          ("tokens/s", tokens_per_second), *SPEED_UP_COLUMNS)
 
 
 def draft_lengths(reports):
     """Table 6's form: the search for the draft length."""
-    parts = []
-    for report in reports:
-        for temperature in report.temperatures():
-            rows = [row for row in of_temperature(report, temperature) if row["plan"] not in PLAIN]
-            parts.append(
-                heading(report, rows, temperature) + table([
-                    "plan", "context", "draft length", "accepted", "tokens/s", "over fp16 KV",
-                    "over 8-bit KV"
-                ], [[
-                    plan_name(row["plan"]),
-                    tokens_name(row["context"]),
-                    draft_len(row),
-                    share(row), f"{row['decode_tokens_per_second']:.0f}",
-                    ratio(row, "speedup_fp16"),
-                    ratio(row, "speedup_int8")
-                ] for row in rows]))
-    return "\n".join(parts)
+    return by_temperature(reports, PLAN_COLUMN, ("context", context), ("draft length", draft_len),
+                          ("accepted", share), ("tokens/s", tokens_per_second), *SPEED_UP_COLUMNS,
+                          wanted=drafts)
 
 
 def budgets(reports):
     """What sparse drafts give by the tokens that they read."""
+    return by_temperature(reports, PLAN_COLUMN, ("context", context), ("budget", budget),
+                          ("draft length", draft_len), ("accepted", share), *SPEED_UP_COLUMNS,
+                          wanted=drafts)
+
+
+def by_temperature(reports, *columns, wanted=lambda row: True):
+    """A table for every report and temperature. columns: title, cell of a row."""
     parts = []
     for report in reports:
         for temperature in report.temperatures():
-            rows = [row for row in of_temperature(report, temperature) if row["plan"] not in PLAIN]
+            rows = [row for row in of_temperature(report, temperature) if wanted(row)]
             parts.append(
-                heading(report, rows, temperature) + table([
-                    "plan", "context", "budget", "draft length", "accepted", "over fp16 KV",
-                    "over 8-bit KV"
-                ], [[
-                    plan_name(row["plan"]),
-                    tokens_name(row["context"]),
-                    f"{row['draft_budget']} ({row['draft_budget'] / row['context']:.0%})"
-                    if row["draft_budget"] else "all",
-                    draft_len(row),
-                    share(row),
-                    ratio(row, "speedup_fp16"),
-                    ratio(row, "speedup_int8")
-                ] for row in rows]))
+                heading(report, rows, temperature) + table([title for title, _ in columns], [
+                    [cell(row) for _, cell in columns] for row in rows
+                ]))
     return "\n".join(parts)
+
+
+def drafts(row):
+    return row["plan"] not in PLAIN
 
 
 def of_temperature(report, temperature):
@@ -100,6 +74,20 @@ def named(row):
     return f"{name} ({row['chosen_plan']})" if name == "auto" and row["chosen_plan"] else name
 
 
+def context(row):
+    return tokens_name(row["context"])
+
+
+def budget(row):
+    if not row["draft_budget"]:
+        return "all"
+    return f"{row['draft_budget']} ({row['draft_budget'] / row['context']:.0%})"
+
+
+def tokens_per_second(row):
+    return f"{row['decode_tokens_per_second']:.0f}"
+
+
 def draft_len(row):
     if row["plan"] in PLAIN:
         return "-"
@@ -116,6 +104,11 @@ def ratio(row, field):
 
 def megabytes(count):
     return f"{count / 1e6:.0f}"
+
+
+PLAN_COLUMN = ("plan", lambda row: plan_name(row["plan"]))
+SPEED_UP_COLUMNS = (("over fp16 KV", lambda row: ratio(row, "speedup_fp16")),
+             ("over 8-bit KV", lambda row: ratio(row, "speedup_int8")))
 
 
 # --- quantspec eval ------------------------------------------------------------------------------
@@ -169,6 +162,21 @@ def fidelity(reports):
     ] for report in reports for row in report.of_kind("fidelity")]
     return table([
         "reading", "against", "text", "context", "tokens", "Σ min(p, q)", "same top-1", "KL, nats",
+        "KL, 99%"
+    ], rows)
+
+
+def draft_weights(reports):
+    """What drafts of one plan give with weights that were made in several ways."""
+    rows = [[
+        pathlib.PurePath(report.meta["draft_store"]).stem or "rounded while loading",
+        plan_name(row["reading"]),
+        tokens_name(row["context"]), row["tokens"],
+        with_error(row, "acceptance", "acceptance_error"), f"{row['top1_agreement']:.4f}",
+        f"{row['kl_mean']:.4f}", f"{row['kl_p99']:.3f}"
+    ] for report in reports for row in report.of_kind("fidelity") if row["reference"] == "target"]
+    return table([
+        "draft weights", "plan", "context", "tokens", "Σ min(p, q)", "same top-1", "KL, nats",
         "KL, 99%"
     ], rows)
 

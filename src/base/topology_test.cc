@@ -71,7 +71,7 @@ TEST(Topology, ThreadsComeInBlocksByTheirNodesProcessors) {
   EXPECT_THAT(uneven.nodes_of_threads(6), ElementsAre(0, 0, 0, 1, 2, 2));
   EXPECT_THAT(uneven.nodes_of_threads(2), ElementsAre(0, 1));
   // More threads than processors.
-  EXPECT_THAT(Topology{{{{7}}}}.nodes_of_threads(3), ElementsAre(0, 0, 0));
+  EXPECT_THAT(Topology{{{7}}}.nodes_of_threads(3), ElementsAre(0, 0, 0));
   EXPECT_THAT((Topology{{{0}, {1}}}.nodes_of_threads(4)), ElementsAre(0, 0, 1, 1));
 }
 

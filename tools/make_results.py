@@ -164,6 +164,9 @@ def book_sections(wikitext):
         section("books-auto", "The plan auto beside the best fixed ones", tables.speed,
                 f"bench {text} --ctx 4096,8192,16384,{LONGEST} --plan "
                 "quantspec,quantspec+sparse,quantspec+sparse+w8,auto --temp 1,0 --repeat 5"),
+        section("books-cpu", "The CPU backend against its goals", tables.speed,
+                f"bench {text} --ctx 2048,8192,{LONGEST} --plan "
+                "quantspec,quantspec+w8,quantspec+sparse+w8,auto --temp 1 --prompts 2"),
         section("books-recall", "Speed on recall prompts", tables.speed,
                 f"bench {recall} --ctx 8192 --plan {ABLATION},{RIVALS},auto "
                 "--draft-len 4 --prompts 3 -n 240", "positions"),
@@ -185,7 +188,7 @@ def book_sections(wikitext):
                 f"bench {text} --ctx 8192 --plan quantspec,plan:{layers} --draft-len 1,4,auto "
                 "--prompts 2"),
         section("books-lossless", "Losslessness on books", tables.lossless,
-                f"eval lossless {text} --ctx 8192 --prompts 2 --plan quantspec+w4,{RIVALS},auto"),
+                f"eval lossless {text} --ctx 8192 --prompts 2 --plan quantspec,{RIVALS},auto"),
     ]
     sections.append(gptq_section())
     if wikitext:

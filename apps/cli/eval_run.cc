@@ -109,6 +109,7 @@ class Setup {
         {"model", (model.has_filename() ? model : model.parent_path()).filename().string()},
         {"dataset", args_.dataset},
         {"draft_store", args_.engine.draft_store.string()},
+        {"draft_budget", std::int64_t{args_.budget}},
         {"context", fmt::format("{}", fmt::join(args_.contexts, ","))},
         {"prompts", std::int64_t{args_.prompts}},
         {"tokens", std::int64_t{args_.tokens}},

@@ -44,8 +44,8 @@ Buffer::Buffer(std::size_t bytes, HugePages huge_pages) : size_(bytes) {
   if (data == nullptr) fail(ErrorKind::kOutOfMemory, "could not allocate {} bytes", bytes);
   if (mapped == 0) {
     std::memset(data, 0, bytes);
-  } else if (huge_pages == HugePages::kFrom2MiB) {
-    madvise(data, mapped, MADV_HUGEPAGE);
+  } else {
+    madvise(data, mapped, huge_pages == HugePages::kNever ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
   }
   data_ = std::unique_ptr<std::byte, Free>(data, Free{mapped});
 }

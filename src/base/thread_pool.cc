@@ -68,6 +68,9 @@ ThreadPool::ThreadPool(const Topology& topology, const std::vector<int>& node_of
     stop();
     fail(ErrorKind::kInvalidRequest, "could start only {} of {} threads: {}", started, num_threads,
          error.what());
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 

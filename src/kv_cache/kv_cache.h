@@ -14,7 +14,8 @@
 //             no speculative token is ever quantized, so rollback is one integer
 //
 // The cache owns its lengths; nobody else keeps one. Not thread-safe; one thread a cache. In
-// decoding it allocates nothing but slabs of pages (PagePool) and the growth of kSnap (GatheredKv).
+// decoding it allocates nothing but slabs of pages (PagePool) and the gathered tokens of kSnap, and
+// of kRetrieval after a short prompt (GatheredKv).
 #pragma once
 
 #include <memory>

@@ -41,11 +41,12 @@ struct Model::Workspace {
 
   void grow(const ModelConfig& config, Backend& backend, int wanted) {
     if (wanted <= rows) return;
-    rows = std::max(wanted, kLeastRows);
-    tokens.reserve(rows);
-    sequences.reserve(rows);  // of one row at least
+    const int count = std::max(wanted, kLeastRows);
+    rows = 0;  // until all is there
+    tokens.reserve(count);
+    sequences.reserve(count);  // of one row at least
     const auto floats = [&](int columns) {
-      return backend.allocate(sizeof(float) * static_cast<std::size_t>(rows) * columns);
+      return backend.allocate(sizeof(float) * static_cast<std::size_t>(count) * columns);
     };
     x = floats(config.hidden_size);
     q = floats(config.num_heads * config.head_dim);
@@ -53,6 +54,7 @@ struct Model::Workspace {
     hidden = floats(config.intermediate_size);
     cos = floats(config.head_dim / 2);
     sin = floats(config.head_dim / 2);
+    rows = count;
   }
 };
 

@@ -153,8 +153,13 @@ def axes(reports):
 
 def fidelity(reports):
     """How far targets and drafts are from what they stand for."""
+    def reading(report, row):
+        budget = report.meta.get("draft_budget", 0)
+        return f"{row['reading']}@{budget}" if budget and row["reference"] == "target" else (
+            row["reading"])
+
     rows = [[
-        row["reading"], row["reference"],
+        reading(report, row), row["reference"],
         dataset_name(report.meta["dataset"]),
         tokens_name(row["context"]), row["tokens"],
         with_error(row, "acceptance", "acceptance_error"), f"{row['top1_agreement']:.4f}",

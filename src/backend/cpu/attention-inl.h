@@ -76,11 +76,10 @@ class Prefetcher {
 
 // A vector over the terms of a dot product, rounded to integers: x ~ step * integer.
 //
-// Upper plane: bytes, in `high`. Both planes: 128 high + low with 0 <= low < 128, or words (in both
-// arrays, as store_words() orders them) where kWordDot.
+// Upper plane: bytes. Both planes: 128 high + low with 0 <= low < 128, the low bytes kMaxTerms
+// further; or, without kMergedDot, words in store_words()'s order.
 struct IntegerTerms {
-  alignas(64) std::int8_t high[kMaxTerms];
-  alignas(64) std::int8_t low[kMaxTerms];
+  alignas(64) std::int8_t high[2 * kMaxTerms];
   std::int32_t bias;  // minus the centre times the sum of the integers
   float step;         // times 16 where codes are upper nibbles
   float base;         // the fp32 part of the sum
@@ -103,7 +102,7 @@ struct CodesRead {
 };
 
 // Rounds x, padded with zeros to a multiple of 64. `most`: its greatest magnitude. An infinity in x
-// shows in step.
+// shows in step; a NaN becomes some integer.
 template <bool kBoth>
 QS_INLINE void round_terms(const float* x, int count, float most, IntegerTerms& out) {
   using C = CodesRead<kBoth>;
@@ -112,13 +111,13 @@ QS_INLINE void round_terms(const float* x, int count, float most, IntegerTerms& 
   for (int i = 0; i < count; i += 64) {
     I32 value[4];
     for (int j = 0; j < 4; ++j) {
-      value[j] = round_i32(load(x + i + 16 * j) * inverse);  // at most kLevels; NaN: any integer
+      value[j] = round_i32(min(load(x + i + 16 * j) * inverse, set1(C::kLevels)));
       sum = sum + value[j];
     }
     if constexpr (kBoth && !kMergedDot) {
       store_words(out.high + 2 * i, value);
     } else if constexpr (kBoth) {
-      store_split(out.high + i, out.low + i, value);
+      store_split(out.high + i, out.high + kMaxTerms + i, value);
     } else {
       store_s8(out.high + i, value);
     }
@@ -185,7 +184,7 @@ struct Dots<true, true> {
   };
   QS_INLINE void add(U8x64 codes, int part, const IntegerTerms& x, int tile) {
     high = dot(high, codes, x.high + 8 * tile + 4 * part);
-    low = dot(low, codes, x.low + 8 * tile + 4 * part);
+    low = dot(low, codes, x.high + kMaxTerms + 8 * tile + 4 * part);
   }
   QS_INLINE void add_bias(const IntegerTerms& x) { low = set1(x.bias); }
   QS_INLINE I32 total() const { return shift_left<7>(high) + low; }

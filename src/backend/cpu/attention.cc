@@ -59,7 +59,9 @@ PageSums at(const PageSums& sums, int column, int page) {
 }
 
 void grow(Buffer& buffer, std::size_t bytes) {
-  if (buffer.size() < bytes) buffer = Buffer(bytes + bytes / 4);
+  if (buffer.size() >= bytes) return;
+  buffer = Buffer();  // never both
+  buffer = Buffer(bytes + bytes / 4);
 }
 
 }  // namespace

@@ -10,7 +10,8 @@
 
 namespace quantspec {
 
-// The largest value. Throws Error(kCorruptFile) if one is NaN or +infinity, or if all are -infinity.
+// The largest value. Throws Error(kCorruptFile) if one is NaN or +infinity, or if all are
+// -infinity.
 float largest_logit(std::span<const float> logits);
 
 // The largest of non-negative weights; 0 if there is none.

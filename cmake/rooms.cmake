@@ -1,8 +1,12 @@
 # A room is a folder of src/: one static library and, beside it, one test binary from *_test.cc.
-# Files are found by name, so adding one needs no edit here.
+# Files are found by name, so adding one needs no edit here. CUDA: a room that a build with
+# QUANTSPEC_HAS_CUDA has, of *.cu files too.
 function(quantspec_room name folder)
-  cmake_parse_arguments(ROOM "" "" "DEPENDS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  cmake_parse_arguments(ROOM "CUDA" "" "DEPENDS" ${ARGN})
+  if(ROOM_CUDA AND NOT QUANTSPEC_HAS_CUDA)
+    return()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.cu)
   file(GLOB tests CONFIGURE_DEPENDS ${folder}/*_test.cc)
   if(tests)
     list(REMOVE_ITEM sources ${tests})
@@ -12,6 +16,10 @@ function(quantspec_room name folder)
   endif()
   add_library(qs_${name} STATIC ${sources})
   target_include_directories(qs_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  if(ROOM_CUDA)
+    target_compile_options(qs_${name} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CUDA>:${QUANTSPEC_CUDA_OPTIONS}>")
+  endif()
   target_link_libraries(qs_${name} PUBLIC ${ROOM_DEPENDS})
   if(QUANTSPEC_TESTS AND tests)
     quantspec_test(${name}_test SOURCES ${tests} DEPENDS qs_${name})

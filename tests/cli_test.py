@@ -138,7 +138,7 @@ class Usage(CliTest):
             (["--draft-weights", "5"], "auto, 4, 8, full"),
             (["--spec-sampling", "x"], "rejection, coupled"),
             (["--page-size", "7"], "--page-size"),
-            (["--backend", "x"], "auto, cpu, reference"),
+            (["--backend", "x"], "auto, cuda, cpu, reference"),
             (["--color", "x"], "auto, always, never"),
             (["-n", "0"], "--predict"),
             (["-n", "-2"], "--predict"),

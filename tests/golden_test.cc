@@ -132,9 +132,10 @@ TEST_P(TinyModel, LogitsAndGreedyTokensEqualHuggingFace) {
     const auto actual = model.last_logits(ids);
     ASSERT_EQ(actual.size(), expected.size());
     // Logits have a standard deviation of about 2.5. NOTE: fp16 K and V on the cpu backend cost up
-    // to 1e-2 (measured), an order below what any wrong piece costs (0.3; the script checks that).
-    EXPECT_LT(max_difference(expected, actual), backend() == "reference" ? 2e-4 : 2e-2)
-        << ids.size() << " tokens";
+    // to 1e-2 (measured), and activations of prefill in the weights' bf16 on a GPU up to 7e-2; any
+    // wrong piece costs 0.3 (the script checks that).
+    const double bound = backend() == "reference" ? 2e-4 : backend() == "cuda" ? 0.12 : 2e-2;
+    EXPECT_LT(max_difference(expected, actual), bound) << ids.size() << " tokens";
     const Tokens next = prompt.at("greedy").get<Tokens>();
     const int page_size = kv_shape(model.model.config(), 0).page_size;
     // Beyond two pages the target reads 8-bit K and V, which Hugging Face does not have.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "speculative/speculative.h"
 
 namespace quantspec::testing {
@@ -29,10 +30,28 @@ inline std::vector<std::string> cpu_backends() {
   for (const std::string& isa : cpu_instruction_sets()) names.push_back("cpu/" + isa);
   return names;
 }
-inline std::vector<std::string> all_backends() {
+inline bool has_gpu() {
+  try {
+    make_backend({"cuda"});
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+// All but the reference, which is slow.
+inline std::vector<std::string> fast_backends() {
   std::vector<std::string> names = cpu_backends();
+  if (has_gpu()) names.push_back("cuda");
+  return names;
+}
+inline std::vector<std::string> all_backends() {
+  std::vector<std::string> names = fast_backends();
   names.insert(names.begin(), "reference");
   return names;
+}
+// The fastest on the processor, and the GPU: they get the long tests.
+inline bool is_best(const std::string& name) {
+  return name == "cuda" || name == cpu_backends().back();
 }
 // For names of parametrized tests.
 inline std::string test_name(std::string name) {

@@ -14,10 +14,11 @@ from pathlib import Path
 
 FLOORS = [
     {"base"},
-    {"quant", "tokenizer"},
+    {"quant", "tokenizer", "sampler"},
+    {"backend/host"},                                      # what rooms on the host share
     {"backend/reference", "backend/cpu", "backend/cuda"},  # the backend's rooms
     {"backend"},
-    {"kv_cache", "sampler", "datasets"},
+    {"kv_cache", "datasets"},
     {"model"},
     {"speculative", "roofline", "prepare"},
     {"engine"},
@@ -27,20 +28,22 @@ FLOORS = [
 ]
 FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
 ROOMS = {folder for folder in FLOOR if folder.startswith("backend/")}
+SHARED_ROOM = "backend/host"
 
 # Headers that a folder shows to others, where it is not just folder/folder.h. None: all of them.
 DOORS = {
     "base": None,
     "tests": None,
     "backend": {"backend/backend.h", "backend/params.h"},
+    "sampler": {"sampler/sampler.h", "sampler/acceptance.h"},
 }
 # A room implements the backend, so it may look up at that floor's doors.
-ROOM_SEES = {"backend", "quant", "base"}
+ROOM_SEES = {"backend", "backend/host", "sampler", "quant", "base"}
 # The public door is enough for these; the command line also shows the measuring instruments.
 SEES_ONLY = {
     "examples": {"engine", "tokenizer", "base"},
     "apps/cli": {"engine", "tokenizer", "base", "datasets", "roofline", "prepare", "bench", "eval"},
-    "apps/bench": {"backend", "sampler", "base"},
+    "apps/bench": {"speculative", "backend", "sampler", "base"},
 }
 NAMES_ROOMS = "src/backend/registry.cc"
 
@@ -76,7 +79,7 @@ def refusal(path, header, target):
         return None
     if not is_door(header, target):
         return f"is not a door of {target}/"
-    if target in ROOMS:
+    if target in ROOMS - {SHARED_ROOM}:
         if path == NAMES_ROOMS or (is_test and path.startswith("src/backend/")):
             return None
         return f"names a room of the backend; only {NAMES_ROOMS} may"

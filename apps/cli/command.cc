@@ -67,9 +67,10 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
           "tokens of a page of the cache: 32, 64, 128 or 256\n"
           "(default: 64 for heads of 64 channels, else 128)",
           engine.page_size, 1);
-  add_choice<std::string>(app, "--backend", "NAME", "auto, cpu or reference (default: auto)",
-                          {{"auto", "auto"}, {"cpu", "cpu"}, {"reference", "reference"}},
-                          engine.backend);
+  add_choice<std::string>(
+      app, "--backend", "NAME", "auto, cuda, cpu or reference (default: auto)",
+      {{"auto", "auto"}, {"cuda", "cuda"}, {"cpu", "cpu"}, {"reference", "reference"}},
+      engine.backend);
   add_threads(app, engine.num_threads);
 }
 

@@ -54,11 +54,12 @@ void add_engine(CLI::App& app, EngineOptions& engine) {
                       "(default: hierarchical)",
                       {{"hierarchical", KvStore::kHierarchical}, {"full", KvStore::kFull}},
                       engine.kv_store);
-  add_choice<std::string>(app, "--backend", "NAME",
-                          "auto, cpu, or reference, which is exact and very slow\n"
-                          "(default: auto, the fastest that is there)",
-                          {{"auto", "auto"}, {"cpu", "cpu"}, {"reference", "reference"}},
-                          engine.backend);
+  add_choice<std::string>(
+      app, "--backend", "NAME",
+      "cuda, cpu, or reference, which is exact and very slow\n"
+      "(default: auto, cuda where there is a GPU, else cpu)",
+      {{"auto", "auto"}, {"cuda", "cuda"}, {"cpu", "cpu"}, {"reference", "reference"}},
+      engine.backend);
 }
 
 void add_prompt(CLI::App& app, PromptArgs& prompt, const std::string& what) {

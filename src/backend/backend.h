@@ -1,11 +1,16 @@
 // The backend: about fifteen coarse ops on plain data, one virtual call each. `reference` is the
-// oracle (fp32, scalar, one equation one function); `cpu` is the fast one. Every op of every
-// backend is tested against the reference.
+// oracle (fp32, scalar, one equation one function); `cpu` and `cuda` are the fast ones. Every op of
+// every backend is tested against the reference.
+//
+// Ops read and write the backend's memory: what allocate() gives, and what is said to be the
+// host's. Unless the backend is known to work on the host, only upload() and download() reach it.
+// Ops and copies take effect in the order of the calls.
 //
 // Thread-safety: one op at a time per backend object. Errors: kInvalidRequest for options that name
 // what does not exist; internal checks otherwise.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,12 +29,28 @@ class Backend {
 
   // --- memory ---
   virtual Buffer allocate(std::size_t bytes) = 0;
+  virtual std::size_t available_bytes() const = 0;  // that allocate() can still give
+  // Copies from host memory, to host memory, within the backend's.
+  virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void download(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
+  // Waits for all that was called. Measurements need it; results come by download().
+  virtual void synchronize() = 0;
   // Bytes of one layer's FullKv. Element size of full-precision K and V.
   virtual std::size_t full_kv_bytes(const KvShape& shape, int capacity) const = 0;
 
   // Bytes that the backend takes for itself in prefill, beyond what it is given to write to: for
   // matrices of up to this many inputs, and rows of that many floats between norm and output.
   virtual std::size_t scratch_bytes(int inputs, int row_floats) const = 0;
+  // Rows that prefill takes through an op at once: enough to keep a GEMM busy, few enough that the
+  // activations beside x stay small.
+  virtual int prefill_rows() const { return 512; }
+
+  // --- matrices ---
+  // Bytes that place_matrix() fills; 0: matrices are read where the checkpoint is mapped.
+  virtual std::size_t matrix_bytes(int rows, int cols, DType dtype) const = 0;
+  // The matrix as ops read it: moved to `memory` from the host's, or as it was.
+  virtual TensorView place_matrix(const TensorView& matrix, std::byte* memory) = 0;
 
   // --- draft weights ---
   // Bytes of the upper (with scales) and of the lower plane of a [rows, cols] matrix.
@@ -49,10 +70,25 @@ class Backend {
   virtual void qkv(const QkvParams& params) = 0;
   virtual void attention(const AttentionParams& params) = 0;
   virtual void page_bounds(const PageBoundsParams& params) = 0;
+  virtual void select_pages(const SelectPagesParams& params) = 0;
   virtual void prefill_attention(const PrefillAttentionParams& params) = 0;
   virtual void add_linear(const AddLinearParams& params) = 0;
   virtual void gate_up(const GateUpParams& params) = 0;
   virtual void head(const HeadParams& params) = 0;
+
+  // --- choosing tokens ---
+  virtual void propose(const ProposeParams& params) = 0;
+  virtual void judge(const JudgeParams& params) = 0;
+  // Issues a round's ops by calling `issue`, or, where ops were issued under the same key before,
+  // repeats them without a call. Returns whether it called. REQUIRES: under equal keys, `issue`
+  // gives equal arguments to all ops, up to what they read of Round, and of pages in page tables.
+  virtual bool run_round(const RoundKey& key, const std::function<void()>& issue) = 0;
+  // Waits for what was called, and gives the round as it stands. Throws kCorruptFile where logits
+  // were not numbers that one can choose by (some backends: already where they choose).
+  virtual Round end_round(const Round* round) = 0;
+  // When what was called before was done; seconds_between() is for marks before end_round().
+  virtual void mark(Mark mark) = 0;
+  virtual double seconds_between(Mark from, Mark to) = 0;
 
   // --- KV, one layer ---
   // Quantizes positions [first_position, first_position + pages.size() * page_size) of `source`
@@ -67,12 +103,12 @@ class Backend {
   virtual void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                             int count) = 0;
 
-  // Copies, for every kv head, its `positions` ([num_kv_heads, n]) of `source` to the slots
+  // Copies, for every kv head, its `positions` ([num_kv_heads, n], host) of `source` to the slots
   // [first_slot, first_slot + n) of `target`.
   virtual void gather_full_kv(const KvShape& shape, FullKv source, FullKv target,
                               std::span<const int> positions, int first_slot) = 0;
 
-  // --- borders: canonical order (quant.h), for files, other backends and tests ---
+  // --- borders: host memory in canonical order (quant.h), for files, other backends and tests ---
   // Reads / writes K and V of one position and kv head as fp32: [head_dim] each. Writing rounds to
   // the backend's full precision.
   virtual void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position,
@@ -87,8 +123,9 @@ class Backend {
 };
 
 struct BackendOptions {
-  std::string name = "auto";  // auto | cpu | reference
-  int num_threads = 0;        // 0: physical cores
+  std::string name =
+      "auto";           // auto | cuda | cpu | reference; auto: cuda where it can run, else cpu
+  int num_threads = 0;  // 0: physical cores
 };
 
 // Throws kInvalidRequest naming the backends (or instruction sets) that exist here.

@@ -1,20 +1,11 @@
 // attention and prefill_attention of every backend against the reference, and against themselves:
 // a row alone and in company. K and V are values that fp16 holds, so that storage rounds nothing.
+#include <optional>
+
 #include "backend/op_test_support.h"
 
 namespace quantspec {
 namespace {
-
-// The bound in units of the output's rms. Target: codes and fp16 values are read exactly; queries
-// and probabilities that meet codes may be rounded to 15 bits of their largest per page. Measured:
-// 9e-4.
-constexpr double kTargetError = 2e-3;
-// Draft: both backends read equal values, but queries and probabilities may be rounded to 8 bits
-// per page. Measured: 2.9e-4 at worst. That is fifty times below what 4-bit codes cost (about
-// 2e-2).
-constexpr double kDraftNmse = 5e-4;
-// Prefill rounds nothing but fp32 sums of a few hundred terms.
-constexpr double kPrefillError = 2e-5;
 
 struct Case {
   int num_heads;
@@ -67,7 +58,7 @@ class TestCache {
     for (int i = 0; i < data.c.pages * kv_heads; ++i) {
       const CanonicalUnit unit = encoded(shape_, data.page_keys[i], data.page_values[i]);
       backend.import_unit(shape_, kLayer, i % kv_heads, unit.upper.data(), unit.lower.data(),
-                          pages_.get()[i / kv_heads]);
+                          pages_.list()[i / kv_heads]);
     }
     const int first = data.c.pages * shape_.page_size;
     for (int i = 0; i < std::ssize(data.keys); ++i) {
@@ -75,8 +66,12 @@ class TestCache {
     }
   }
   KvView view(KvRead read) const {
-    const int first_full = static_cast<int>(pages_.get().size()) * shape_.page_size;
-    return {pages_.get(), ring_.get(), first_full, kLayer, read};
+    const int first_full = static_cast<int>(pages_.list().size()) * shape_.page_size;
+    return {.pages = pages_.get(),
+            .full = ring_.get(),
+            .first_full = first_full,
+            .layer = kLayer,
+            .read = read};
   }
   bool intact() const { return pages_.intact() && ring_.intact(); }
 
@@ -87,7 +82,8 @@ class TestCache {
 };
 
 // All sequences in one call, their rows one after the other.
-Floats attend_all(Backend& backend, const std::vector<Data>& sequences, KvRead read) {
+Floats attend_all(Backend& backend, const std::vector<Data>& sequences, KvRead read,
+                  bool of_rounds = false) {
   std::vector<std::unique_ptr<TestCache>> caches;
   std::vector<SequenceRows> rows;
   Floats q;
@@ -99,26 +95,26 @@ Floats attend_all(Backend& backend, const std::vector<Data>& sequences, KvRead r
     first_row += data.c.rows;
   }
   const Case& c = sequences.front().c;
+  std::optional<TestRounds> rounds;
+  if (of_rounds) rounds.emplace(backend, rows, c.shape.page_size, read == KvRead::kBoth);
   const Guarded<float> in(backend, q);
   Guarded<float> out(backend, q.size());
   const float scale = 1.0f / std::sqrt(static_cast<float>(c.shape.head_dim));
   backend.attention({in.data(), out.data(), c.num_heads, c.shape, scale, rows});
   EXPECT_TRUE(out.intact());
   for (const auto& cache : caches) EXPECT_TRUE(cache->intact());
+  EXPECT_TRUE(!rounds || rounds->intact());
   return out.values();
-}
-
-testing::AssertionResult attention_near(const Floats& actual, const Floats& expected, KvRead read) {
-  return read == KvRead::kBoth ? near(actual, expected, kTargetError)
-                               : near_nmse(actual, expected, kDraftNmse);
 }
 
 class AttentionOps : public OpTest {
  protected:
   void expect_near(const std::vector<Data>& sequences, const std::string& what) {
     for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
-      EXPECT_TRUE(attention_near(attend_all(*backend_, sequences, read),
-                                 attend_all(*reference_, sequences, read), read))
+      const Floats actual = attend_all(*backend_, sequences, read);
+      const Floats expected = attend_all(*reference_, sequences, read);
+      EXPECT_TRUE(read == KvRead::kBoth ? near(actual, expected, tolerances_.target)
+                                        : near_nmse(actual, expected, tolerances_.draft_nmse))
           << what << ", read " << int(read);
     }
   }
@@ -195,6 +191,21 @@ TEST_P(AttentionOps, ASequenceAloneHasTheSameBits) {
       EXPECT_TRUE(same_bits(one.data(), &all[at], one.size())) << text(data.c);
       at += one.size();
     }
+  }
+}
+
+// Positions and pages as a cache has them.
+TEST_P(AttentionOps, RoundsSayTheSamePositions) {
+  constexpr int kPage = 64;
+  std::vector<Data> sequences;
+  for (const int position : {0, 17, 2 * kPage - 6, 2 * kPage, 8 * kPage + 30}) {
+    const int pages = first_full_position(position, kPage) / kPage;
+    sequences.emplace_back(Case{6, shape_of(2, 128, kPage), pages, position, 5}, position);
+  }
+  for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+    const Floats a = attend_all(*backend_, sequences, read);
+    const Floats b = attend_all(*backend_, sequences, read, true);
+    EXPECT_TRUE(same_bits(a.data(), b.data(), a.size()));
   }
 }
 
@@ -301,9 +312,10 @@ TEST_P(AttentionOps, PrefillIsNearTheReference) {
       for (const auto& [first, rows] : {std::pair{0, 1}, {0, 37}, {0, 150}, {50, 33}, {133, 70}}) {
         const PrefillCase c{2 * group, shape_of(2, head_dim, 64), first, rows};
         const Floats expected = prefill(*reference_, c, false);
-        EXPECT_TRUE(near(prefill(*backend_, c, false), expected, kPrefillError))
+        EXPECT_TRUE(near(prefill(*backend_, c, false), expected, tolerances_.prefill_attention))
             << head_dim << ", group " << group << ", " << rows << " rows at " << first;
-        EXPECT_TRUE(near(prefill(*backend_, c, true), expected, kPrefillError)) << "in place";
+        EXPECT_TRUE(near(prefill(*backend_, c, true), expected, tolerances_.prefill_attention))
+            << "in place";
       }
     }
   }

@@ -1,17 +1,17 @@
 // qkv, and what fills, moves, quantizes and loads K and V, of every backend against the reference.
+#include <optional>
+
 #include "backend/op_test_support.h"
 
 namespace quantspec {
 namespace {
 
-// See backend_test.cc for the bounds of products.
-constexpr double kFullError = 2e-5;
-constexpr double kPlanesNmse = 2e-4;
-// K and V are rounded to fp16 when stored, off by 2^-11 of themselves at most, and no value here is
-// larger than 8 rms.
-constexpr double kStoredError = 8 * 0x1p-11 + kFullError;
-
-class KvOps : public OpTest {};
+class KvOps : public OpTest {
+ protected:
+  testing::AssertionResult qkv_near(const struct QkvResult& actual,
+                                    const struct QkvResult& expected, Phase phase,
+                                    WeightRead read) const;
+};
 
 // --- qkv -----------------------------------------------------------------------------------------
 
@@ -41,9 +41,9 @@ struct QkvSetup {
   QkvSetup(Backend& backend, const QkvCase& c)
       : backend(backend),
         c(c),
-        norm(normal_floats(c.hidden, 1)),
-        q_norm(normal_floats(c.shape.head_dim, 2)),
-        k_norm(normal_floats(c.shape.head_dim, 3)),
+        norm(backend, normal_floats(c.hidden, 1)),
+        q_norm(backend, normal_floats(c.shape.head_dim, 2)),
+        k_norm(backend, normal_floats(c.shape.head_dim, 3)),
         q(make(c.num_heads, 4)),
         k(make(c.shape.num_kv_heads, 5)),
         v(make(c.shape.num_kv_heads, 6)) {}
@@ -56,9 +56,9 @@ struct QkvSetup {
 
   // x [rows, hidden]; the angles of a row depend on its position alone.
   QkvResult run(Phase phase, WeightRead read, const Floats& x, const std::vector<Span>& spans,
-                bool want_q = true) {
+                bool want_q = true, bool of_rounds = false) {
     const int rows = static_cast<int>(x.size()) / c.hidden, half = c.shape.head_dim / 2;
-    Floats cos, sin;
+    Floats cosines, sines;
     std::vector<std::unique_ptr<TestFullKv>> rings;
     std::vector<SequenceRows> sequences;
     int first_row = 0;
@@ -69,21 +69,26 @@ struct QkvSetup {
       first_row += span.rows;
       for (int i = 0; i < span.rows; ++i) {
         for (int j = 0; j < half; ++j) {
-          cos.push_back(std::cos((span.first_position + i) / (1.0f + j)));
-          sin.push_back(std::sin((span.first_position + i) / (1.0f + j)));
+          cosines.push_back(std::cos((span.first_position + i) / (1.0f + j)));
+          sines.push_back(std::sin((span.first_position + i) / (1.0f + j)));
         }
       }
     }
-    cos.resize(std::size_t(rows) * half, 1.0f);
-    sin.resize(cos.size(), 0.0f);
+    cosines.resize(std::size_t(rows) * half, 1.0f);
+    sines.resize(cosines.size(), 0.0f);
+    const Guarded<float> in(backend, x), cos(backend, cosines), sin(backend, sines);
+    std::optional<TestRounds> rounds;
+    if (of_rounds) {
+      rounds.emplace(backend, sequences, c.shape.page_size, read != WeightRead::kUpper);
+    }
     Guarded<float> q_out(backend, std::size_t(rows) * c.num_heads * c.shape.head_dim);
-    const auto head_norm = [&](const Floats& w) {
+    const auto head_norm = [&](const Guarded<float>& w) {
       return Norm{c.head_norms ? w.data() : nullptr, 1e-6f};
     };
-    backend.qkv({phase, read, c.num_heads, c.shape, x.data(), rows, Norm{norm.data(), 1e-5f},
+    backend.qkv({phase, read, c.num_heads, c.shape, in.data(), rows, Norm{norm.data(), 1e-5f},
                  q.get(), k.get(), v.get(), head_norm(q_norm), head_norm(k_norm), cos.data(),
                  sin.data(), want_q ? q_out.data() : nullptr, sequences});
-    EXPECT_TRUE(q_out.intact());
+    EXPECT_TRUE(q_out.intact() && (!rounds || rounds->intact()));
     QkvResult result{want_q ? q_out.values() : Floats{}, {}};
     for (const auto& ring : rings) {
       EXPECT_TRUE(ring->intact());
@@ -96,7 +101,7 @@ struct QkvSetup {
 
   Backend& backend;
   QkvCase c;
-  Floats norm, q_norm, k_norm;
+  Guarded<float> norm, q_norm, k_norm;
   TestLinear q, k, v;
 };
 
@@ -106,16 +111,19 @@ Floats joined(const std::vector<Floats>& parts) {
   return all;
 }
 
-// Slots that no row writes stay NaN in both, which same_special() sees.
-testing::AssertionResult qkv_near(const QkvResult& actual, const QkvResult& expected,
-                                  WeightRead read) {
+// Slots that no row writes stay NaN in both, which same_special() sees. K and V are rounded to fp16
+// when stored, off by 2^-11 of themselves at most, and no value here is larger than 8 rms.
+testing::AssertionResult KvOps::qkv_near(const QkvResult& actual, const QkvResult& expected,
+                                         Phase phase, WeightRead read) const {
   const bool full = read == WeightRead::kFull;
-  auto q =
-      full ? near(actual.q, expected.q, kFullError) : near_nmse(actual.q, expected.q, kPlanesNmse);
-  if (!q) return q << " in Q";
-  const Floats kv = joined(actual.kv), expected_kv = joined(expected.kv);
-  return (full ? near(kv, expected_kv, kStoredError) : near_nmse(kv, expected_kv, kPlanesNmse))
-         << " in K and V";
+  // Head norms have weights of up to 3 rms, which errors get too.
+  const double error =
+      phase == Phase::kDecode ? tolerances_.decode : 2 * tolerances_.prefill(DType::kBF16);
+  const auto is_near = [&](const Floats& a, const Floats& b, double stored) {
+    return full ? near(a, b, error + stored) : near_nmse(a, b, tolerances_.planes_nmse);
+  };
+  if (auto q = is_near(actual.q, expected.q, 0); !q) return q << " in Q";
+  return is_near(joined(actual.kv), joined(expected.kv), 8 * 0x1p-11) << " in K and V";
 }
 
 TEST_P(KvOps, QkvIsNearTheReference) {
@@ -133,12 +141,12 @@ TEST_P(KvOps, QkvIsNearTheReference) {
       const Floats x = normal_floats(std::size_t(rows) * c.hidden, 7, 2.0f);
       for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
         EXPECT_TRUE(qkv_near(setup.run(Phase::kDecode, read, x, spans),
-                             expected.run(Phase::kDecode, read, x, spans), read))
+                             expected.run(Phase::kDecode, read, x, spans), Phase::kDecode, read))
             << "head_dim " << c.shape.head_dim << ", " << rows << " rows, read " << int(read);
       }
       EXPECT_TRUE(qkv_near(setup.run(Phase::kPrefill, WeightRead::kFull, x, spans),
                            expected.run(Phase::kPrefill, WeightRead::kFull, x, spans),
-                           WeightRead::kFull))
+                           Phase::kPrefill, WeightRead::kFull))
           << "head_dim " << c.shape.head_dim << ", " << rows << " rows of prefill";
     }
   }
@@ -176,6 +184,21 @@ TEST_P(KvOps, QkvGivesOnlyQOrOnlyKv) {
     EXPECT_EQ(only_q.q, both.q);
     const Floats a = joined(only_kv.kv), b = joined(both.kv);
     EXPECT_TRUE(same_bits(a.data(), b.data(), a.size()));
+  }
+}
+
+TEST_P(KvOps, RoundsSayTheSamePositions) {
+  for (const QkvCase& c : kQkvCases) {
+    QkvSetup setup(*backend_, c);
+    const Floats x = normal_floats(std::size_t{9} * c.hidden, 7);
+    const std::vector<Span> spans = {{3, 2 * c.shape.page_size - 1}, {1, 0}, {5, 100}};
+    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kFull}) {
+      const QkvResult a = setup.run(Phase::kDecode, read, x, spans);
+      const QkvResult b = setup.run(Phase::kDecode, read, x, spans, true, true);
+      EXPECT_EQ(a.q, b.q);
+      const Floats kv = joined(a.kv);
+      EXPECT_TRUE(same_bits(kv.data(), joined(b.kv).data(), kv.size()));
+    }
   }
 }
 
@@ -314,7 +337,7 @@ TEST_P(KvOps, PagesAreByteEqualToTheCodec) {
     EXPECT_TRUE(pages.intact() && source.intact());
     for (int page = 0; page < 3; ++page) {
       for (int h = 0; h < shape.num_kv_heads; ++h) {
-        EXPECT_EQ(exported(*backend_, shape, layer, h, pages.get()[page]),
+        EXPECT_EQ(exported(*backend_, shape, layer, h, pages.list()[page]),
                   expected_unit(source, shape, h, first + page * shape.page_size))
             << "head_dim " << shape.head_dim << ", page " << page << ", kv head " << h;
       }
@@ -331,7 +354,7 @@ TEST_P(KvOps, PagesOfOneLayerLeaveTheOthers) {
     std::vector<CanonicalUnit> units;
     for (const int layer : {0, 2}) {
       for (const int h : {0, 1}) {
-        units.push_back(exported(*backend_, shape, layer, h, pages.get()[0]));
+        units.push_back(exported(*backend_, shape, layer, h, pages.list()[0]));
       }
     }
     return units;
@@ -363,7 +386,7 @@ TEST_P(KvOps, PagesOfAwkwardValuesAreByteEqualToTheCodec) {
     TestPages pages(*backend_, shape, 1);
     backend_->quantize_pages(shape, 0, source.get(), 0, pages.get());
     for (int h = 0; h < shape.num_kv_heads; ++h) {
-      EXPECT_EQ(exported(*backend_, shape, 0, h, pages.get()[0]),
+      EXPECT_EQ(exported(*backend_, shape, 0, h, pages.list()[0]),
                 expected_unit(source, shape, h, 0))
           << "head_dim " << shape.head_dim << ", kv head " << h;
     }
@@ -384,13 +407,13 @@ TEST_P(KvOps, ImportedUnitsAreExportedUnchanged) {
         unit.lower[b] = std::byte(rng.bits(b, RandomStream::kDraft) & 255);
       }
       backend_->import_unit(shape, i / shape.num_kv_heads, i % shape.num_kv_heads,
-                            unit.upper.data(), unit.lower.data(), pages.get()[0]);
+                            unit.upper.data(), unit.lower.data(), pages.list()[0]);
       units.push_back(std::move(unit));
     }
     EXPECT_TRUE(pages.intact());
     for (int i = 0; i < static_cast<int>(shape.units()); ++i) {
       EXPECT_EQ(exported(*backend_, shape, i / shape.num_kv_heads, i % shape.num_kv_heads,
-                         pages.get()[0]),
+                         pages.list()[0]),
                 units[i]);
     }
   }

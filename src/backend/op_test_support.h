@@ -20,14 +20,77 @@ namespace quantspec {
 
 using Floats = std::vector<float>;
 
-// "reference" and every instruction set of the cpu backend that this machine can run.
+// "reference", every instruction set of the cpu backend that this machine can run, and "cuda" where
+// there is a GPU.
 std::vector<std::string> test_backends();
 std::unique_ptr<Backend> make_test_backend(const std::string& name, int num_threads);
+
+// How far a backend may be from the reference: the largest error in units of the output's rms, or
+// the NMSE. The numbers here are for reference and cpu.
+struct Tolerances {
+  // Full-precision weights: they are read as they are and sums are fp32, so only the order of up to
+  // 1408 additions differs. Measured: 4e-6.
+  double decode = 2e-5;
+  // The same in prefill, if GEMMs do not round activations to the weights' type.
+  bool prefill_rounds = false;
+  double prefill(DType dtype) const {
+    if (!prefill_rounds || dtype == DType::kF32) return 2e-5;
+    // Off by 2^-11 or 2^-8 of themselves at most, a third of that in rms, of which the worst of
+    // thousands of outputs is 4 to 5 times. Simulated: 1.1e-3 and 8e-3.
+    return dtype == DType::kF16 ? 1.5e-3 : 1e-2;
+  }
+  // Quantized weights may meet activations that the backend rounds to 8 bits: a step of max/127 on
+  // normal data is an NMSE of (3.5 / 127)^2 / 12 = 6e-5, more where a group has an outlier.
+  // Measured: 1.3e-4.
+  double planes_nmse = 2e-4;
+  // Layout of planes: their bytes over those of codes and scales.
+  double plane_padding = 1.0;
+  // The target pass reads codes and fp16 values exactly; queries and probabilities that meet codes
+  // may be rounded to 15 bits of their largest per page. Measured: 9e-4.
+  double target = 2e-3;
+  // Drafts: both backends read equal values, but queries and probabilities may be rounded to 8 bits
+  // per page. Measured: 2.9e-4 at worst. That is fifty times below what 4-bit codes cost (about
+  // 2e-2).
+  double draft_nmse = 5e-4;
+  // Rounds nothing but fp32 sums of a few hundred terms.
+  double prefill_attention = 2e-5;
+  // The mass of a page, relative to itself: where rounding a query to 15 bits of its largest
+  // changes nothing (measured: 3e-7), and where it is rounded to 15 or to 8 bits (4e-5 and 0.008).
+  double exact_mass = 1e-6;
+  double target_mass = 1e-4;
+  double draft_mass = 0.02;
+  // The sum of all probabilities, of which one part is an output.
+  double whole = 1e-5;
+};
+
+inline Tolerances tolerances_of(const std::string& backend) {
+  if (backend != "cuda") return {};
+  return {
+      // Activations keep 16 bits of themselves. Simulated: 1.2e-5 of one projection, 1e-4 of the
+      // product of two.
+      .decode = 1e-4,
+      .prefill_rounds = true,
+      // Whole tiles.
+      .plane_padding = 1.05,
+      // Queries and probabilities meet codes as fp16. Measured: 4.2e-3, at an NMSE of 1e-7.
+      .target = 6e-3,
+      // Queries and probabilities are rounded to fp16. The first rows average few values, so that
+      // their errors are several times the rms of those that average many.
+      .prefill_attention = 5e-3,
+      // A query is rounded to fp16 in units that depend on a page's scales, so no data is exact:
+      // scores of up to 10 are off by a few parts in 10^4.
+      .exact_mass = 2e-3,
+      .target_mass = 2e-3,
+      // The output's probabilities are fp16, those of the mass are not.
+      .whole = 3e-4,
+  };
+}
 
 class OpTest : public testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<Backend> backend_ = make_test_backend(GetParam(), 3);
   std::unique_ptr<Backend> reference_ = make_test_backend("reference", 2);
+  const Tolerances tolerances_ = tolerances_of(GetParam());
 };
 
 #define QUANTSPEC_FOR_ALL_BACKENDS(suite)                                                  \
@@ -61,31 +124,40 @@ inline Floats half_floats(std::size_t count, std::uint64_t seed, float deviation
   return x;
 }
 
-// Memory of a backend between guard bands. Check intact() after the op.
+// Memory of a backend between guard bands. Check intact() after the op. data() is the backend's.
 template <typename T>
 class Guarded {
  public:
   Guarded(Backend& backend, std::size_t count)
-      : count_(count), buffer_(backend.allocate(count * sizeof(T) + 2 * kGuard)) {
-    std::memset(buffer_.data(), kPattern, buffer_.size());
+      : backend_(backend),
+        count_(count),
+        buffer_(backend.allocate(count * sizeof(T) + 2 * kGuard)) {
+    const std::vector<std::byte> pattern(buffer_.size(), kPattern);
+    backend.upload(buffer_.data(), pattern.data(), pattern.size());
   }
   Guarded(Backend& backend, const std::vector<T>& values) : Guarded(backend, values.size()) {
-    std::copy(values.begin(), values.end(), data());
+    backend.upload(data(), values.data(), values.size() * sizeof(T));
   }
   T* data() { return reinterpret_cast<T*>(buffer_.data() + kGuard); }
   const T* data() const { return reinterpret_cast<const T*>(buffer_.data() + kGuard); }
   std::size_t size() const { return count_; }
-  std::vector<T> values() const { return {data(), data() + count_}; }
+  std::vector<T> values() const {
+    std::vector<T> values(count_);
+    backend_.download(values.data(), data(), count_ * sizeof(T));
+    return values;
+  }
   bool intact() const {
-    const auto untouched = [](std::byte b) { return b == std::byte{kPattern}; };
-    const std::byte* end = buffer_.data() + buffer_.size();
-    return std::all_of(buffer_.data(), buffer_.data() + kGuard, untouched) &&
-           std::all_of(end - kGuard, end, untouched);
+    std::vector<std::byte> bytes(buffer_.size());
+    backend_.download(bytes.data(), buffer_.data(), bytes.size());
+    const auto untouched = [](std::byte b) { return b == kPattern; };
+    return std::all_of(bytes.begin(), bytes.begin() + kGuard, untouched) &&
+           std::all_of(bytes.end() - kGuard, bytes.end(), untouched);
   }
 
  private:
-  static constexpr std::size_t kGuard = 256;  // a multiple of the 64 bytes that kernels may want
-  static constexpr unsigned char kPattern = 0xa5;
+  static constexpr std::size_t kGuard = 256;  // a multiple of what kernels may want aligned
+  static constexpr std::byte kPattern{0xa5};
+  Backend& backend_;
   std::size_t count_;
   Buffer buffer_;
 };
@@ -149,33 +221,53 @@ class TestCodes {
   std::vector<GroupScale> scales_;
 };
 
+// A matrix where a backend reads it: in zeroed memory, as allocate() gives it, or where it was.
+class PlacedMatrix {
+ public:
+  PlacedMatrix(Backend& backend, const Matrix& matrix)
+      : matrix_(matrix),
+        memory_(backend, std::vector<std::byte>(backend.matrix_bytes(
+                             matrix_.view().rows, matrix_.view().cols, matrix_.view().dtype))),
+        view_(backend.place_matrix(matrix_.view(), memory_.data())) {
+    EXPECT_TRUE(memory_.intact());
+  }
+  const TensorView& view() const { return view_; }
+
+ private:
+  Matrix matrix_;
+  Guarded<std::byte> memory_;
+  TensorView view_;
+};
+
 // A Linear with its planes, as one backend keeps them: made by it, or, in groups of another size,
 // imported.
 class TestLinear {
  public:
   TestLinear(Backend& backend, const Matrix& matrix, const Floats& bias = {},
              int group = kWeightGroup)
-      : matrix_(matrix),
+      : matrix_(backend, matrix),
         bytes_(backend.plane_bytes(matrix.view().rows, matrix.view().cols, group)),
         upper_(backend, bytes_.upper),
         lower_(backend, bytes_.lower),
-        bias_(bias) {
+        bias_(backend, bias) {
     if (group == kWeightGroup) {
       backend.make_planes(matrix_.view(), upper_.data(), lower_.data());
     } else {
       backend.import_planes(TestCodes(matrix, group).get(), upper_.data(), lower_.data());
     }
     EXPECT_TRUE(upper_.intact() && lower_.intact());
-    linear_ = {matrix_.view(), bias_.empty() ? nullptr : bias_.data(), upper_.data(), lower_.data(),
+    linear_ = {matrix_.view(), bias.empty() ? nullptr : bias_.data(), upper_.data(), lower_.data(),
                group};
   }
   const Linear* get() const { return &linear_; }
+  std::vector<std::byte> upper() const { return upper_.values(); }
+  std::vector<std::byte> lower() const { return lower_.values(); }
 
  private:
-  Matrix matrix_;
+  PlacedMatrix matrix_;
   Backend::PlaneBytes bytes_;
   Guarded<std::byte> upper_, lower_;
-  Floats bias_;
+  Guarded<float> bias_;
   Linear linear_;
 };
 
@@ -244,21 +336,16 @@ inline bool same_bits(const float* a, const float* b, std::size_t count) {
 
 // --- KV ------------------------------------------------------------------------------------------
 
-// Guarded FullKv of one layer. It starts as NaN in every slot: what was never written must not be
-// read.
+// Guarded FullKv of one layer. It starts as NaN in every slot (all bits are set, in whatever type):
+// what was never written must not be read.
 class TestFullKv {
  public:
   TestFullKv(Backend& backend, const KvShape& shape, int capacity)
       : backend_(backend),
         shape_(shape),
-        memory_(backend, backend.full_kv_bytes(shape, capacity)),
-        kv_{memory_.data(), capacity} {
-    const Floats nan(shape.head_dim, std::nanf(""));
-    for (int p = 0; p < capacity; ++p) write_all(p, nan, nan);
-  }
-  void write_all(int position, const Floats& key, const Floats& value) {
-    for (int h = 0; h < shape_.num_kv_heads; ++h) write(h, position, key.data(), value.data());
-  }
+        memory_(backend,
+                std::vector<std::byte>(backend.full_kv_bytes(shape, capacity), std::byte{0xff})),
+        kv_{memory_.data(), capacity} {}
   void write(int kv_head, int position, const float* key, const float* value) {
     backend_.write_full_kv(shape_, kv_, kv_head, position, key, value);
   }
@@ -289,17 +376,58 @@ class TestPages {
           std::make_unique<Guarded<std::byte>>(backend, shape.units() * shape.lower_unit_bytes()));
       pages_.push_back({upper_.back()->data(), lower_.back()->data()});
     }
+    table_ = std::make_unique<Guarded<PagePlanes>>(backend, pages_);
   }
-  std::span<const PagePlanes> get() const { return pages_; }
+  // The pages, for the host.
+  const std::vector<PagePlanes>& list() const { return pages_; }
+  // The same as ops read them.
+  std::span<const PagePlanes> get() const { return {table_->data(), pages_.size()}; }
   bool intact() const {
     const auto ok = [](const auto& memory) { return memory->intact(); };
     return std::all_of(upper_.begin(), upper_.end(), ok) &&
-           std::all_of(lower_.begin(), lower_.end(), ok);
+           std::all_of(lower_.begin(), lower_.end(), ok) && table_->intact();
   }
 
  private:
   std::vector<std::unique_ptr<Guarded<std::byte>>> upper_, lower_;
   std::vector<PagePlanes> pages_;
+  std::unique_ptr<Guarded<PagePlanes>> table_;
+};
+
+// Makes sequences rows of rounds, which say what first_position says, and begins their pass.
+class TestRounds {
+ public:
+  TestRounds(Backend& backend, std::vector<SequenceRows>& sequences, int page_size, bool verifies)
+      : rounds_(backend, at(sequences, verifies)),
+        tokens_(backend,
+                std::vector<TokenId>(sequences.back().first_row + sequences.back().num_rows)),
+        table_(backend, Matrix(1, 16, DType::kF16, 1)),
+        out_(backend, 16 * tokens_.size()) {
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      SequenceRows& rows = sequences[i];
+      rows.tokens = tokens_.data() + rows.first_row;
+      rows.first_token = rows.first_position;
+      rows.round = rounds_.data() + i;
+      rows.verifies = verifies;
+    }
+    backend.embed({sequences, table_.view(), out_.data(), page_size});
+  }
+  bool intact() const { return rounds_.intact() && tokens_.intact() && out_.intact(); }
+
+ private:
+  static std::vector<Round> at(const std::vector<SequenceRows>& sequences, bool verifies) {
+    std::vector<Round> rounds;
+    for (const SequenceRows& rows : sequences) {
+      const int drafted = verifies ? 3 : std::min(rows.first_position, 2);
+      const int length = rows.first_position + 1 - (verifies ? 0 : drafted);
+      rounds.push_back({.length = length, .drafted = drafted});
+    }
+    return rounds;
+  }
+  Guarded<Round> rounds_;
+  Guarded<TokenId> tokens_;
+  PlacedMatrix table_;
+  Guarded<float> out_;
 };
 
 // A unit in canonical order.

@@ -1,5 +1,6 @@
 // Arguments of the backend's ops: plain data, no behaviour. Pointers are to the backend's memory
-// (Backend::allocate). Activations are fp32, rows are tokens. Strides are in elements.
+// (Backend::allocate), and so are those of spans of pages and of lists. Activations are fp32, rows
+// are tokens. Strides are in elements.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +10,13 @@
 #include "base/dtype.h"
 #include "base/token.h"
 #include "quant/quant.h"
+#include "sampler/acceptance.h"
+#include "sampler/sampler.h"
 
 namespace quantspec {
 
-// A matrix as it lies in a checkpoint, row-major: [rows, cols] of dtype. May be unaligned.
+// A matrix, row-major: [rows, cols] of dtype. In a checkpoint it may be unaligned; ops read what
+// Backend::place_matrix() made of it.
 struct TensorView {
   const void* data;
   DType dtype;
@@ -69,7 +73,11 @@ struct KvView {
   // Out: the softmax probability that each page got, summed over the sequence's rows and the query
   // heads of a group: [num_kv_heads, pages.size()]. Null: not wanted. REQUIRES: no page_lists.
   float* page_mass = nullptr;
+  // Whether first_full stays 0 as the sequence grows: the layer keeps everything in full precision.
+  bool all_full = false;
 };
+
+struct Round;
 
 // Consecutive rows of one sequence: row first_row + i is the token at first_position + i.
 struct SequenceRows {
@@ -77,6 +85,13 @@ struct SequenceRows {
   int num_rows;
   int first_position;
   KvView kv;
+  // The token at position p is tokens[p - first_token]; for embed.
+  const TokenId* tokens = nullptr;
+  int first_token = 0;
+  // The round that these are rows of: the pass starts at the position length - 1 + drafted of it,
+  // or, where `verifies`, at length - 1; first_position says the same. Null: not of a round.
+  const Round* round = nullptr;
+  bool verifies = false;
 };
 
 // RMSNorm: x * weight / sqrt(mean(x^2) + epsilon).
@@ -85,11 +100,19 @@ struct Norm {
   float epsilon;
 };
 
-// out[row] = table[token[row]]                                          [num_rows, hidden]
+// What a pass begins with: out[row] = table[token[row]], [num_rows, hidden], and the rotation
+// angles of every row's position, from tables that begin at position 0: [num_rows, half] of [..,
+// half]. cos null: no angles are wanted.
 struct EmbedParams {
-  std::span<const TokenId> tokens;
+  std::span<const SequenceRows> sequences;
   TensorView table;
   float* out;
+  int page_size = 0;  // of the sequences' caches, where they are of rounds
+  const float* cos_table = nullptr;
+  const float* sin_table = nullptr;
+  int half = 0;
+  float* cos = nullptr;
+  float* sin = nullptr;
 };
 
 // From x: norm, Q/K/V projections, per-head query/key norms, RoPE; K and V are appended to the
@@ -137,6 +160,18 @@ struct PageBoundsParams {
   float* out;  // [num_kv_heads, pages.size()]
 };
 
+// The pages that a sparse draft reads: per kv head, the `count` of the greatest scores, ascending.
+// Page 0 and pages from num_scored on count as the greatest, then NaN (it stays visible); equal
+// scores rank by page, lower first.
+struct SelectPagesParams {
+  const float* scores;  // [num_kv_heads, num_scored]
+  int num_kv_heads;
+  int num_scored;
+  int num_pages;  // at least num_scored
+  int count;      // less than num_pages
+  int* lists;     // [num_kv_heads, count]
+};
+
 // Attention for many rows of one sequence whose K and V all lie in `kv`, positions
 // [0, first_position + num_rows), in full precision.
 struct PrefillAttentionParams {
@@ -181,5 +216,73 @@ struct HeadParams {
   const Linear* head;
   float* logits;  // [num_rows, vocab]
 };
+
+// --- rounds (section 4 of docs/design.md) --------------------------------------------------------
+
+inline constexpr int kMaxDraftLen = 16;  // γ
+
+// How the tokens of a sequence are chosen.
+struct TokenRule {
+  SamplingParams sampling;
+  SpecSampling mode = SpecSampling::kRejection;
+  // For measurements of speed alone, on weights that mean nothing: drafted tokens are accepted with
+  // this probability whatever the target says. Negative: they are judged.
+  float simulated_acceptance = -1.0f;
+
+  // Greedy without a penalty needs no distribution, only the largest logit.
+  bool by_argmax() const { return sampling.greedy() && !sampling.penalizes(); }
+};
+
+// Where a sequence's round stands, in the backend's memory.
+struct Round {
+  int length;   // tokens that are chosen, the pending one included
+  int drafted;  // tokens after them that the draft proposed
+  // Of the last round that was judged:
+  int accepted;                     // of the drafted tokens, from the first
+  TokenId added[kMaxDraftLen + 1];  // those accepted, and the target's own
+  int status;                       // what went wrong; the backend's business (end_round)
+  // Between the parts of an op; the backend's business.
+  int arrived;
+  TokenId judged[kMaxDraftLen + 1];
+};
+
+// A sequence that chooses tokens. tokens[position], of which round->length + round->drafted are
+// known; room for kMaxDraftLen + 1 more.
+struct RoundTokens {
+  const TokenRule* rule;
+  bool by_argmax;  // as the rule says
+  TokenId* tokens;
+  Round* round;
+  int vocab_size;
+};
+
+// Appends to the drafted tokens what the draft's row proposes. Unless the rule needs no
+// distribution, the logits become that which was drawn from.
+struct ProposeParams {
+  RoundTokens at;
+  float* logits;  // [vocab_size]
+};
+
+// Judges the drafted tokens: appends those that are accepted and the target's own; the round's
+// length grows, and nothing is drafted. The target's logits may become its distributions.
+struct JudgeParams {
+  RoundTokens at;
+  const float* draft_probs;  // [rows - 1, vocab_size], rows that propose() left
+  float* target_logits;      // [rows, vocab_size]
+  int rows;                  // drafted + 1
+};
+
+// What the ops of a round depend on, beside what lies in the backend's memory.
+struct RoundKey {
+  std::uint64_t sequence;  // different for sequences that ever lived
+  int plan;                // of the sequence's; -1: none drafts
+  int draft_len;
+  int variant;  // whatever else distinguishes them
+  bool operator==(const RoundKey&) const = default;
+};
+
+// Points in time of a round.
+enum class Mark : std::uint8_t { kBegin, kDrafted, kEnd };
+inline constexpr int kNumMarks = 3;
 
 }  // namespace quantspec

@@ -2,18 +2,49 @@
 #include "backend/cpu/cpu.h"
 #include "backend/reference/reference.h"
 #include "base/error.h"
+#ifdef QUANTSPEC_CUDA
+#include "backend/cuda/cuda.h"
+#endif
 
 namespace quantspec {
+
+namespace {
+
+// Why there is no cuda backend here; empty: there is one.
+std::string cuda_unavailable() {
+#ifdef QUANTSPEC_CUDA
+  const std::string why = cuda::unavailable();
+  return why.empty() ? why : "no GPU that can be used: " + why;
+#else
+  return "this build has none (it needs a CUDA toolkit; configure with -DQUANTSPEC_CUDA=ON)";
+#endif
+}
+
+std::unique_ptr<Backend> make_cuda_backend() {
+  if (const std::string why = cuda_unavailable(); !why.empty()) {
+    fail(ErrorKind::kDevice, "--backend cuda: {}; --backend auto or cpu works", why);
+  }
+#ifdef QUANTSPEC_CUDA
+  return cuda::make_cuda_backend();
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   if (options.num_threads < 0) {
     fail(ErrorKind::kInvalidRequest, "--threads {}: a positive number, or 0 for all cores",
          options.num_threads);
   }
+  if (options.name == "cuda") return make_cuda_backend();
+  if (options.name == "auto" && cuda_unavailable().empty()) return make_cuda_backend();
   if (options.name == "auto" || options.name == "cpu")
     return cpu::make_cpu_backend(options.num_threads);
   if (options.name == "reference") return reference::make_reference_backend(options.num_threads);
-  fail(ErrorKind::kInvalidRequest, "--backend {}: there are auto, cpu, reference", options.name);
+  fail(ErrorKind::kInvalidRequest, "--backend {}: there are auto, cuda, cpu, reference",
+       options.name);
 }
 
 std::vector<std::string> cpu_instruction_sets() { return cpu::supported_isas(); }

@@ -29,6 +29,9 @@ std::byte* map_aligned(std::size_t bytes) {
   return start + before;
 }
 
+void unmap(std::byte* data, std::size_t bytes) { munmap(data, bytes); }
+void free_heap(std::byte* data, std::size_t) { std::free(data); }
+
 }  // namespace
 
 Buffer::Buffer(std::size_t bytes, HugePages huge_pages) : size_(bytes) {
@@ -47,15 +50,7 @@ Buffer::Buffer(std::size_t bytes, HugePages huge_pages) : size_(bytes) {
   } else {
     madvise(data, mapped, huge_pages == HugePages::kNever ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
   }
-  data_ = std::unique_ptr<std::byte, Free>(data, Free{mapped});
-}
-
-void Buffer::Free::operator()(std::byte* data) const {
-  if (mapped > 0) {
-    munmap(data, mapped);
-  } else {
-    std::free(data);
-  }
+  data_ = {data, mapped > 0 ? Free{mapped, unmap} : Free{bytes, free_heap}};
 }
 
 void advise_huge_pages(std::byte* data, std::size_t bytes) {

@@ -1,9 +1,9 @@
-// Owned, zeroed, 64-byte aligned host memory. Moves, never copies. A failed allocation throws
-// Error(kOutOfMemory).
+// Owned, zeroed, 64-byte aligned memory: the host's, or what a backend gives to keep. Moves, never
+// copies. A failed allocation throws Error(kOutOfMemory).
 //
-// From 2 MiB on it comes from the system as it is: nothing is resident until it is touched, it lies
-// in the memory node of the thread that touches it first, and it asks for huge pages unless told
-// not to (docs/cpu.md has what they are worth).
+// From 2 MiB on the host's comes from the system as it is: nothing is resident until it is touched,
+// it lies in the memory node of the thread that touches it first, and it asks for huge pages unless
+// told not to (docs/cpu.md has what they are worth).
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,10 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(std::size_t bytes, HugePages huge_pages = HugePages::kFrom2MiB);
+  // Takes over memory that somebody else made, zeroed, and that `free(data, bytes)` gives back.
+  using FreeFunction = void (*)(std::byte* data, std::size_t bytes);
+  Buffer(std::byte* data, std::size_t bytes, FreeFunction free)
+      : data_(data, Free{bytes, free}), size_(bytes) {}
   Buffer(Buffer&& other) noexcept
       : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
@@ -42,8 +46,9 @@ class Buffer {
 
  private:
   struct Free {
-    std::size_t mapped;  // bytes; 0: from the heap
-    void operator()(std::byte* data) const;
+    std::size_t bytes;
+    FreeFunction free;
+    void operator()(std::byte* data) const { free(data, bytes); }
   };
   std::unique_ptr<std::byte, Free> data_;
   std::size_t size_ = 0;

@@ -1,6 +1,6 @@
 #include "base/gemm.h"
 
-#if defined(__x86_64__)
+#if defined(QUANTSPEC_GEMM_ONEDNN)
 #include <dnnl.h>
 #else
 #include <cblas.h>
@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-#if defined(__x86_64__)
+#if defined(QUANTSPEC_GEMM_ONEDNN)
 // NOTE: Debian's oneDNN runs on GNU OpenMP whatever our compiler, so its two functions are declared
 // here: a compiler's own omp.h may belong to another runtime.
 extern "C" {
@@ -21,7 +21,7 @@ int omp_get_max_threads(void);
 
 namespace quantspec {
 
-#if defined(__x86_64__)
+#if defined(QUANTSPEC_GEMM_ONEDNN)
 
 void gemm(const Gemm& g) {
   const int threads = omp_get_max_threads();

@@ -4,7 +4,7 @@
 // shape, on nothing else.
 //
 // By oneDNN on x86-64. By OpenBLAS elsewhere: oneDNN's dnnl_sgemm is tuned for x86-64 and is a
-// plain loop on AArch64.
+// plain loop on AArch64. QUANTSPEC_GEMM of CMake chooses, for x86-64 without a oneDNN package.
 #pragma once
 
 #include <cstddef>

@@ -12,7 +12,7 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 
-#if defined(__x86_64__)
+#if defined(QUANTSPEC_GEMM_ONEDNN)
 extern "C" {
 void omp_set_num_threads(int num_threads);
 int omp_get_max_threads(void);
@@ -127,7 +127,7 @@ int threads_of_this_process() {
 }
 
 TEST(Gemm, StartsNoThreadsAndLeavesTheCallersOpenMpAlone) {
-#if defined(__x86_64__)
+#if defined(QUANTSPEC_GEMM_ONEDNN)
   const int before = omp_get_max_threads();
   omp_set_num_threads(4);
 #endif
@@ -137,7 +137,7 @@ TEST(Gemm, StartsNoThreadsAndLeavesTheCallersOpenMpAlone) {
   const int threads = threads_of_this_process();
   gemm(it.product);
   EXPECT_EQ(threads_of_this_process(), threads);
-#if defined(__x86_64__)
+#if defined(QUANTSPEC_GEMM_ONEDNN)
   EXPECT_EQ(omp_get_max_threads(), 4);
   omp_set_num_threads(before);
 #endif

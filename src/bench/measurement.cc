@@ -6,7 +6,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/system_memory.h"
 
 namespace quantspec::bench {
 
@@ -253,7 +252,7 @@ void require_memory(Engine& engine, const std::vector<Entry>& entries, const Ben
     largest = std::max(largest, bytes_of(kv, engine, capacity));
   }
   needed += largest;
-  const std::size_t available = available_memory_bytes();
+  const std::size_t available = engine.model().backend().available_bytes();
   if (needed <= available) return;
   fail(
       ErrorKind::kOutOfMemory,

@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/system_memory.h"
 #include "engine/memory_plan.h"
 
 namespace quantspec {
@@ -43,7 +42,7 @@ void require_memory(const EngineOptions& options, const ModelConfig& config, con
                     int context) {
   const MemoryPlanner planner(options, config, backend);
   const std::size_t needed = planner.plan(context).total();
-  const std::size_t available = available_memory_bytes();
+  const std::size_t available = backend.available_bytes();
   if (needed <= available) return;
   const int largest = planner.largest_context(available);
   const std::string advice = largest > 0

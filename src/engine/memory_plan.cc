@@ -1,7 +1,6 @@
 #include "engine/memory_plan.h"
 
 #include "base/error.h"
-#include "base/system_memory.h"
 
 namespace quantspec {
 
@@ -82,7 +81,7 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   const Checkpoint readable(options.model);  // refuses what Engine::load would
   const MemoryPlanner planner(options, report.config, *backend);
   report.page_size = kv_shape(report.config, options.page_size).page_size;
-  report.available_bytes = available_memory_bytes();
+  report.available_bytes = backend->available_bytes();
   report.largest_context = planner.largest_context(report.available_bytes);
   for (const int context : contexts) {
     require_supported_context(context);

@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/system_memory.h"
 #include "engine/engine.h"
 #include "engine/stop_matcher.h"
 
@@ -78,7 +77,7 @@ KvOptions session_kv(const std::vector<Plan>& plans, KvStore store, const KvShap
   options.store = store;
   const std::size_t needed = KvCache::gathered_bytes_for(shape, backend, options) +
                              KvCache::ring_bytes_for(shape, backend, capacity, options);
-  const std::size_t available = available_memory_bytes();
+  const std::size_t available = backend.available_bytes();
   if (needed > available) {
     fail(ErrorKind::kOutOfMemory,
          "--plan {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a "

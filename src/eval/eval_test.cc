@@ -415,9 +415,11 @@ TEST(Memory, CountsTheCachesThatAreOpened) {
 }
 
 TEST(Memory, WhatDoesNotFitIsRefusedInOneLine) {
-  require_memory(1 << 20, 4096);
+  LoadedModel loaded = tiny("cpu");
+  const EvalModel model = eval_model(loaded);
+  require_memory(model, 1 << 20, 4096);
   expect_error(ErrorKind::kOutOfMemory, {"--ctx 4096: ", "need 1000000000000 MB", "are available"},
-               [] { require_memory(std::size_t{1'000'000'000'000'000'000}, 4096); });
+               [&] { require_memory(model, std::size_t{1'000'000'000'000'000'000}, 4096); });
 }
 
 }  // namespace

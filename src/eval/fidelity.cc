@@ -122,7 +122,8 @@ void eval_fidelity(const EvalModel& model, std::span<const FidelityTask> tasks, 
                    const ProgressCallback& progress, std::vector<FidelityRow>& rows) {
   for (const FidelityTask& task : tasks) {
     check(!task.prompts.empty(), "there are prompts");
-    require_memory(bytes_of(model, task), static_cast<int>(task.prompts.front().tokens.size()));
+    require_memory(model, bytes_of(model, task),
+                   static_cast<int>(task.prompts.front().tokens.size()));
   }
   for (const FidelityTask& task : tasks) {
     measure_targets(model, task.prompts, progress, rows);

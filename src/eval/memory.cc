@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/system_memory.h"
 #include "eval/forced_pass.h"
 
 namespace quantspec {
@@ -50,8 +49,8 @@ std::size_t drafts_bytes(const EvalModel& model, const std::vector<Plan>& plans,
          (plans.size() + 1) * distribution_bytes(model);
 }
 
-void require_memory(std::size_t bytes, int context) {
-  const std::size_t available = available_memory_bytes();
+void require_memory(const EvalModel& model, std::size_t bytes, int context) {
+  const std::size_t available = model.model.backend().available_bytes();
   if (bytes <= available) return;
   fail(ErrorKind::kOutOfMemory,
        "--ctx {}: the caches that are compared need {:.0f} MB and {:.0f} MB are available; a "

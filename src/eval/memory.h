@@ -23,6 +23,6 @@ std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& v
 std::size_t drafts_bytes(const EvalModel& model, const std::vector<Plan>& plans, int capacity);
 
 // Throws kOutOfMemory where this machine does not have them. context: what --ctx asked for.
-void require_memory(std::size_t bytes, int context);
+void require_memory(const EvalModel& model, std::size_t bytes, int context);
 
 }  // namespace quantspec

@@ -99,7 +99,7 @@ void eval_perplexity(const EvalModel& model, std::span<const Prompt> texts,
                      const PerplexityOptions& options, const std::vector<Variant>& variants,
                      const ProgressCallback& progress, std::vector<PerplexityRow>& rows) {
   require_sense(texts, options);
-  require_memory(variants_bytes(model, variants, options.context), options.context);
+  require_memory(model, variants_bytes(model, variants, options.context), options.context);
   std::vector<Window> windows;
   for (const Prompt& text : texts) {
     for (Window& window : cut_windows(text, options)) windows.push_back(std::move(window));

@@ -105,7 +105,8 @@ class Study {
     const int capacity = static_cast<int>(whole_text(prompts_.front()).size());
     std::vector<Plan> plans = {options_.base};
     for (const Trial& trial : trials()) plans.push_back(trial.plan);
-    require_memory(std::max(variants_bytes(model_, layer_targets(), capacity),
+    require_memory(model_,
+                   std::max(variants_bytes(model_, layer_targets(), capacity),
                             drafts_bytes(model_, plans, capacity)) +
                        prefill_bytes(model_, context_),
                    context_);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "base/error.h"
@@ -158,9 +157,7 @@ GatheredKv::GatheredKv(const GatheredKv& other)
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& from = other.layers_[i];
     layers_[i] = {backend_->allocate(from.data.size()), from.capacity, from.count, from.next};
-    if (from.data.size() > 0) {
-      std::memcpy(layers_[i].data.data(), from.data.data(), from.data.size());
-    }
+    backend_->copy(layers_[i].data.data(), from.data.data(), from.data.size());
   }
 }
 

@@ -1,7 +1,7 @@
 #include "kv_cache/kv_cache.h"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
@@ -30,7 +30,7 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
       capacity_(capacity),
       options_(std::move(options)),
       ring_offset_(1, 0),
-      selector_(pool.shape()) {
+      selector_(backend, pool.shape()) {
   check(capacity >= 1, "a KV cache holds at least one token");
   for (const int layer : options_.full_layers) {
     if (layer >= 0 && layer < shape().num_layers) continue;
@@ -56,6 +56,7 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
     }
   }
   reserve();
+  if (chooses_pages_) selector_.reserve(max_pages());
 }
 
 KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
@@ -66,12 +67,11 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
       length_(other.length_),
       quantized_(other.quantized_),
       pages_(other.pages_),
-      planes_(other.planes_),
       ring_capacity_(other.ring_capacity_),
       ring_offset_(other.ring_offset_),
       ring_(backend_->allocate(other.ring_.size())),
       selector_(other.selector_) {
-  std::memcpy(ring_.data(), other.ring_.data(), ring_.size());
+  backend_->copy(ring_.data(), other.ring_.data(), ring_.size());
   options_.accesses = std::move(accesses);
   for (const KvAccess& access : options_.accesses) {
     chooses_pages_ |= access.chooses_pages();
@@ -82,15 +82,15 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
     gathered_.push_back(*tokens);
   }
   reserve();
+  backend_->copy(planes_.data(), other.planes_.data(), pages_.size() * sizeof(PagePlanes));
 }
 
 void KvCache::reserve() {
-  const int max_pages = first_full(capacity_) / shape().page_size;
-  pages_.reserve(max_pages);
-  planes_.reserve(max_pages);
+  const std::size_t pages = max_pages();
+  pages_.reserve(pages);
+  planes_ = backend_->allocate(pages * sizeof(PagePlanes));
   if (!chooses_pages_) return;
-  selector_.reserve(max_pages);
-  bounds_.resize(static_cast<std::size_t>(shape().num_kv_heads) * max_pages);
+  bounds_ = backend_->allocate(shape().num_kv_heads * pages * sizeof(float));
 }
 
 KvCache KvCache::fork(std::vector<KvAccess> accesses) const {
@@ -143,7 +143,6 @@ void KvCache::commit() {
 void KvCache::clear() {
   length_ = 0;
   quantized_ = 0;
-  planes_.clear();
   pages_.clear();
   selector_.clear();
   for (GatheredKv& tokens : gathered_) tokens.clear();
@@ -174,9 +173,11 @@ bool KvCache::supports(int layer, const KvAccess& access) const {
 KvView KvCache::view(int layer, const KvAccess& access) {
   check(supports(layer, access), "a pass reads what the cache was made to give");
   KvView view{.pages = planes(0), .full = ring(layer), .first_full = quantized_, .layer = layer};
+  view.all_full = options_.store == KvStore::kFull;
   if (access.read == KvRead::kFull) {
     view.pages = {};
     view.first_full = 0;
+    view.all_full = true;
     return view;
   }
   view.read = access.read;
@@ -198,9 +199,10 @@ KvView KvCache::view(int layer, const KvAccess& access) {
 
 void KvCache::choose_pages(const KvAccess& access, const float* q, int num_heads, KvView& view) {
   if (access.tokens != KvTokens::kByBound || budget_pages(access) >= std::ssize(view.pages)) return;
-  const auto bounds = std::span(bounds_).first(shape().num_kv_heads * view.pages.size());
-  backend_->page_bounds({q, num_heads, shape(), view.pages, view.layer, bounds.data()});
-  view.page_lists = selector_.by_scores(view.layer, bounds, budget_pages(access));
+  auto* bounds = bounds_.as<float>();
+  backend_->page_bounds({q, num_heads, shape(), view.pages, view.layer, bounds});
+  view.page_lists = selector_.by_scores(view.layer, bounds, static_cast<int>(view.pages.size()),
+                                        budget_pages(access));
 }
 
 int KvCache::budget_pages(const KvAccess& access) const {
@@ -217,14 +219,22 @@ FullKv KvCache::ring(int layer) const {
 
 void KvCache::add_pages(int count) {
   pool_->reserve(count > 1 ? count : 0);
-  for (int i = 0; i < count; ++i) {
-    pages_.push_back(pool_->allocate());
-    planes_.push_back(pages_.back().planes());
+  constexpr int kChunk = 64;
+  std::array<PagePlanes, kChunk> planes;
+  while (count > 0) {
+    const int chunk = std::min(count, kChunk);
+    auto* to = planes_.as<PagePlanes>() + pages_.size();
+    for (int i = 0; i < chunk; ++i) {
+      pages_.push_back(pool_->allocate());
+      planes[i] = pages_.back().planes();
+    }
+    backend_->upload(to, planes.data(), chunk * sizeof(PagePlanes));
+    count -= chunk;
   }
 }
 
 std::span<const PagePlanes> KvCache::planes(int first_page) const {
-  return std::span(planes_).subspan(first_page);
+  return std::span(planes_.as<PagePlanes>(), pages_.size()).subspan(first_page);
 }
 
 KvCache::Prefill::Prefill(KvCache& cache, int num_tokens) : cache_(cache) {

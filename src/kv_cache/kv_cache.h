@@ -64,6 +64,9 @@ class KvCache {
   // Chooses the pages that a row with these queries ([num_heads, head_dim]) reads.
   void choose_pages(const KvAccess& access, const float* q, int num_heads, KvView& view);
   bool supports(int layer, const KvAccess& access) const;
+  // A number that changes with the lengths of what views show beside ring and page tables: of lists
+  // of pages, and of gathered tokens.
+  int list_variant() const { return chooses_pages_ || !gathered_.empty() ? quantized_ + 1 : 0; }
 
   // --- prefill, layer-major (section 4) ---
   // Appends num_tokens: all of them go through layer 0, then through layer 1, and so on, reading
@@ -113,6 +116,7 @@ class KvCache {
   int first_full(int length) const;
   // Room for what capacity() tokens need, so that decoding allocates no list that grows.
   void reserve();
+  int max_pages() const { return first_full(capacity_) / shape().page_size; }
   const GatheredKv* gathered(const KvAccess& access) const;
   int budget_pages(const KvAccess& access) const;
   FullKv ring(int layer) const;
@@ -129,13 +133,13 @@ class KvCache {
   int length_ = 0;
   int quantized_ = 0;
   std::vector<PageRef> pages_;
-  std::vector<PagePlanes> planes_;        // the same pages, as the backend reads them
+  mutable Buffer planes_;                 // the same pages' PagePlanes, as the backend reads them
   std::vector<int> ring_capacity_;        // [num_layers]
   std::vector<std::size_t> ring_offset_;  // [num_layers + 1]
   mutable Buffer ring_;                   // FullKv of every layer
   std::vector<GatheredKv> gathered_;
   PageSelector selector_;
-  std::vector<float> bounds_;  // [num_kv_heads, pages] of choose_pages
+  Buffer bounds_;  // [num_kv_heads, pages] of choose_pages
 };
 
 }  // namespace quantspec

@@ -1,25 +1,28 @@
 #include "kv_cache/page_selector.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numeric>
-
 #include "base/error.h"
 
 namespace quantspec {
 
-PageSelector::PageSelector(const KvShape& shape)
-    : num_kv_heads_(shape.num_kv_heads), layers_(shape.num_layers) {}
+PageSelector::PageSelector(Backend& backend, const KvShape& shape)
+    : backend_(&backend), num_kv_heads_(shape.num_kv_heads), layers_(shape.num_layers) {}
+
+PageSelector::PageSelector(const PageSelector& other)
+    : backend_(other.backend_),
+      num_kv_heads_(other.num_kv_heads_),
+      entries_(other.entries_),
+      layers_(other.layers_),
+      mass_(backend_->allocate(other.mass_.size())),
+      lists_(backend_->allocate(other.lists_.size())) {
+  backend_->copy(mass_.data(), other.mass_.data(), mass_.size());
+  for (Layer& layer : layers_) layer.list_count = 0;
+}
 
 void PageSelector::reserve(int max_pages) {
-  const std::size_t entries = static_cast<std::size_t>(num_kv_heads_) * max_pages;
-  for (Layer& layer : layers_) {
-    layer.mass.resize(entries);
-    layer.list.resize(entries);
-  }
-  order_.resize(max_pages);
-  scores_.resize(max_pages);
+  entries_ = static_cast<std::size_t>(num_kv_heads_) * max_pages;
+  mass_ = backend_->allocate(layers_.size() * entries_ * sizeof(float));
+  lists_ = backend_->allocate(layers_.size() * entries_ * sizeof(int));
+  clear();
 }
 
 void PageSelector::clear() {
@@ -27,59 +30,38 @@ void PageSelector::clear() {
 }
 
 float* PageSelector::record_mass(int layer, int num_pages) {
-  Layer& at = layers_[layer];
-  at.mass_pages = num_pages;
-  at.list_count = 0;
-  return at.mass.data();
+  layers_[layer].mass_pages = num_pages;
+  layers_[layer].list_count = 0;
+  return mass(layer);
 }
 
 std::span<const int> PageSelector::by_mass(int layer, int num_pages, int count) {
-  Layer& at = layers_[layer];
+  const Layer& at = layers_[layer];
   if (count >= num_pages || at.mass_pages == 0) return {};
-  if (at.list_count == count && at.list_pages == num_pages) return lists(at);
-  return select(at, num_pages, count, [&](int head, int page) {
-    return page < at.mass_pages ? at.mass[head * at.mass_pages + page]
-                                : std::numeric_limits<float>::infinity();
-  });
+  if (at.list_count == count && at.list_pages == num_pages) return current(layer);
+  return select(layer, mass(layer), at.mass_pages, num_pages, count);
 }
 
-std::span<const int> PageSelector::by_scores(int layer, std::span<const float> scores, int count) {
-  const int num_pages = static_cast<int>(scores.size()) / num_kv_heads_;
+std::span<const int> PageSelector::by_scores(int layer, const float* scores, int num_pages,
+                                             int count) {
   if (count >= num_pages) return {};
-  Layer& at = layers_[layer];
-  const auto list = select(at, num_pages, count,
-                           [&](int head, int page) { return scores[head * num_pages + page]; });
-  at.list_count = 0;  // not by mass
-  return list;
+  const std::span<const int> lists = select(layer, scores, num_pages, num_pages, count);
+  layers_[layer].list_count = 0;  // not by mass
+  return lists;
 }
 
-std::span<const int> PageSelector::lists(const Layer& layer) const {
-  return std::span(layer.list).first(static_cast<std::size_t>(num_kv_heads_) * layer.list_count);
+std::span<const int> PageSelector::current(int layer) {
+  return {lists(layer), static_cast<std::size_t>(num_kv_heads_) * layers_[layer].list_count};
 }
 
-template <typename Score>
-std::span<const int> PageSelector::select(Layer& layer, int num_pages, int count,
-                                          const Score& score) {
-  check(num_pages <= std::ssize(order_), "room was reserved for the pages that are chosen from");
-  layer.list_count = count;
-  layer.list_pages = num_pages;
-  const auto order_end = order_.begin() + num_pages;
-  for (int head = 0; head < num_kv_heads_; ++head) {
-    for (int page = 0; page < num_pages; ++page) {
-      const float at = score(head, page);
-      scores_[page] =
-          std::isnan(at) ? std::numeric_limits<float>::infinity() : at;  // stays visible
-    }
-    std::iota(order_.begin(), order_end, 0);
-    // Page 0 stays; ties go to the earlier page.
-    std::nth_element(order_.begin() + 1, order_.begin() + count, order_end, [&](int a, int b) {
-      return scores_[a] != scores_[b] ? scores_[a] > scores_[b] : a < b;
-    });
-    std::sort(order_.begin(), order_.begin() + count);
-    std::copy_n(order_.begin(), count,
-                layer.list.begin() + static_cast<std::ptrdiff_t>(head) * count);
-  }
-  return lists(layer);
+std::span<const int> PageSelector::select(int layer, const float* scores, int num_scored,
+                                          int num_pages, int count) {
+  check(static_cast<std::size_t>(num_kv_heads_) * num_pages <= entries_,
+        "room was reserved for the pages that are chosen from");
+  layers_[layer].list_count = count;
+  layers_[layer].list_pages = num_pages;
+  backend_->select_pages({scores, num_kv_heads_, num_scored, num_pages, count, lists(layer)});
+  return current(layer);
 }
 
 }  // namespace quantspec

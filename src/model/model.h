@@ -24,6 +24,15 @@ struct SequenceInput {
   KvCache* cache;
 };
 
+// Rows of a sequence's round, whose tokens only the backend may know: the last token that is chosen
+// or drafted, or, where `verifies`, the pending one and all drafted ones.
+struct RoundInput {
+  const RoundTokens* at;
+  int num_rows;
+  bool verifies;
+  KvCache* cache;
+};
+
 class Model {
  public:
   // Takes what was loaded; `backend` outlives the model.
@@ -45,12 +54,22 @@ class Model {
   // weights have what it reads; one token each where it chooses pages by bounds.
   void forward(std::span<const SequenceInput> batch, const Plan& plan,
                std::span<float> logits) const;
+  // The same for a round; it may return before it is done. logits: [num_rows, vocab_size] in the
+  // backend's memory.
+  void forward(const RoundInput& input, const Plan& plan, float* logits) const;
+
+  // Makes sure that rounds of the cache's next tokens, up to a multiple of its page size, find what
+  // they read beside weights and KV.
+  void begin_round(const KvCache& cache) const;
 
   // Appends all tokens to the cache, layer by layer (exact prefill, section 4 of docs/design.md),
   // with the target's weights. logits: [vocab_size], of the last token. `progress` gets the share
   // done in [0, 1] and may throw to cancel, which leaves the cache empty.
   using Progress = std::function<void(double)>;
   void prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<float> logits,
+               const Progress& progress = {}) const;
+  // The same, with the logits in the backend's memory.
+  void prefill(std::span<const TokenId> tokens, KvCache& cache, float* logits,
                const Progress& progress = {}) const;
 
   // Bytes of activations in prefill of this many tokens, the backend's scratch and the logits of a
@@ -62,13 +81,15 @@ class Model {
   struct Workspace;  // activations of a bounded number of rows
   struct Rows;       // the rows of one op
   Workspace& workspace(int rows) const;
-  void rope_tables(std::span<const SequenceRows> sequences, Workspace& workspace) const;
-  void embed(std::span<const TokenId> tokens, float* x) const;
+  void require_tokens(std::span<const TokenId> tokens) const;
+  void make_angles(int first_position, int end, int capacity) const;
+  void run(std::span<SequenceRows> sequences, std::span<KvCache* const> caches, int num_rows,
+           const Plan& plan, float* logits) const;
   std::vector<float> last_queries(const Rows& all, int layer, int count) const;
   void attention_inputs(const Rows& rows, int layer, float* q,
                         std::span<const SequenceRows> sequences) const;
   void after_attention(const Rows& rows, int layer, const float* attention, float* hidden) const;
-  void head(const float* x, int rows, WeightRead weights, std::span<float> logits) const;
+  void head(const float* x, int rows, WeightRead weights, float* logits) const;
   void prefill_layer(const Rows& all, int layer, FullKv kv, int first_position, int first_row,
                      const std::function<void(int)>& rows_done) const;
 

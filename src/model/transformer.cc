@@ -14,10 +14,6 @@ namespace quantspec {
 
 namespace {
 
-// Rows that prefill takes through an op at once: enough to keep a GEMM busy, few enough that the
-// activations beside x stay small.
-constexpr int kPrefillRows = 512;
-
 // Rows that there is room for from the first pass on: more than a round of decoding has.
 constexpr int kLeastRows = 32;
 
@@ -25,9 +21,12 @@ float attention_scale(const ModelConfig& config) {
   return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
 }
 
+// Positions whose angles are made at a time.
+constexpr int kAnglePositions = 256;
+
 }  // namespace
 
-// Activations of `rows` tokens, grown when more rows come.
+// Activations of `rows` tokens, grown when more rows come, and what passes read beside weights.
 struct Model::Workspace {
   int rows = 0;
   Buffer x;          // [rows, hidden]
@@ -36,15 +35,27 @@ struct Model::Workspace {
   Buffer hidden;     // [rows, intermediate]
   Buffer cos;        // [rows, head_dim / 2]
   Buffer sin;
-  std::vector<TokenId> tokens;
+  Buffer tokens;  // [rows] TokenId
+  Buffer logits;  // [rows, vocab], of passes whose logits the host wants
+  std::vector<TokenId> host_tokens;
   std::vector<SequenceRows> sequences;
+  std::vector<KvCache*> caches;
+
+  // Rotation angles by position, [positions, head_dim / 2]; made in chunks where they are needed.
+  int positions = 0;
+  Buffer cos_table;
+  Buffer sin_table;
+  std::vector<char> made;       // [positions / kAnglePositions]
+  std::vector<float> host_cos;  // a chunk on its way
+  std::vector<float> host_sin;
 
   void grow(const ModelConfig& config, Backend& backend, int wanted) {
     if (wanted <= rows) return;
     const int count = std::max(wanted, kLeastRows);
     rows = 0;  // until all is there
-    tokens.reserve(count);
+    host_tokens.reserve(count);
     sequences.reserve(count);  // of one row at least
+    caches.reserve(count);
     const auto floats = [&](int columns) {
       return backend.allocate(sizeof(float) * static_cast<std::size_t>(count) * columns);
     };
@@ -54,7 +65,13 @@ struct Model::Workspace {
     hidden = floats(config.intermediate_size);
     cos = floats(config.head_dim / 2);
     sin = floats(config.head_dim / 2);
+    tokens = backend.allocate(sizeof(TokenId) * count);
     rows = count;
+  }
+
+  float* logits_of(Backend& backend, std::size_t floats) {
+    if (logits.size() < floats * sizeof(float)) logits = backend.allocate(floats * sizeof(float));
+    return logits.as<float>();
   }
 };
 
@@ -84,28 +101,70 @@ Model::Workspace& Model::workspace(int rows) const {
 void Model::forward(std::span<const SequenceInput> batch, const Plan& plan,
                     std::span<float> logits) const {
   check(!batch.empty(), "a forward has a sequence");
-  check(std::ssize(plan.layers) == config_.num_layers, "a plan has every layer");
   int num_rows = 0;
   for (const SequenceInput& input : batch) num_rows += static_cast<int>(input.tokens.size());
   check(logits.size() == static_cast<std::size_t>(num_rows) * config_.vocab_size,
         "logits have the wrong size");
 
   Workspace& work = workspace(num_rows);
-  work.tokens.clear();
+  work.host_tokens.clear();
   work.sequences.clear();
+  work.caches.clear();
   for (const SequenceInput& input : batch) {
+    require_tokens(input.tokens);
     const int rows = static_cast<int>(input.tokens.size());
-    const int first_row = static_cast<int>(work.tokens.size());
-    work.sequences.push_back({first_row, rows, input.cache->extend(rows), {}});
-    work.tokens.insert(work.tokens.end(), input.tokens.begin(), input.tokens.end());
+    const int first_row = static_cast<int>(work.host_tokens.size());
+    const int position = input.cache->extend(rows);
+    work.sequences.push_back({first_row, rows, position, {}});
+    work.sequences.back().tokens = work.tokens.as<TokenId>();
+    work.sequences.back().first_token = position - first_row;
+    work.caches.push_back(input.cache);
+    work.host_tokens.insert(work.host_tokens.end(), input.tokens.begin(), input.tokens.end());
+  }
+  backend_.upload(work.tokens.data(), work.host_tokens.data(), num_rows * sizeof(TokenId));
+  float* out = work.logits_of(backend_, logits.size());
+  run(work.sequences, work.caches, num_rows, plan, out);
+  backend_.download(logits.data(), out, logits.size_bytes());
+}
+
+void Model::forward(const RoundInput& input, const Plan& plan, float* logits) const {
+  workspace(input.num_rows);
+  SequenceRows rows{0, input.num_rows, input.cache->extend(input.num_rows), {}};
+  rows.tokens = input.at->tokens;
+  rows.round = input.at->round;
+  rows.verifies = input.verifies;
+  run({&rows, 1}, {&input.cache, 1}, input.num_rows, plan, logits);
+}
+
+void Model::begin_round(const KvCache& cache) const {
+  workspace(kMaxDraftLen + 1);
+  make_angles(cache.length(),
+              cache.length() + std::min(cache.max_extend(), cache.shape().page_size),
+              cache.capacity());
+}
+
+// All layers over rows that the caches have made room for.
+void Model::run(std::span<SequenceRows> sequences, std::span<KvCache* const> caches, int num_rows,
+                const Plan& plan, float* logits) const {
+  check(std::ssize(plan.layers) == config_.num_layers, "a plan has every layer");
+  Workspace& work = *workspace_;
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    const int first = sequences[s].first_position;
+    make_angles(first, first + sequences[s].num_rows, caches[s]->capacity());
   }
   auto* x = work.x.as<float>();
-  embed(work.tokens, x);
-  rope_tables(work.sequences, work);
-
+  backend_.embed({.sequences = sequences,
+                  .table = weights_.embedding(),
+                  .out = x,
+                  .page_size = caches[0]->shape().page_size,
+                  .cos_table = work.cos_table.as<float>(),
+                  .sin_table = work.sin_table.as<float>(),
+                  .half = config_.head_dim / 2,
+                  .cos = work.cos.as<float>(),
+                  .sin = work.sin.as<float>()});
   Rows rows{.phase = Phase::kDecode,
             .weights = WeightRead::kFull,
-            .shape = batch[0].cache->shape(),
+            .shape = caches[0]->shape(),
             .x = x,
             .count = num_rows,
             .cos = work.cos.as<float>(),
@@ -117,17 +176,16 @@ void Model::forward(std::span<const SequenceInput> batch, const Plan& plan,
     const LayerPlan& read = plan.layers[layer];
     if (!read.run) continue;
     rows.weights = read.weights;
-    for (std::size_t s = 0; s < batch.size(); ++s) {
-      work.sequences[s].kv = batch[s].cache->view(layer, read.kv);
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      sequences[s].kv = caches[s]->view(layer, read.kv);
     }
-    attention_inputs(rows, layer, q, work.sequences);
-    for (std::size_t s = 0; s < batch.size(); ++s) {
-      SequenceRows& sequence = work.sequences[s];
-      batch[s].cache->choose_pages(read.kv, q + sequence.first_row * q_row, config_.num_heads,
-                                   sequence.kv);
+    attention_inputs(rows, layer, q, sequences);
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      caches[s]->choose_pages(read.kv, q + sequences[s].first_row * q_row, config_.num_heads,
+                              sequences[s].kv);
     }
     backend_.attention(
-        {q, attention, config_.num_heads, rows.shape, attention_scale(config_), work.sequences});
+        {q, attention, config_.num_heads, rows.shape, attention_scale(config_), sequences});
     after_attention(rows, layer, attention, work.hidden.as<float>());
   }
   head(x, num_rows, plan.head, logits);
@@ -137,6 +195,14 @@ void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<f
                     const Progress& progress) const {
   check(logits.size() == static_cast<std::size_t>(config_.vocab_size),
         "logits have the wrong size");
+  float* out = workspace_->logits_of(backend_, logits.size());
+  prefill(tokens, cache, out, progress);
+  backend_.download(logits.data(), out, logits.size_bytes());
+}
+
+void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, float* logits,
+                    const Progress& progress) const {
+  require_tokens(tokens);
   const int count = static_cast<int>(tokens.size());
   KvCache::Prefill prefill(cache, count);
   const int first = prefill.first_position();
@@ -145,8 +211,17 @@ void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<f
     return backend_.allocate(sizeof(float) * columns * count);
   };
   Buffer x = floats(config_.hidden_size), cos = floats(half), sin = floats(half);
-  embed(tokens, x.as<float>());
-  rope_.tables(first, count, first + count, cos.as<float>(), sin.as<float>());
+  Buffer ids = backend_.allocate(tokens.size_bytes());
+  backend_.upload(ids.data(), tokens.data(), tokens.size_bytes());
+  SequenceRows all_rows{0, count, first, {}};
+  all_rows.tokens = ids.as<TokenId>();
+  all_rows.first_token = first;
+  backend_.embed(
+      {.sequences = {&all_rows, 1}, .table = weights_.embedding(), .out = x.as<float>()});
+  std::vector<float> host_cos(static_cast<std::size_t>(count) * half), host_sin(host_cos.size());
+  rope_.tables(first, count, first + count, host_cos.data(), host_sin.data());
+  backend_.upload(cos.data(), host_cos.data(), cos.size());
+  backend_.upload(sin.data(), host_sin.data(), sin.size());
 
   const Rows all{.phase = Phase::kPrefill,
                  .weights = WeightRead::kFull,
@@ -168,6 +243,7 @@ void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<f
   head(x.as<float>() + static_cast<std::size_t>(count - 1) * config_.hidden_size, 1,
        WeightRead::kFull, logits);
   if (progress) progress(1.0);
+  backend_.synchronize();  // x and the rest are given back
   prefill.finish();
 }
 
@@ -183,7 +259,9 @@ std::vector<float> Model::last_queries(const Rows& all, int layer, int count) co
   rows.x += static_cast<std::size_t>(first) * config_.hidden_size;
   rows.cos += first * half;
   rows.sin += first * half;
-  attention_inputs(rows, layer, queries.data(), {});
+  Buffer q = backend_.allocate(queries.size() * sizeof(float));
+  attention_inputs(rows, layer, q.as<float>(), {});
+  backend_.download(queries.data(), q.data(), q.size());
   return queries;
 }
 
@@ -192,21 +270,21 @@ void Model::prefill_layer(const Rows& all, int layer, FullKv kv, int first_posit
   const auto chunk = [&](int begin) {
     const std::size_t half = config_.head_dim / 2;
     Rows rows = all;
-    rows.count = std::min(kPrefillRows, all.count - begin);
+    rows.count = std::min(backend_.prefill_rows(), all.count - begin);
     rows.x += static_cast<std::size_t>(begin) * config_.hidden_size;
     rows.cos += begin * half;
     rows.sin += begin * half;
     return rows;
   };
-  for (int begin = 0; begin < all.count; begin += kPrefillRows) {
+  for (int begin = 0; begin < all.count; begin += backend_.prefill_rows()) {
     const Rows rows = chunk(begin);
     const SequenceRows keys_and_values{
         0, rows.count, first_position + begin, {.full = kv, .layer = layer}};
     attention_inputs(rows, layer, nullptr, {&keys_and_values, 1});
   }
-  Workspace& work = workspace(std::min(kPrefillRows, all.count));
+  Workspace& work = workspace(std::min(backend_.prefill_rows(), all.count));
   auto* q = work.q.as<float>();
-  for (int begin = first_row; begin < all.count; begin += kPrefillRows) {
+  for (int begin = first_row; begin < all.count; begin += backend_.prefill_rows()) {
     const Rows rows = chunk(begin);
     attention_inputs(rows, layer, q, {});
     backend_.prefill_attention({q, q, config_.num_heads, rows.shape, attention_scale(config_),
@@ -270,28 +348,42 @@ void Model::require_weights(const Plan& plan) const {
        plan.name, weights_.draft_description());
 }
 
-void Model::embed(std::span<const TokenId> tokens, float* x) const {
+void Model::require_tokens(std::span<const TokenId> tokens) const {
   for (const TokenId token : tokens) {
     check(token >= 0 && token < config_.vocab_size, "a token id is outside the vocabulary");
   }
-  backend_.embed({tokens, weights_.embedding(), x});
 }
 
-void Model::rope_tables(std::span<const SequenceRows> sequences, Workspace& work) const {
+// Makes sure that the tables have the angles of the positions [first_position, end). A position's
+// angles depend on it alone, also where RoPE depends on the length.
+void Model::make_angles(int first_position, int end, int capacity) const {
+  Workspace& work = *workspace_;
   const std::size_t half = config_.head_dim / 2;
-  for (const SequenceRows& rows : sequences) {
-    for (int i = 0; i < rows.num_rows; ++i) {
-      // A row's angles depend on its own position alone, also where RoPE depends on the length.
-      const int position = rows.first_position + i;
-      const std::size_t offset = (rows.first_row + i) * half;
-      rope_.tables(position, 1, position + 1, work.cos.as<float>() + offset,
-                   work.sin.as<float>() + offset);
+  if (work.positions < capacity) {
+    const int chunks = (capacity + kAnglePositions - 1) / kAnglePositions;
+    const std::size_t floats = static_cast<std::size_t>(chunks) * kAnglePositions * half;
+    work.cos_table = backend_.allocate(floats * sizeof(float));
+    work.sin_table = backend_.allocate(floats * sizeof(float));
+    work.made.assign(chunks, 0);
+    work.host_cos.resize(kAnglePositions * half);
+    work.host_sin.resize(kAnglePositions * half);
+    work.positions = chunks * kAnglePositions;
+  }
+  for (int chunk = first_position / kAnglePositions; chunk * kAnglePositions < end; ++chunk) {
+    if (work.made[chunk]) continue;
+    const int begin = chunk * kAnglePositions;
+    for (int i = 0; i < kAnglePositions; ++i) {
+      rope_.tables(begin + i, 1, begin + i + 1, &work.host_cos[i * half], &work.host_sin[i * half]);
     }
+    const std::size_t bytes = work.host_cos.size() * sizeof(float);
+    backend_.upload(work.cos_table.as<float>() + begin * half, work.host_cos.data(), bytes);
+    backend_.upload(work.sin_table.as<float>() + begin * half, work.host_sin.data(), bytes);
+    work.made[chunk] = 1;
   }
 }
 
-void Model::head(const float* x, int rows, WeightRead weights, std::span<float> logits) const {
-  backend_.head({weights, x, rows, weights_.final_norm(), &weights_.head(), logits.data()});
+void Model::head(const float* x, int rows, WeightRead weights, float* logits) const {
+  backend_.head({weights, x, rows, weights_.final_norm(), &weights_.head(), logits});
 }
 
 std::size_t Model::activation_bytes(const ModelConfig& config, const Backend& backend,
@@ -304,10 +396,10 @@ std::size_t Model::activation_bytes(const ModelConfig& config, const Backend& ba
   const int inputs = static_cast<int>(std::max({hidden, inner, heads}));
   const int row_floats =
       config.hidden_size + config.intermediate_size + 2 * config.num_kv_heads * config.head_dim;
-  return sizeof(float) *
-             (per_token * num_tokens + per_chunk_row * std::min(num_tokens, kPrefillRows) +
-              kRoundRows * config.vocab_size) +
-         backend.scratch_bytes(inputs, kPrefillRows * row_floats);
+  return sizeof(float) * (per_token * num_tokens +
+                          per_chunk_row * std::min(num_tokens, backend.prefill_rows()) +
+                          kRoundRows * config.vocab_size) +
+         backend.scratch_bytes(inputs, backend.prefill_rows() * row_floats);
 }
 
 KvShape kv_shape(const ModelConfig& config, int page_size) {

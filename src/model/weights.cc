@@ -93,8 +93,10 @@ Backend::PlaneBytes plane_bytes(const Backend& backend, int rows, int cols, bool
 // Reads the checkpoint's tensors by the names that transformers gives them.
 class Weights::Loader {
  public:
-  Loader(const ModelConfig& config, Weights& weights)
-      : config_(config), weights_(weights), next_(weights.vectors_.as<float>()) {}
+  Loader(const ModelConfig& config, Weights& weights, Backend& backend)
+      : config_(config), weights_(weights), backend_(backend) {
+    vectors_.reserve(weights.vectors_.size() / sizeof(float));
+  }
 
   void load() {
     weights_.embedding_ =
@@ -105,6 +107,7 @@ class Weights::Loader {
     weights_.final_norm_ = norm("model.norm.weight", config_.hidden_size);
     weights_.layers_.resize(config_.num_layers);
     for (int i = 0; i < config_.num_layers; ++i) load_layer(i);
+    backend_.upload(weights_.vectors_.data(), vectors_.data(), vectors_.size() * sizeof(float));
   }
 
  private:
@@ -124,28 +127,33 @@ class Weights::Loader {
     }
   }
 
-  TensorView matrix(const std::string& name, int rows, int cols) const {
-    return weights_.checkpoint_.tensor(name, rows, cols);
+  TensorView matrix(const std::string& name, int rows, int cols) {
+    const TensorView tensor = weights_.checkpoint_.tensor(name, rows, cols);
+    Buffer memory = backend_.allocate(backend_.matrix_bytes(rows, cols, tensor.dtype));
+    const TensorView placed = backend_.place_matrix(tensor, memory.data());
+    if (memory.size() > 0) weights_.matrices_.push_back(std::move(memory));
+    return placed;
   }
   Norm norm(const std::string& name, int size) {
     return {vector(name, size), config_.norm_epsilon};
   }
   const float* vector(const std::string& name, int size) {
-    const TensorView tensor = matrix(name, 1, size);
-    float* result = next_;
-    for (int i = 0; i < size; ++i) result[i] = load_f32(tensor.data, tensor.dtype, i);
-    next_ += aligned(sizeof(float) * size) / sizeof(float);
-    return result;
+    const TensorView tensor = weights_.checkpoint_.tensor(name, 1, size);
+    const std::size_t first = vectors_.size();
+    for (int i = 0; i < size; ++i) vectors_.push_back(load_f32(tensor.data, tensor.dtype, i));
+    vectors_.resize(first + aligned(sizeof(float) * size) / sizeof(float));
+    return weights_.vectors_.as<float>() + first;
   }
 
   const ModelConfig& config_;
   Weights& weights_;
-  float* next_;
+  Backend& backend_;
+  std::vector<float> vectors_;  // what goes to Weights::vectors_
 };
 
 Weights::Weights(const ModelConfig& config, Checkpoint checkpoint, Backend& backend)
     : checkpoint_(std::move(checkpoint)), vectors_(backend.allocate(vector_bytes(config))) {
-  Loader(config, *this).load();
+  Loader(config, *this, backend).load();
 }
 
 std::vector<NamedLinear> Weights::matrices() const {

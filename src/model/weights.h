@@ -1,6 +1,6 @@
 // The weights of a model where the backend can read them: matrices as they lie in the mapped
-// checkpoint, fp32 copies of norms and biases, and the planes that drafts read (section 4 of
-// docs/design.md). Const use is thread-safe.
+// checkpoint, or moved to the backend's memory, fp32 copies of norms and biases, and the planes
+// that drafts read (section 4 of docs/design.md). Const use is thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -89,7 +89,8 @@ class Weights {
                       const std::function<void(int, int)>& progress);
 
   Checkpoint checkpoint_;
-  Buffer vectors_;  // norms and biases, fp32
+  Buffer vectors_;                // norms and biases, fp32
+  std::vector<Buffer> matrices_;  // those that are not read where the checkpoint is mapped
   Buffer planes_;
   std::string planes_file_;  // empty: not from a store
   TensorView embedding_;

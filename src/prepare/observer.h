@@ -25,6 +25,24 @@ class Observer final : public Backend {
   std::string description() const override { return backend_.description(); }
 
   Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
+  std::size_t available_bytes() const override { return backend_.available_bytes(); }
+  void upload(void* to, const void* from, std::size_t bytes) override {
+    backend_.upload(to, from, bytes);
+  }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    backend_.download(to, from, bytes);
+  }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    backend_.copy(to, from, bytes);
+  }
+  void synchronize() override { backend_.synchronize(); }
+  std::size_t matrix_bytes(int rows, int cols, DType dtype) const override {
+    return backend_.matrix_bytes(rows, cols, dtype);
+  }
+  TensorView place_matrix(const TensorView& matrix, std::byte* memory) override {
+    return backend_.place_matrix(matrix, memory);
+  }
+  int prefill_rows() const override { return backend_.prefill_rows(); }
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
     return backend_.full_kv_bytes(shape, capacity);
   }
@@ -45,12 +63,21 @@ class Observer final : public Backend {
   void qkv(const QkvParams& params) override;
   void attention(const AttentionParams& params) override { backend_.attention(params); }
   void page_bounds(const PageBoundsParams& params) override { backend_.page_bounds(params); }
+  void select_pages(const SelectPagesParams& params) override { backend_.select_pages(params); }
   void prefill_attention(const PrefillAttentionParams& params) override {
     backend_.prefill_attention(params);
   }
   void add_linear(const AddLinearParams& params) override;
   void gate_up(const GateUpParams& params) override;
   void head(const HeadParams& params) override;
+  void propose(const ProposeParams& params) override { backend_.propose(params); }
+  void judge(const JudgeParams& params) override { backend_.judge(params); }
+  bool run_round(const RoundKey& key, const std::function<void()>& issue) override {
+    return backend_.run_round(key, issue);
+  }
+  Round end_round(const Round* round) override { return backend_.end_round(round); }
+  void mark(Mark mark) override { backend_.mark(mark); }
+  double seconds_between(Mark from, Mark to) override { return backend_.seconds_between(from, to); }
 
   void quantize_pages(const KvShape& shape, int layer, FullKv source, int first_position,
                       std::span<const PagePlanes> pages) override {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "sampler/exponential.h"
+#include "base/exponential.h"
 #include "sampler/sampler.h"
 #include "sampler/softmax.h"
 #include "sampler/vectorize.h"

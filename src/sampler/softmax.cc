@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/exponential.h"
 
 namespace quantspec {
 namespace {
@@ -21,27 +22,6 @@ constexpr std::int32_t order_of(float x) {
 }
 constexpr float of_order(std::int32_t order) {
   return std::bit_cast<float>(order ^ ((order >> 31) & 0x7FFFFFFF));
-}
-
-// exp(x) for kLowest <= x <= 0, and 0 at kLowest: no draw would find such a token, and what is left
-// stays a normal number after the division by a sum over any vocabulary (subnormals are slow).
-// exp(x) = 2^n exp(r), |r| <= log(2)/2. The polynomial is that of expf in Cephes (S. Moshier).
-constexpr float kLowest = -75.0f;
-inline float exp_negative(float x) {
-  constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
-  const float shifted = x * 1.44269504f + kRound;
-  const float n = shifted - kRound;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float poly = 1.9875691500e-4f;
-  poly = poly * r + 1.3981999507e-3f;
-  poly = poly * r + 8.3334519073e-3f;
-  poly = poly * r + 4.1665795894e-2f;
-  poly = poly * r + 1.6666665459e-1f;
-  poly = poly * r + 5.0000001201e-1f;
-  const float mantissa = poly * (r * r) + r + 1.0f;
-  const auto exponent = std::bit_cast<std::uint32_t>(shifted) << 23;  // n, modulo 2^9
-  const std::uint32_t keep = x > kLowest ? ~0u : 0u;
-  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(mantissa) + exponent) & keep);
 }
 
 }  // namespace
@@ -102,7 +82,7 @@ void softmax(std::span<float> logits, float max, float temperature) {
   vectorized([=] {
     for (float& x : logits) {
       const float scaled = (x - max) * inverse;
-      x = scaled > kLowest ? scaled : kLowest;
+      x = scaled > kLowestExponent ? scaled : kLowestExponent;
     }
     for (float& x : logits) x = exp_negative(x);
   });

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <utility>
 
 #include "base/clock.h"
@@ -19,13 +21,18 @@ DraftControl make_control(const DecodingOptions& options) {
   return DraftControl(std::move(names), options.draft_len);
 }
 
+// A number that no other sequence gets.
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> next{0};
+  return ++next;
+}
+
 Plan make_target(const Model& model, const KvOptions& kv) {
   return Plan::target(model.config().num_layers, kv.full_layers);
 }
 
-// Greedy without a penalty needs no distribution, only the largest logit.
-bool by_argmax(const DecodingOptions& options) {
-  return options.sampling.greedy() && !options.sampling.penalizes();
+TokenRule token_rule(const DecodingOptions& options) {
+  return {options.sampling, options.spec_sampling, options.simulated_acceptance};
 }
 
 }  // namespace
@@ -60,7 +67,10 @@ RoundStats& RoundStats::operator+=(const RoundStats& other) {
 
 Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options,
                    KvOptions kv)
-    : cache_(model.backend(), pool, capacity, kv),
+    : id_(next_id()),
+      backend_(&model.backend()),
+      vocab_size_(model.config().vocab_size),
+      cache_(model.backend(), pool, capacity, kv),
       target_(make_target(model, kv)),
       options_(std::move(options)),
       control_(make_control(options_)) {
@@ -69,7 +79,10 @@ Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOpt
 }
 
 Sequence::Sequence(const Sequence& other, DecodingOptions options)
-    : tokens_(other.tokens_),
+    : id_(next_id()),
+      backend_(other.backend_),
+      vocab_size_(other.vocab_size_),
+      tokens_(other.tokens_),
       cache_(other.cache_.fork(kv_options(options.plans).accesses)),
       target_(other.target_),
       options_(std::move(options)),
@@ -78,8 +91,40 @@ Sequence::Sequence(const Sequence& other, DecodingOptions options)
   reserve();
 }
 
-// All tokens that the cache may hold and the pending one.
-void Sequence::reserve() { tokens_.reserve(static_cast<std::size_t>(cache_.capacity()) + 1); }
+// All tokens that the cache may hold, the pending one and those that the longest round adds.
+void Sequence::reserve() {
+  const std::size_t tokens = static_cast<std::size_t>(cache_.capacity()) + kMaxDraftLen + 2;
+  tokens_.reserve(tokens);
+  token_memory_ = backend_->allocate(tokens * sizeof(TokenId));
+  round_memory_ = backend_->allocate(sizeof(Round));
+  rule_memory_ = backend_->allocate(sizeof(TokenRule));
+}
+
+RoundTokens Sequence::on_backend() {
+  return {rule_memory_.as<TokenRule>(), token_rule(options_).by_argmax(),
+          token_memory_.as<TokenId>(), round_memory_.as<Round>(), vocab_size_};
+}
+
+RoundKey Sequence::round_key(DraftChoice choice) const {
+  return {id_, choice.draft_len > 0 ? choice.plan : -1, choice.draft_len, cache_.list_variant()};
+}
+
+void Sequence::begin_round() {
+  if (known_ < tokens_.size()) {
+    backend_->upload(token_memory_.as<TokenId>() + known_, &tokens_[known_],
+                     (tokens_.size() - known_) * sizeof(TokenId));
+    known_ = tokens_.size();
+  }
+  if (!rule_known_) {
+    const TokenRule rule = token_rule(options_);
+    backend_->upload(rule_memory_.data(), &rule, sizeof(rule));
+    rule_known_ = true;
+  }
+  if (round_length_ == static_cast<int>(tokens_.size())) return;
+  round_length_ = static_cast<int>(tokens_.size());
+  const Round round{.length = round_length_};
+  backend_->upload(round_memory_.data(), &round, sizeof(round));
+}
 
 Sequence Sequence::fork(DecodingOptions options) const {
   return Sequence(*this, std::move(options));
@@ -88,13 +133,19 @@ Sequence Sequence::fork(DecodingOptions options) const {
 void Sequence::clear() {
   tokens_.clear();
   cache_.clear();
+  known_ = 0;
+  round_length_ = -1;
 }
 
 void Sequence::set_options(DecodingOptions options) {
   options.sampling.validate();
   const bool same_drafts =
       options.draft_len == options_.draft_len && options.plans == options_.plans;
+  const bool same_rounds = same_drafts && options.spec_sampling == options_.spec_sampling &&
+                           token_rule(options).by_argmax() == token_rule(options_).by_argmax();
   options_ = std::move(options);
+  rule_known_ = false;
+  if (!same_rounds) id_ = next_id();
   if (!same_drafts) control_ = make_control(options_);  // else what it has measured still holds
   stats_ = {};
 }
@@ -102,22 +153,14 @@ void Sequence::set_options(DecodingOptions options) {
 void Sequence::truncate(std::size_t count) {
   check(count >= 1 && count <= tokens_.size(), "a sequence is truncated to one token or more");
   tokens_.resize(count);
+  known_ = std::min(known_, count);
   cache_.truncate(static_cast<int>(count) - 1);
 }
 
 Decoder::Decoder(const Model& model) : model_(model) {
-  const std::size_t vocab = model.config().vocab_size;
-  target_rows_.resize((DraftControl::kMaxDraftLen + 1) * vocab);
-  draft_rows_.resize(DraftControl::kMaxDraftLen * vocab);
-}
-
-std::span<float> Decoder::row(std::vector<float>& rows, int index) const {
-  const std::size_t vocab = model_.config().vocab_size;
-  return std::span(rows).subspan(index * vocab, vocab);
-}
-
-ProbsView Decoder::view(const std::vector<float>& rows, int count) const {
-  return {rows.data(), count, model_.config().vocab_size};
+  const std::size_t row = model.config().vocab_size * sizeof(float);
+  target_rows_ = model.backend().allocate((kMaxDraftLen + 1) * row);
+  draft_rows_ = model.backend().allocate(kMaxDraftLen * row);
 }
 
 TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
@@ -126,26 +169,18 @@ TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
   tokens.insert(tokens.end(), prompt.begin(), prompt.end());
   const auto added = std::span<const TokenId>(tokens).subspan(sequence.cache_.length());
   check(!added.empty(), "a prefill needs a token");
-  const std::span<float> logits = row(target_rows_, 0);
   try {
-    model_.prefill(added, sequence.cache_, logits, progress);
-    tokens.push_back(choose(sequence, logits));
+    model_.prefill(added, sequence.cache_, target_rows_.as<float>(), progress);
+    sequence.begin_round();
+    judge(sequence, 1);
+    tokens.push_back(model_.backend().end_round(sequence.round_memory_.as<Round>()).added[0]);
   } catch (...) {
     sequence.clear();
     throw;
   }
+  sequence.known_ = tokens.size();
+  sequence.round_length_ = static_cast<int>(tokens.size());
   return tokens.back();
-}
-
-TokenId Decoder::choose(const Sequence& sequence, std::span<float> logits) {
-  const DecodingOptions& options = sequence.options_;
-  if (by_argmax(options)) return argmax(logits);
-  to_probabilities(options.sampling, sequence.tokens_, logits, scratch_);
-  return accept(options.spec_sampling, {nullptr, 0, 0},
-                {logits.data(), 1, model_.config().vocab_size}, {},
-                CounterRng(options.sampling.seed),
-                static_cast<std::int64_t>(sequence.tokens_.size()))
-      .next;
 }
 
 Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
@@ -159,15 +194,27 @@ Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   const DraftChoice choice = sequence.control_.choose(cap);
   const std::size_t first_new = sequence.tokens_.size();
 
-  const Stopwatch draft_clock;
-  draft(sequence, choice);
-  const double draft_seconds = draft_clock.seconds();
-  const Stopwatch verify_clock;
-  const Acceptance result = verify(sequence, choice.draft_len);
-  const double verify_seconds = verify_clock.seconds();
+  Backend& backend = model_.backend();
+  sequence.begin_round();
+  model_.begin_round(sequence.cache_);
+  sequence.round_length_ = -1;  // until it is known again
+  const auto issue = [&] {
+    backend.mark(Mark::kBegin);
+    draft(sequence, choice);
+    backend.mark(Mark::kDrafted);
+    verify(sequence, choice.draft_len);
+    backend.mark(Mark::kEnd);
+  };
+  // By reference: a copy of `issue` would be allocated.
+  const bool issued = backend.run_round(sequence.round_key(choice), std::ref(issue));
+  if (!issued) sequence.cache_.extend(choice.draft_len + 1);
+  const Round result = backend.end_round(sequence.round_memory_.as<Round>());
+  const double draft_seconds = backend.seconds_between(Mark::kBegin, Mark::kDrafted);
+  const double verify_seconds = backend.seconds_between(Mark::kDrafted, Mark::kEnd);
 
-  sequence.tokens_.resize(first_new + result.accepted);
-  sequence.tokens_.push_back(result.next);
+  sequence.tokens_.insert(sequence.tokens_.end(), result.added, result.added + result.accepted + 1);
+  sequence.known_ = sequence.tokens_.size();
+  sequence.round_length_ = result.length;
   sequence.cache_.truncate(static_cast<int>(sequence.tokens_.size()) - 1);
 
   sequence.control_.observe({choice, result.accepted, draft_seconds, verify_seconds});
@@ -182,53 +229,35 @@ Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   return {std::span<const TokenId>(sequence.tokens_).subspan(first_new), result.accepted, choice};
 }
 
-// Appends draft_len proposed tokens; the cache is rewound to where it was.
+// Proposes draft_len tokens; the cache is rewound to where it was.
 void Decoder::draft(Sequence& sequence, DraftChoice choice) {
   const DecodingOptions& options = sequence.options_;
   const int length = sequence.cache_.length();
   if (choice.draft_len == 0) return;
   const Plan& plan = options.plans[choice.plan];
+  const RoundTokens at = sequence.on_backend();
+  // Rejection needs every distribution that was drawn from; the other rules only the tokens.
+  const bool keep = options.spec_sampling == SpecSampling::kRejection && !at.by_argmax;
   for (int i = 0; i < choice.draft_len; ++i) {
-    const TokenId last = sequence.tokens_.back();
-    const SequenceInput input{{&last, 1}, &sequence.cache_};
-    // Rejection needs every distribution that was drawn from; the other rules only the tokens.
-    const bool keep = options.spec_sampling == SpecSampling::kRejection && !by_argmax(options);
-    const std::span<float> probs = row(draft_rows_, keep ? i : 0);
-    model_.forward({&input, 1}, plan, probs);
-    const auto position = static_cast<std::int64_t>(sequence.tokens_.size());
-    if (by_argmax(options)) {
-      sequence.tokens_.push_back(argmax(probs));
-      continue;
-    }
-    to_probabilities(options.sampling, sequence.tokens_, probs, scratch_);
-    sequence.tokens_.push_back(
-        draft_token(options.spec_sampling, probs, CounterRng(options.sampling.seed), position));
+    float* logits =
+        draft_rows_.as<float>() + static_cast<std::size_t>(keep ? i : 0) * at.vocab_size;
+    model_.forward(RoundInput{&at, 1, false, &sequence.cache_}, plan, logits);
+    model_.backend().propose({at, logits});
   }
   sequence.cache_.truncate(length);
 }
 
-// Judges the last draft_len tokens with one target pass over them and the token before.
-Acceptance Decoder::verify(Sequence& sequence, int draft_len) {
-  const DecodingOptions& options = sequence.options_;
-  const std::span<const TokenId> tokens = sequence.tokens_;
-  const std::size_t pending = tokens.size() - draft_len - 1;
-  const auto drafted = tokens.subspan(pending + 1);
-  const std::size_t vocab = model_.config().vocab_size;
-  const auto rows = std::span(target_rows_).first((draft_len + 1) * vocab);
-  const SequenceInput input{tokens.subspan(pending), &sequence.cache_};
-  model_.forward({&input, 1}, sequence.target_, rows);
+// Judges the drafted tokens with one target pass over them and the token before.
+void Decoder::verify(Sequence& sequence, int draft_len) {
+  const RoundTokens at = sequence.on_backend();
+  model_.forward(RoundInput{&at, draft_len + 1, true, &sequence.cache_}, sequence.target_,
+                 target_rows_.as<float>());
+  judge(sequence, draft_len + 1);
+}
 
-  if (by_argmax(options)) {
-    for (int i = 0; i <= draft_len; ++i) choices_[i] = argmax(row(target_rows_, i));
-    return accept_matching(drafted, std::span<const TokenId>(choices_).first(draft_len + 1));
-  }
-  for (int i = 0; i <= draft_len; ++i) {
-    to_probabilities(options.sampling, tokens.first(pending + 1 + i), row(target_rows_, i),
-                     scratch_);
-  }
-  return accept(options.spec_sampling, view(draft_rows_, draft_len),
-                view(target_rows_, draft_len + 1), drafted, CounterRng(options.sampling.seed),
-                static_cast<std::int64_t>(pending) + 1);
+void Decoder::judge(Sequence& sequence, int rows) {
+  model_.backend().judge(
+      {sequence.on_backend(), draft_rows_.as<float>(), target_rows_.as<float>(), rows});
 }
 
 }  // namespace quantspec

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/params.h"
 #include "speculative/draft_estimates.h"
 
 namespace quantspec {
@@ -38,7 +39,7 @@ struct DraftRound {
 
 class DraftControl {
  public:
-  static constexpr int kMaxDraftLen = 16;
+  static constexpr int kMaxDraftLen = quantspec::kMaxDraftLen;
 
   // candidates: the names of the plans that may draft; none: never draft. fixed_len: always draft
   // that many tokens (as far as the cap allows), and choose only the plan; nullopt: choose both.

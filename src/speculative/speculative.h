@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "model/model.h"
+#include "sampler/acceptance.h"
 #include "sampler/sampler.h"
-#include "speculative/acceptance.h"
 #include "speculative/draft_control.h"
 
 namespace quantspec {
@@ -31,6 +31,8 @@ struct DecodingOptions {
   SpecSampling spec_sampling = SpecSampling::kRejection;
   std::optional<int> draft_len;  // nullopt: chosen by DraftControl; 0: plain decoding
   std::vector<Plan> plans;       // by which to draft; none: plain decoding
+  // For measurements of speed on weights that mean nothing (TokenRule); negative: off.
+  float simulated_acceptance = -1.0f;
 };
 
 // What rounds have done. Times in seconds.
@@ -88,8 +90,22 @@ class Sequence {
   friend class Decoder;
   Sequence(const Sequence& other, DecodingOptions options);
   void reserve();
+  RoundTokens on_backend();
+  RoundKey round_key(DraftChoice choice) const;
+  // What the backend knows of the tokens and of the rule becomes what is known here.
+  void begin_round();
+
+  std::uint64_t id_;  // of RoundKey
+  Backend* backend_;
+  int vocab_size_;
   std::vector<TokenId> tokens_;
   KvCache cache_;
+  Buffer token_memory_;  // TokenId by position; the first known_ are those of tokens_
+  Buffer round_memory_;  // Round
+  Buffer rule_memory_;   // TokenRule
+  std::size_t known_ = 0;
+  int round_length_ = -1;  // as the backend has it
+  bool rule_known_ = false;
   Plan target_;
   DecodingOptions options_;
   DraftControl control_;
@@ -118,16 +134,12 @@ class Decoder {
 
  private:
   void draft(Sequence& sequence, DraftChoice choice);
-  Acceptance verify(Sequence& sequence, int draft_len);
-  TokenId choose(const Sequence& sequence, std::span<float> logits);
-  std::span<float> row(std::vector<float>& rows, int index) const;
-  ProbsView view(const std::vector<float>& rows, int count) const;
+  void verify(Sequence& sequence, int draft_len);
+  void judge(Sequence& sequence, int rows);
 
   const Model& model_;
-  std::vector<float> target_rows_;  // [kMaxDraftLen + 1, vocab] logits, then probabilities
-  std::vector<float> draft_rows_;   // [kMaxDraftLen, vocab]
-  std::array<TokenId, DraftControl::kMaxDraftLen + 1> choices_;
-  SamplerScratch scratch_;
+  Buffer target_rows_;  // [kMaxDraftLen + 1, vocab] logits, then probabilities
+  Buffer draft_rows_;   // [kMaxDraftLen, vocab]
 };
 
 }  // namespace quantspec

@@ -57,13 +57,17 @@ void CpuBackend::import_planes(const CodedMatrix& coded, std::byte* upper, std::
 
 void CpuBackend::embed(const EmbedParams& p) {
   const TensorView& table = p.table;
-  for_rows(pool_, static_cast<int>(p.tokens.size()), [&](int row) {
-    check(p.tokens[row] >= 0 && p.tokens[row] < table.rows, "a token is in the vocabulary");
-    const std::size_t first = static_cast<std::size_t>(p.tokens[row]) * table.cols;
-    const auto* data = static_cast<const std::byte*>(table.data) + first * size_of(table.dtype);
-    linear().to_f32[static_cast<int>(table.dtype)](data, table.cols,
-                                                   p.out + std::size_t(row) * table.cols);
-  });
+  for (const SequenceRows& rows : p.sequences) {
+    const TokenId* tokens = rows.tokens + (rows.first_position - rows.first_token);
+    for_rows(pool_, rows.num_rows, [&](int i) {
+      check(tokens[i] >= 0 && tokens[i] < table.rows, "a token is in the vocabulary");
+      const std::size_t first = static_cast<std::size_t>(tokens[i]) * table.cols;
+      const auto* data = static_cast<const std::byte*>(table.data) + first * size_of(table.dtype);
+      linear().to_f32[static_cast<int>(table.dtype)](
+          data, table.cols, p.out + std::size_t(rows.first_row + i) * table.cols);
+    });
+  }
+  if (p.cos != nullptr) copy_angles(p);
 }
 
 const float* CpuBackend::normed(const Norm& norm, const float* x, int num_rows, int width) {

@@ -2,14 +2,14 @@
 // pages, with the small per-row work in between. Scratch grows to the largest op seen.
 #pragma once
 
-#include "backend/backend.h"
 #include "backend/cpu/attention.h"
 #include "backend/cpu/context.h"
 #include "backend/cpu/isa.h"
+#include "backend/host/host.h"
 
 namespace quantspec::cpu {
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public HostBackend {
  public:
   CpuBackend(Isa isa, int num_threads);
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "backend/host/host.h"
 #include "backend/reference/ops.h"
 #include "backend/reference/reference.h"
 #include "base/error.h"
@@ -36,7 +37,7 @@ PageMass page_mass(const KvShape& shape, const KvView& view, int kv_head) {
   return {mass, static_cast<int>(count), shape.page_size};
 }
 
-class ReferenceBackend final : public Backend {
+class ReferenceBackend final : public HostBackend {
  public:
   explicit ReferenceBackend(int num_threads)
       : pool_(num_threads == 0 ? num_physical_cores() : num_threads) {}
@@ -72,14 +73,18 @@ class ReferenceBackend final : public Backend {
 
   void embed(const EmbedParams& params) override {
     const int hidden = params.table.cols;
-    float* out = params.out;
-    for (const TokenId token : params.tokens) {
-      check(token >= 0 && token < params.table.rows, "a token lies outside the vocabulary");
-      const auto first = static_cast<std::size_t>(token) * hidden;
-      for (int i = 0; i < hidden; ++i) {
-        *out++ = load_f32(params.table.data, params.table.dtype, first + i);
+    for (const SequenceRows& rows : params.sequences) {
+      float* out = params.out + static_cast<std::ptrdiff_t>(rows.first_row) * hidden;
+      for (int row = 0; row < rows.num_rows; ++row) {
+        const TokenId token = rows.tokens[rows.first_position + row - rows.first_token];
+        check(token >= 0 && token < params.table.rows, "a token lies outside the vocabulary");
+        const auto first = static_cast<std::size_t>(token) * hidden;
+        for (int i = 0; i < hidden; ++i) {
+          *out++ = load_f32(params.table.data, params.table.dtype, first + i);
+        }
       }
     }
+    if (params.cos != nullptr) copy_angles(params);
   }
 
   void qkv(const QkvParams& params) override {
@@ -199,7 +204,10 @@ class ReferenceBackend final : public Backend {
   void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
                   FullKv target) override {
     for_each_unit(shape, pages, [&](int page, int kv_head) {
-      const KvView view{pages.subspan(page, 1), {}, shape.page_size, layer, read};
+      const KvView view{.pages = pages.subspan(page, 1),
+                        .first_full = shape.page_size,
+                        .layer = layer,
+                        .read = read};
       const ReadKv kv = read_kv(shape, view, kv_head, shape.page_size);
       for (int t = 0; t < shape.page_size; ++t) {
         const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(t) * shape.head_dim;

@@ -1,6 +1,6 @@
-// A standard exponential variate from one random word, in arithmetic that a GPU can reproduce bit
-// for bit: integer operations and unfused fp32 (on CUDA: __fmul_rn, __fadd_rn). std::log would be
-// neither the same everywhere nor available there. Pure; thread-safe.
+// exp(x) of a softmax and a standard exponential variate from one random word, in arithmetic that a
+// GPU reproduces bit for bit: integer operations and unfused fp32 (-fmad=false there). std::exp and
+// std::log would be neither the same everywhere nor available there. Pure; thread-safe.
 #pragma once
 
 #include <bit>
@@ -8,6 +8,28 @@
 #include <initializer_list>
 
 namespace quantspec {
+
+// exp(x) for kLowestExponent <= x <= 0, and 0 at kLowestExponent: no draw would find such a token,
+// and what is left stays a normal number after the division by a sum over any vocabulary
+// (subnormals are slow). exp(x) = 2^n exp(r), |r| <= log(2)/2. The polynomial is that of expf in
+// Cephes (S. Moshier).
+inline constexpr float kLowestExponent = -75.0f;
+constexpr float exp_negative(float x) {
+  constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+  const float shifted = x * 1.44269504f + kRound;
+  const float n = shifted - kRound;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float poly = 1.9875691500e-4f;
+  poly = poly * r + 1.3981999507e-3f;
+  poly = poly * r + 8.3334519073e-3f;
+  poly = poly * r + 4.1665795894e-2f;
+  poly = poly * r + 1.6666665459e-1f;
+  poly = poly * r + 5.0000001201e-1f;
+  const float mantissa = poly * (r * r) + r + 1.0f;
+  const auto exponent = std::bit_cast<std::uint32_t>(shifted) << 23;  // n, modulo 2^9
+  const std::uint32_t keep = x > kLowestExponent ? ~0u : 0u;
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(mantissa) + exponent) & keep);
+}
 
 // The middle of cell `word` of the 2^32 cells of (0, 1), rounded to fp32.
 constexpr float fine_unit(std::uint32_t word) {

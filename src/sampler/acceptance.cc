@@ -1,4 +1,4 @@
-#include "speculative/acceptance.h"
+#include "sampler/acceptance.h"
 
 #include <algorithm>
 

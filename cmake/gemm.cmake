@@ -1,0 +1,26 @@
+# QUANTSPEC_GEMM: the library of base/gemm.h; AUTO is ONEDNN on x86-64, OPENBLAS elsewhere.
+# Sets gemm (ONEDNN or OPENBLAS) and gemm_libraries.
+set(QUANTSPEC_GEMM AUTO CACHE STRING "Matrix products in fp32: ONEDNN, OPENBLAS or AUTO")
+set_property(CACHE QUANTSPEC_GEMM PROPERTY STRINGS AUTO ONEDNN OPENBLAS)
+
+set(gemm ${QUANTSPEC_GEMM})
+if(gemm STREQUAL "AUTO")
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set(gemm ONEDNN)
+  else()
+    set(gemm OPENBLAS)
+  endif()
+endif()
+if(gemm STREQUAL "ONEDNN")
+  find_package(dnnl QUIET)
+  if(NOT dnnl_FOUND)
+    message(FATAL_ERROR "No oneDNN (dnnlConfig.cmake): install it, or take OpenBLAS with "
+                        "-DQUANTSPEC_GEMM=OPENBLAS")
+  endif()
+  set(gemm_libraries DNNL::dnnl gomp)
+elseif(gemm STREQUAL "OPENBLAS")
+  pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
+  set(gemm_libraries PkgConfig::OPENBLAS)
+else()
+  message(FATAL_ERROR "QUANTSPEC_GEMM=${QUANTSPEC_GEMM}: there are AUTO, ONEDNN and OPENBLAS")
+endif()

@@ -1,0 +1,144 @@
+// How a round chooses its tokens, of every backend against the reference, whose functions are those
+// of sampler/: propose, judge, run_round, end_round, and the marks of time between them.
+#include <functional>
+
+#include "backend/op_test_support.h"
+#include "base/error.h"
+
+namespace quantspec {
+namespace {
+
+constexpr int kVocab = 1003;
+constexpr int kHistory = 20;
+constexpr int kRounds = 4;
+
+struct Chosen {
+  std::vector<TokenId> tokens;
+  std::vector<int> accepted;
+  Floats draft_rows;  // of the last round
+};
+
+struct RoundSetup {
+  RoundSetup(Backend& backend, const TokenRule& rule)
+      : backend(backend),
+        rule(backend, std::vector<TokenRule>{rule}),
+        tokens(backend, history()),
+        round(backend, std::vector<Round>{{.length = kHistory, .drafted = 0}}),
+        at{this->rule.data(), rule.by_argmax(), tokens.data(), round.data(), kVocab} {}
+
+  static std::vector<TokenId> history() {
+    std::vector<TokenId> tokens(kHistory + kRounds * (kMaxDraftLen + 1), -1);
+    for (int i = 0; i < kHistory; ++i) tokens[i] = 50 * i % kVocab;
+    return tokens;
+  }
+  bool intact() const { return rule.intact() && tokens.intact() && round.intact(); }
+
+  // kRounds rounds; the target's logits are the draft's with a little noise.
+  Chosen run(int draft_len) {
+    static std::uint64_t sequences = 0;
+    const RoundKey key{sequences++, 0, draft_len, 0};
+    const std::size_t logits = std::size_t(draft_len + 1) * kVocab;
+    Guarded<float> draft(backend, logits), target(backend, logits);
+    Chosen chosen;
+    for (int r = 0; r < kRounds; ++r) {
+      upload(normal_floats(logits, 100 + r, 2.0f), draft);
+      Floats noisy = normal_floats(logits, 200 + r, 0.3f);
+      const Floats rows = draft.values();
+      std::transform(noisy.begin(), noisy.end(), rows.begin(), noisy.begin(), std::plus());
+      upload(noisy, target);
+      const bool issued = backend.run_round(key, [&] {
+        backend.mark(Mark::kBegin);
+        for (int i = 0; i < draft_len; ++i) {
+          backend.propose({at, draft.data() + std::ptrdiff_t{i} * kVocab});
+        }
+        backend.mark(Mark::kDrafted);
+        backend.judge({at, draft.data(), target.data(), draft_len + 1});
+        backend.mark(Mark::kEnd);
+      });
+      EXPECT_TRUE(issued || r > 0);
+      add(backend.end_round(round.data()), chosen);
+      EXPECT_GE(backend.seconds_between(Mark::kBegin, Mark::kDrafted), 0);
+      EXPECT_GE(backend.seconds_between(Mark::kDrafted, Mark::kEnd), 0);
+      EXPECT_TRUE(intact() && draft.intact() && target.intact());
+    }
+    chosen.draft_rows = draft.values();
+    return chosen;
+  }
+  void upload(const Floats& values, Guarded<float>& to) {
+    backend.upload(to.data(), values.data(), values.size() * sizeof(float));
+  }
+  void add(const Round& ended, Chosen& chosen) const {
+    EXPECT_EQ(ended.drafted, 0);
+    chosen.tokens = tokens.values();
+    chosen.tokens.resize(ended.length);
+    EXPECT_TRUE(std::equal(ended.added, ended.added + ended.accepted + 1,
+                           chosen.tokens.end() - ended.accepted - 1));
+    chosen.accepted.push_back(ended.accepted);
+  }
+
+  Backend& backend;
+  Guarded<TokenRule> rule;
+  Guarded<TokenId> tokens;
+  Guarded<Round> round;
+  RoundTokens at;
+};
+
+std::vector<TokenRule> rules() {
+  const SamplingParams greedy{.temperature = 0.0f};
+  const SamplingParams penalized{.temperature = 0.0f, .repeat_penalty = 1.3f};
+  const SamplingParams cut{.temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .seed = 7};
+  const SamplingParams all{.min_p = 0.02f, .repeat_penalty = 1.1f, .repeat_last_n = -1, .seed = 8};
+  std::vector<TokenRule> rules;
+  for (const SamplingParams& sampling : {greedy, penalized, cut, all}) {
+    rules.push_back({sampling, SpecSampling::kRejection});
+    rules.push_back({sampling, SpecSampling::kCoupled});
+  }
+  rules.push_back({greedy, SpecSampling::kRejection, 0.7f});
+  return rules;
+}
+
+class RoundOps : public OpTest {};
+
+TEST_P(RoundOps, TokensAreThoseOfTheReference) {
+  for (const TokenRule& rule : rules()) {
+    for (const int draft_len : {0, 1, 4, kMaxDraftLen}) {
+      const Chosen chosen = RoundSetup(*backend_, rule).run(draft_len);
+      const Chosen expected = RoundSetup(*reference_, rule).run(draft_len);
+      EXPECT_EQ(chosen.tokens, expected.tokens)
+          << "temperature " << rule.sampling.temperature << ", seed " << rule.sampling.seed
+          << ", mode " << int(rule.mode) << ", draft_len " << draft_len;
+      EXPECT_EQ(chosen.accepted, expected.accepted);
+      // Sums of a row may be added in another order.
+      EXPECT_TRUE(near(chosen.draft_rows, expected.draft_rows, 1e-6));
+    }
+  }
+}
+
+// It may show where tokens are chosen, or at the round's end.
+TEST_P(RoundOps, LogitsThatAreNoNumbersEndTheRoundWithAnError) {
+  for (const TokenRule& rule : rules()) {
+    if (rule.simulated_acceptance >= 0) continue;
+    for (const float bad : {std::nanf(""), INFINITY}) {
+      for (const bool in_draft : {false, true}) {
+        RoundSetup setup(*backend_, rule);
+        Floats logits = normal_floats(kVocab, 1), target_logits = normal_floats(2 * kVocab, 2);
+        (in_draft ? logits : target_logits)[500] = bad;
+        Guarded<float> draft(*backend_, logits), target(*backend_, target_logits);
+        try {
+          backend_->propose({setup.at, draft.data()});
+          backend_->judge({setup.at, draft.data(), target.data(), 2});
+          backend_->end_round(setup.round.data());
+          ADD_FAILURE() << "no error";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kCorruptFile) << error.what();
+        }
+        EXPECT_TRUE(setup.intact());
+      }
+    }
+  }
+}
+
+QUANTSPEC_FOR_ALL_BACKENDS(RoundOps);
+
+}  // namespace
+}  // namespace quantspec

@@ -1,0 +1,125 @@
+#include "backend/host/host.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/system_memory.h"
+
+namespace quantspec {
+
+namespace {
+
+// The verdict of a rule that does not ask the target which drafted tokens to accept.
+Acceptance simulated_verdict(const TokenRule& rule, ProbsView target, const Round& round) {
+  const CounterRng rng(rule.sampling.seed);
+  int accepted = 0;
+  while (accepted < round.drafted &&
+         rng.uniform(round.length + accepted, RandomStream::kAccept) < rule.simulated_acceptance) {
+    ++accepted;
+  }
+  return {accepted, argmax(target.row(accepted))};
+}
+
+}  // namespace
+
+std::size_t HostBackend::available_bytes() const { return available_memory_bytes(); }
+
+void HostBackend::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+void HostBackend::copy_angles(const EmbedParams& params) {
+  const std::size_t row = params.half * sizeof(float);
+  for (const SequenceRows& rows : params.sequences) {
+    for (int i = 0; i < rows.num_rows; ++i) {
+      const std::ptrdiff_t from =
+          static_cast<std::ptrdiff_t>(rows.first_position + i) * params.half;
+      const std::ptrdiff_t to = static_cast<std::ptrdiff_t>(rows.first_row + i) * params.half;
+      std::memcpy(params.cos + to, params.cos_table + from, row);
+      std::memcpy(params.sin + to, params.sin_table + from, row);
+    }
+  }
+}
+
+void HostBackend::select_pages(const SelectPagesParams& params) {
+  order_.resize(params.num_pages);
+  rank_.resize(params.num_pages);
+  for (int head = 0; head < params.num_kv_heads; ++head) {
+    const float* scores = params.scores + static_cast<std::ptrdiff_t>(head) * params.num_scored;
+    for (int page = 0; page < params.num_pages; ++page) {
+      if (page == 0 || page >= params.num_scored) {
+        rank_[page] = {2, 0.0f};
+      } else {
+        rank_[page] = std::isnan(scores[page]) ? Rank{1, 0.0f} : Rank{0, scores[page]};
+      }
+    }
+    std::iota(order_.begin(), order_.end(), 0);
+    const auto end = order_.begin() + params.count;
+    std::nth_element(order_.begin(), end, order_.end(), [&](int a, int b) {
+      return rank_[a] != rank_[b] ? rank_[a] > rank_[b] : a < b;
+    });
+    std::sort(order_.begin(), end);
+    std::copy(order_.begin(), end, params.lists + static_cast<std::ptrdiff_t>(head) * params.count);
+  }
+}
+
+void HostBackend::to_distribution(const RoundTokens& tokens, int length, float* logits) {
+  to_probabilities(tokens.rule->sampling, {tokens.tokens, static_cast<std::size_t>(length)},
+                   {logits, static_cast<std::size_t>(tokens.vocab_size)}, scratch_);
+}
+
+void HostBackend::propose(const ProposeParams& params) {
+  const RoundTokens& at = params.at;
+  Round& round = *at.round;
+  const int position = round.length + round.drafted;
+  const std::span<const float> row(params.logits, static_cast<std::size_t>(at.vocab_size));
+  if (at.by_argmax) {
+    at.tokens[position] = argmax(row);
+  } else {
+    to_distribution(at, position, params.logits);
+    at.tokens[position] =
+        draft_token(at.rule->mode, row, CounterRng(at.rule->sampling.seed), position);
+  }
+  ++round.drafted;
+}
+
+void HostBackend::judge(const JudgeParams& params) {
+  const RoundTokens& at = params.at;
+  Round& round = *at.round;
+  const auto drafted = static_cast<std::size_t>(round.drafted);
+  check(params.rows == round.drafted + 1, "a verdict needs a row for every token of the round");
+  const std::span<const TokenId> proposed(at.tokens + round.length, drafted);
+  const ProbsView target{params.target_logits, params.rows, at.vocab_size};
+  Acceptance verdict;
+  if (at.rule->simulated_acceptance >= 0) {
+    verdict = simulated_verdict(*at.rule, target, round);
+  } else if (at.by_argmax) {
+    std::array<TokenId, kMaxDraftLen + 1> choices;
+    for (int i = 0; i < params.rows; ++i) choices[i] = argmax(target.row(i));
+    verdict = accept_matching(proposed, std::span(choices).first(drafted + 1));
+  } else {
+    for (int i = 0; i < params.rows; ++i) {
+      to_distribution(at, round.length + i,
+                      params.target_logits + static_cast<std::ptrdiff_t>(i) * at.vocab_size);
+    }
+    verdict = accept(at.rule->mode, {params.draft_probs, round.drafted, at.vocab_size}, target,
+                     proposed, CounterRng(at.rule->sampling.seed), round.length);
+  }
+  std::copy_n(proposed.begin(), verdict.accepted, round.added);
+  round.added[verdict.accepted] = verdict.next;
+  at.tokens[round.length + verdict.accepted] = verdict.next;
+  round.accepted = verdict.accepted;
+  round.length += verdict.accepted + 1;
+  round.drafted = 0;
+}
+
+void HostBackend::mark(Mark mark) { marks_[static_cast<int>(mark)] = clock_.seconds(); }
+
+double HostBackend::seconds_between(Mark from, Mark to) {
+  return marks_[static_cast<int>(to)] - marks_[static_cast<int>(from)];
+}
+
+}  // namespace quantspec

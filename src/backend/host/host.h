@@ -1,0 +1,53 @@
+// What backends whose memory is the host's have in common: copies are plain ones, lists of pages
+// and tokens are chosen by plain code (the sampler's), and marks are the clock's.
+#pragma once
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/clock.h"
+
+namespace quantspec {
+
+class HostBackend : public Backend {
+ public:
+  std::size_t available_bytes() const override;
+  void upload(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }
+  void download(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }
+  void copy(void* to, const void* from, std::size_t bytes) override;
+  void synchronize() override {}
+
+  // A checkpoint is read where it is mapped.
+  std::size_t matrix_bytes(int, int, DType) const override { return 0; }
+  TensorView place_matrix(const TensorView& matrix, std::byte*) override { return matrix; }
+
+  void select_pages(const SelectPagesParams& params) override;
+
+  void propose(const ProposeParams& params) override;
+  void judge(const JudgeParams& params) override;
+  bool run_round(const RoundKey&, const std::function<void()>& issue) override {
+    issue();
+    return true;
+  }
+  Round end_round(const Round* round) override { return *round; }
+  void mark(Mark mark) override;
+  double seconds_between(Mark from, Mark to) override;
+
+ protected:
+  // Copies the angles of every row's position.
+  static void copy_angles(const EmbedParams& params);
+
+ private:
+  void to_distribution(const RoundTokens& tokens, int length, float* logits);
+
+  using Rank = std::pair<int, float>;
+  std::vector<int> order_;  // of select_pages: pages
+  std::vector<Rank> rank_;  // and what they are ordered by
+  SamplerScratch scratch_;
+  Stopwatch clock_;
+  std::array<double, kNumMarks> marks_{};  // seconds on it
+};
+
+}  // namespace quantspec

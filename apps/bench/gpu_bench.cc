@@ -1,0 +1,97 @@
+// gpu_bench: checks and times the ops of the CUDA backend, through the interface that the engine
+// uses, beside the GPU's copy bandwidth and what PyTorch takes (tools/gpu_baselines.py).
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <optional>
+
+#include "apps/bench/gpu_lab.h"
+#include "base/error.h"
+
+namespace quantspec {
+
+namespace {
+
+constexpr int kExitWrong = 3;  // a check failed
+
+struct Args {
+  std::string backend = "cuda";
+  std::vector<std::string> only;
+  std::vector<int> tokens = {4096, 8192, 32768, 131072, 262144};
+  std::vector<int> prefill_tokens = {8192, 32768};
+  std::filesystem::path baselines, json;
+};
+
+void add_options(CLI::App& app, Args& args) {
+  app.get_formatter()->column_width(24);
+  app.footer(
+      "Each op is called on random data many times between two synchronizations, in\n"
+      "turn on copies that together are far larger than the L2 cache; its time is the\n"
+      "median of several such series. A cell of the table is microseconds a call, the\n"
+      "bytes that it has to move as a share of the copy bandwidth (or TFLOP/s, T), and\n"
+      "how many times as fast it is as PyTorch's best kernel; * marks calls for which\n"
+      "the GPU waited, the host taking that long to launch them. Results are compared\n"
+      "with the reference backend's first: exit code 3 says that some are wrong.");
+  app.add_option("--only", args.only, "attention, linear, prefill: some of them\n(default: all)")
+      ->option_text("PART,...")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"attention", "linear", "prefill"}));
+  app.add_option("--tokens", args.tokens,
+                 "contexts of decode attention (default:\n4096,8192,32768,131072,262144)")
+      ->option_text("N,...")
+      ->delimiter(',');
+  app.add_option("--prefill-tokens", args.prefill_tokens,
+                 "prompts of prefill attention\n(default: 8192,32768)")
+      ->option_text("N,...")
+      ->delimiter(',');
+  app.add_option("--baselines", args.baselines, "what tools/gpu_baselines.py wrote")
+      ->option_text("FILE")
+      ->check(CLI::ExistingFile);
+  app.add_option("--json", args.json, "write everything that was measured there")
+      ->option_text("FILE");
+  app.add_option("--backend", args.backend, "whose ops (default: cuda)")->option_text("NAME");
+}
+
+void check_tokens(const char* flag, const std::vector<int>& tokens) {
+  for (const int count : tokens) {
+    if (count < 256 || count % 128 != 0) {
+      fail(ErrorKind::kInvalidRequest, "{} {}: multiples of 128, from 256 on", flag, count);
+    }
+  }
+}
+
+int run(const Args& args) {
+  check_tokens("--tokens", args.tokens);
+  check_tokens("--prefill-tokens", args.prefill_tokens);
+  const auto wanted = [&](const char* part) {
+    return args.only.empty() || std::ranges::find(args.only, part) != args.only.end();
+  };
+  GpuBenchOptions options{args.tokens, args.prefill_tokens, {}};
+  if (!args.baselines.empty()) options.baselines = Baselines(args.baselines);
+  GpuLab lab(args.backend);
+  Results results(lab.backend().description(), lab.copy_bandwidth());
+  if (wanted("attention")) measure_attention(lab, options, results);
+  if (wanted("linear")) measure_linear(lab, options, results);
+  if (wanted("prefill")) measure_prefill(lab, options, results);
+  for (const char* group : {"decode attention", "linear", "other ops"}) results.print_group(group);
+  results.print_checks();
+  if (!args.json.empty()) results.write_json(args.json);
+  return results.all_right() ? 0 : kExitWrong;
+}
+
+}  // namespace
+
+}  // namespace quantspec
+
+int main(int argc, char** argv) {
+  CLI::App app("Check and time the ops of the CUDA backend.", "gpu_bench");
+  quantspec::Args args;
+  quantspec::add_options(app, args);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return quantspec::run(args);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "gpu_bench: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,291 @@
+// Matrix products at the few rows that decoding has, through the ops that a layer is made of, over
+// weights in bf16 and over their upper plane (4 bits): the shapes of Llama-2-7B and Llama-3.1-8B.
+#include <fmt/core.h>
+
+#include <numeric>
+
+#include "apps/bench/gpu_lab.h"
+#include "base/error.h"
+
+namespace quantspec {
+
+namespace {
+
+enum class Op { kQkv, kAdd, kGateUp, kHead };
+
+struct Case {
+  std::string name;
+  Op op;
+  int outputs, inputs;  // of all matrices of the op together
+
+  // kQkv: K and V have the same heads, Q has kHeads.
+  int kv_heads() const { return (outputs / kHeadDim - kHeads) / 2; }
+  // Outputs of each matrix.
+  std::vector<int> matrices() const {
+    if (op == Op::kAdd || op == Op::kHead) return {outputs};
+    if (op == Op::kGateUp) return {outputs / 2, outputs / 2};
+    return {kHeads * kHeadDim, kv_heads() * kHeadDim, kv_heads() * kHeadDim};
+  }
+  // Floats of a row of the result.
+  int result() const { return matrices()[0]; }
+};
+
+const Case kCases[] = {
+    {"7b qkv", Op::kQkv, 12288, 4096},
+    {"8b qkv", Op::kQkv, 6144, 4096},
+    {"o", Op::kAdd, 4096, 4096},
+    {"7b gate-up", Op::kGateUp, 22016, 4096},
+    {"8b gate-up", Op::kGateUp, 28672, 4096},
+    {"7b down", Op::kAdd, 4096, 11008},
+    {"8b down", Op::kAdd, 4096, 14336},
+    {"7b head", Op::kHead, 32000, 4096},
+    {"8b head", Op::kHead, 128256, 4096},
+};
+constexpr int kRowCounts[] = {1, 4, 8, 17};
+constexpr int kMaxRows = 17;
+constexpr int kCheckedOutputs = kHeadDim;  // the last ones of each matrix
+constexpr int kPosition = 512;             // of the first row
+constexpr int kRing = 256;                 // slots to which K and V are appended
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Copies of the matrices of an op, to be read in one way.
+class Weights {
+ public:
+  Weights(GpuLab& lab, const Case& c, WeightRead read, std::span<const std::uint16_t> values)
+      : lab_(lab), read_(read) {
+    int first = 0;
+    for (const int outputs : c.matrices()) {
+      const TensorView host{values.data() + std::size_t(first) * c.inputs, DType::kBF16, outputs,
+                            c.inputs};
+      place(host);
+      first += outputs;
+    }
+    make_copies();
+  }
+
+  // Matrix m of copy i.
+  const Linear& get(int i, int m) const {
+    return linears_[i % copies_ * static_cast<int>(originals_.size()) + m];
+  }
+  double bytes() const { return static_cast<double>(bytes_); }
+
+ private:
+  void place(const TensorView& host) {
+    Backend& backend = lab_.backend();
+    const std::size_t bytes = backend.matrix_bytes(host.rows, host.cols, host.dtype);
+    Buffer memory = backend.allocate(bytes > 0 ? bytes : std::size_t{2} * host.rows * host.cols);
+    TensorView full = host;
+    full.data = memory.data();
+    if (bytes > 0) {
+      full = backend.place_matrix(host, memory.data());
+    } else {  // this backend reads matrices as they are
+      backend.upload(memory.data(), host.data, memory.size());
+    }
+    shapes_.push_back(full);
+    if (read_ == WeightRead::kUpper) {
+      Buffer upper = backend.allocate(backend.plane_bytes(host.rows, host.cols).upper);
+      backend.make_planes(full, upper.data(), nullptr);
+      backend.synchronize();  // the matrix goes
+      memory = std::move(upper);
+    }
+    bytes_ += memory.size();
+    originals_.push_back(std::move(memory));
+  }
+
+  void make_copies() {
+    copies_ = copies_beyond_l2(bytes_);
+    std::size_t size = 0;
+    for (const Buffer& original : originals_) size += aligned(original.size());
+    memory_ = lab_.backend().allocate(copies_ * size);
+    std::byte* at = memory_.data();
+    for (int copy = 0; copy < copies_; ++copy) {
+      for (std::size_t m = 0; m < originals_.size(); ++m) {
+        lab_.backend().copy(at, originals_[m].data(), originals_[m].size());
+        Linear linear{.full = shapes_[m]};
+        linear.full.data = read_ == WeightRead::kFull ? at : nullptr;
+        linear.upper = read_ == WeightRead::kUpper ? at : nullptr;
+        linears_.push_back(linear);
+        at += aligned(originals_[m].size());
+      }
+    }
+  }
+
+  GpuLab& lab_;
+  WeightRead read_;
+  int copies_ = 0;
+  std::size_t bytes_ = 0;
+  std::vector<TensorView> shapes_;
+  std::vector<Buffer> originals_;
+  Buffer memory_;
+  std::vector<Linear> linears_;  // [copies_, matrices]
+};
+
+// What an op takes beside its weights, in the memory of one backend.
+struct Operands {
+  const float* x;     // [kMaxRows, inputs]
+  const float* norm;  // [inputs]
+  const float* cos;   // [kMaxRows, kHeadDim / 2]
+  const float* sin;   // [kMaxRows, kHeadDim / 2]
+  std::byte* ring;    // of kRing slots
+  float* out;         // [kMaxRows, result]
+};
+
+// matrix(m): the m-th matrix. Heads and outputs are those of the matrices.
+template <typename F>
+void run(Backend& backend, Op op, WeightRead read, int rows, const Operands& on, const F& matrix) {
+  const Norm norm{on.norm, 1e-5f};
+  const Linear& first = matrix(0);
+  if (op == Op::kAdd) {
+    backend.add_linear({Phase::kDecode, read, on.x, rows, &first, on.out});
+  } else if (op == Op::kHead) {
+    backend.head({read, on.x, rows, norm, &first, on.out});
+  } else if (op == Op::kGateUp) {
+    backend.gate_up({Phase::kDecode, read, on.x, rows, norm, &first, &matrix(1), on.out});
+  } else {
+    const KvShape shape{1, matrix(1).outputs() / kHeadDim, kHeadDim, kRing / 2};
+    const SequenceRows sequence{0, rows, kPosition, {.full = {on.ring, kRing}, .first_full = 384}};
+    backend.qkv({.phase = Phase::kDecode,
+                 .weights = read,
+                 .num_heads = first.outputs() / kHeadDim,
+                 .shape = shape,
+                 .x = on.x,
+                 .num_rows = rows,
+                 .norm = norm,
+                 .q = &first,
+                 .k = &matrix(1),
+                 .v = &matrix(2),
+                 .q_norm = {},
+                 .k_norm = {},
+                 .cos = on.cos,
+                 .sin = on.sin,
+                 .q_out = on.out,
+                 .sequences = {&sequence, 1}});
+  }
+}
+
+// The operands on the host, and where the backend has them.
+class Bench {
+ public:
+  Bench(GpuLab& lab, const Case& c)
+      : lab_(lab),
+        case_(c),
+        values_(lab.bf16(std::size_t(c.outputs) * c.inputs, 1 / std::sqrt(float(c.inputs)))),
+        x_(lab.floats(std::size_t(kMaxRows) * c.inputs)),
+        norm_(lab.floats(c.inputs)),
+        cos_(kMaxRows * kHeadDim / 2),
+        sin_(cos_.size()) {
+    for (std::size_t i = 0; i < cos_.size(); ++i) {
+      cos_[i] = std::cos(0.1f * static_cast<float>(i));
+      sin_[i] = std::sin(0.1f * static_cast<float>(i));
+    }
+    for (const std::vector<float>* values : {&x_, &norm_, &cos_, &sin_}) {
+      device_.push_back(lab.upload(*values));
+    }
+    device_.push_back(lab.backend().allocate(lab.backend().full_kv_bytes(kv_shape(), kRing)));
+  }
+
+  void measure(WeightRead read, const Baselines& baselines, Results& results) {
+    const Weights weights(lab_, case_, read, values_);
+    const char* how = read == WeightRead::kUpper ? "4-bit" : "bf16";
+    const std::string name = fmt::format("{} {}", case_.name, how);
+    check_rows(read, weights, name, results);
+    for (const int rows : kRowCounts) {
+      const Operands on = operands();
+      const Times times = lab_.time([&](int i) {
+        run(lab_.backend(), case_.op, read, rows, on,
+            [&](int m) -> const Linear& { return weights.get(i, m); });
+      });
+      results.add({.group = "linear",
+                   .name = fmt::format("{} {}x{} {}", case_.name, case_.outputs, case_.inputs, how),
+                   .rows = rows,
+                   .times = times,
+                   .bytes = weights.bytes(),
+                   .baseline = baselines.linear(case_.outputs, case_.inputs, rows)});
+    }
+  }
+
+ private:
+  KvShape kv_shape() const {
+    return {1, std::max(1, case_.op == Op::kQkv ? case_.kv_heads() : 1), kHeadDim, kRing / 2};
+  }
+  Operands operands() {
+    return {device_[0].as<float>(), device_[1].as<float>(), device_[2].as<float>(),
+            device_[3].as<float>(), device_[4].data(),      out_.as<float>()};
+  }
+
+  std::vector<float> result(WeightRead read, const Weights& weights, int rows) {
+    const std::size_t floats = std::size_t(kMaxRows) * case_.result();
+    out_ = case_.op == Op::kAdd ? lab_.upload(std::vector<float>(floats)) : lab_.poisoned(floats);
+    run(lab_.backend(), case_.op, read, rows, operands(),
+        [&](int m) -> const Linear& { return weights.get(0, m); });
+    return lab_.download(out_, std::size_t(rows) * case_.result());
+  }
+
+  // The last outputs of every matrix, against the reference; and every row count's bits against
+  // those of one row.
+  void check_rows(WeightRead read, const Weights& weights, const std::string& name,
+                  Results& results) {
+    const std::vector<float> one = result(read, weights, 1);
+    for (const int rows : {4, 8, kMaxRows}) {
+      const std::vector<float> many = result(read, weights, rows);
+      results.add_check(fmt::format("{}, the bits of a row alone and of {}", name, rows),
+                        bit_error(one, std::span(many).first(one.size())), 0);
+    }
+    const std::vector<float> out = result(read, weights, kMaxRows);
+    std::vector<float> last;
+    for (int row = 0; row < kMaxRows; ++row) {
+      const auto end = out.begin() + std::ptrdiff_t(row + 1) * case_.result();
+      last.insert(last.end(), end - kCheckedOutputs, end);
+    }
+    results.add_check(name, relative_error(last, reference(read)),
+                      read == WeightRead::kUpper ? 1e-2 : 2e-3);
+  }
+
+  // [kMaxRows, kCheckedOutputs], by the reference, from the last rows of every matrix.
+  std::vector<float> reference(WeightRead read) {
+    Backend& reference = lab_.reference();
+    std::vector<Linear> linears;
+    std::vector<Buffer> planes;
+    int end = 0;
+    for (const int outputs : case_.matrices()) {
+      end += outputs;
+      Linear linear;
+      linear.full = {values_.data() + std::size_t(end - kCheckedOutputs) * case_.inputs,
+                     DType::kBF16, kCheckedOutputs, case_.inputs};
+      planes.push_back(
+          reference.allocate(reference.plane_bytes(kCheckedOutputs, case_.inputs).upper));
+      if (read == WeightRead::kUpper) {
+        reference.make_planes(linear.full, planes.back().data(), nullptr);
+        linear.upper = planes.back().data();
+      }
+      linears.push_back(linear);
+    }
+    Buffer ring = reference.allocate(reference.full_kv_bytes(kv_shape(), kRing));
+    std::vector<float> out(std::size_t(kMaxRows) * kCheckedOutputs);
+    run(reference, case_.op, read, kMaxRows,
+        {x_.data(), norm_.data(), cos_.data(), sin_.data(), ring.data(), out.data()},
+        [&](int m) -> const Linear& { return linears[m]; });
+    return out;
+  }
+
+  GpuLab& lab_;
+  Case case_;
+  std::vector<std::uint16_t> values_;  // [outputs, inputs], bf16
+  std::vector<float> x_, norm_, cos_, sin_;
+  std::vector<Buffer> device_;  // x, norm, cos, sin, ring
+  Buffer out_;
+};
+
+}  // namespace
+
+void measure_linear(GpuLab& lab, const GpuBenchOptions& options, Results& results) {
+  for (const Case& c : kCases) {
+    Bench bench(lab, c);
+    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kFull}) {
+      bench.measure(read, options.baselines, results);
+    }
+  }
+}
+
+}  // namespace quantspec

@@ -1,0 +1,246 @@
+// gpu_rounds: whole rounds of decoding on a GPU, of a model whose text may mean nothing: plain
+// decoding with an fp16 and with our 8-bit cache, and speculation with dense and sparse drafts,
+// whose tokens are accepted with a probability that is given instead of being judged. What a round
+// costs is what it would cost with real weights; how many tokens it yields is an assumption, and
+// said so.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/random.h"
+#include "speculative/speculative.h"
+
+namespace quantspec {
+namespace {
+
+struct Args {
+  std::filesystem::path model, json;
+  std::string backend = "cuda";
+  std::vector<int> contexts = {4096, 32768, 131072};
+  std::vector<int> draft_lens = {4, 6, 8};
+  std::vector<int> budgets = {4096};
+  double acceptance = 0.95;
+  int warm_up = 192;
+  int tokens = 256;
+};
+
+void add_options(CLI::App& app, Args& args) {
+  app.get_formatter()->column_width(24);
+  app.add_option("-m,--model", args.model, "a Hugging Face folder; no tokenizer is needed")
+      ->option_text("DIR")
+      ->required();
+  app.add_option("--ctx", args.contexts,
+                 "tokens of the prompt, which are random\n"
+                 "(default: 4096,32768,131072)")
+      ->option_text("N,...")
+      ->delimiter(',');
+  app.add_option("--draft-len", args.draft_lens, "drafted tokens of a round (default: 4,6,8)")
+      ->option_text("N,...")
+      ->delimiter(',');
+  app.add_option("--draft-budget", args.budgets,
+                 "tokens that sparse drafts read; contexts of\nless than four times as many leave "
+                 "them out\n(default: 4096)")
+      ->option_text("N,...")
+      ->delimiter(',');
+  app.add_option("--acceptance", args.acceptance,
+                 "the probability with which a drafted token is\naccepted (default: 0.95)")
+      ->option_text("P")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--tokens", args.tokens, "tokens that are timed (default: 256)")->option_text("N");
+  app.add_option("--warm-up", args.warm_up, "tokens before them (default: 192)")->option_text("N");
+  app.add_option("--json", args.json, "write everything that was measured there")
+      ->option_text("FILE");
+  app.add_option("--backend", args.backend, "what runs it (default: cuda)")->option_text("NAME");
+}
+
+// How one kind of decoding went on from a prompt.
+struct Run {
+  std::string name;
+  int draft_len;
+  double tokens_per_second;
+  double round_ms, draft_step_ms, verify_ms;  // per round, per drafted token, per round
+  double tokens_per_round;
+};
+
+class Lab {
+ public:
+  explicit Lab(const Args& args)
+      : args_(args),
+        backend_(make_backend({args.backend, 0})),
+        before_(backend_->available_bytes()),
+        model_(load(args.model, *backend_)),
+        pool_(std::make_unique<PagePool>(*backend_, kv_shape(model_.config(), 0))),
+        decoder_(model_) {}
+
+  Json run() {
+    Json report = {{"device", backend_->description()},
+                   {"model", args_.model.filename().string()},
+                   {"simulated_acceptance", args_.acceptance},
+                   {"contexts", Json::array()}};
+    fmt::print("{}, {}: drafted tokens accepted with probability {} (not judged)\n",
+               args_.model.filename().string(), backend_->description(), args_.acceptance);
+    for (const int context : args_.contexts) report["contexts"].push_back(run_context(context));
+    return report;
+  }
+
+ private:
+  static Model load(const std::filesystem::path& folder, Backend& backend) {
+    ModelConfig config = load_config(folder);
+    Weights weights(config, Checkpoint(folder), backend);
+    weights.make_draft_planes(backend, WeightRead::kUpper);
+    return Model(std::move(config), std::move(weights), backend);
+  }
+
+  std::vector<TokenId> prompt(int context) const {
+    const CounterRng rng(7);
+    std::vector<TokenId> tokens(context);
+    for (int i = 0; i < context; ++i) {
+      tokens[i] = static_cast<TokenId>(rng.bits(i, RandomStream::kSample) %
+                                       static_cast<std::uint32_t>(model_.config().vocab_size));
+    }
+    return tokens;
+  }
+
+  DecodingOptions decoding(int draft_len, std::vector<Plan> plans) const {
+    DecodingOptions options;
+    options.sampling.temperature = 0.0f;
+    options.draft_len = draft_len;
+    options.plans = std::move(plans);
+    options.simulated_acceptance = static_cast<float>(args_.acceptance);
+    return options;
+  }
+
+  Json run_context(int context) {
+    const int capacity = context + args_.warm_up + args_.tokens + 2 * kMaxDraftLen;
+    const int layers = model_.config().num_layers;
+    Json runs = Json::array();
+    fmt::print(
+        "\n{:>7} tokens        tokens/s   speed-up   round ms  draft step ms  verify ms  "
+        "tokens/round\n",
+        context);
+    double plain = 0;
+    const auto note = [&](const Run& run) {
+      if (plain == 0) plain = run.tokens_per_second;
+      fmt::print("{:<20} {:>9.1f} {:>9.2f}x {:>10.3f} {:>14.3f} {:>10.3f} {:>13.2f}\n",
+                 run.draft_len > 0 ? fmt::format("{}, {}", run.name, run.draft_len) : run.name,
+                 run.tokens_per_second, run.tokens_per_second / plain, run.round_ms,
+                 run.draft_step_ms, run.verify_ms, run.tokens_per_round);
+      std::fflush(stdout);
+      runs.push_back({{"name", run.name},
+                      {"draft_len", run.draft_len},
+                      {"tokens_per_second", run.tokens_per_second},
+                      {"speed_up", run.tokens_per_second / plain},
+                      {"round_ms", run.round_ms},
+                      {"draft_step_ms", run.draft_step_ms},
+                      {"verify_ms", run.verify_ms},
+                      {"tokens_per_round", run.tokens_per_round}});
+    };
+    double prefill_seconds = 0;
+    {
+      KvOptions full;
+      full.store = KvStore::kFull;
+      Sequence sequence(model_, *pool_, capacity, decoding(0, {}), full);
+      prefill_seconds = prefill(sequence, context);
+      note(measure(sequence, "plain, fp16 cache"));
+    }
+    std::vector<Plan> plans = {Plan::draft(layers, WeightRead::kUpper)};
+    for (const int budget : args_.budgets) {
+      if (4 * budget > context) continue;
+      KvAccess access{KvRead::kUpper, KvTokens::kByMass, budget};
+      plans.push_back(
+          Plan::uniform(fmt::format("sparse {}", budget), layers, WeightRead::kUpper, access));
+      plans.back().head = WeightRead::kUpper;
+    }
+    plans.front().name = "dense";
+    Sequence sequence(model_, *pool_, capacity, decoding(0, {}), kv_options(plans));
+    prefill(sequence, context);
+    const std::size_t used = before_ - backend_->available_bytes();
+    Sequence eight_bit = sequence.fork(decoding(0, {}));
+    note(measure(eight_bit, "plain, 8-bit cache"));
+    for (const Plan& plan : plans) {
+      for (const int draft_len : args_.draft_lens) {
+        Sequence drafting = sequence.fork(decoding(draft_len, {plan}));
+        note(measure(drafting, plan.name));
+      }
+    }
+    const KvShape& shape = pool_->shape();
+    return {{"context", context},
+            {"prefill_seconds", prefill_seconds},
+            {"device_bytes_used", used},
+            {"kv_bytes", sequence.cache().page_bytes() + sequence.cache().ring_bytes()},
+            {"fp16_kv_bytes", shape.fp16_token_bytes() * context},
+            {"weights_bytes", model_.weights().checkpoint_bytes()},
+            {"draft_weights_bytes", model_.weights().draft_bytes()},
+            {"runs", runs}};
+  }
+
+  double prefill(Sequence& sequence, int context) {
+    const Stopwatch clock;
+    decoder_.prefill(sequence, prompt(context));
+    backend_->synchronize();
+    fmt::print("  (prefill: {:.2f} s)\n", clock.seconds());
+    return clock.seconds();
+  }
+
+  void decode(Sequence& sequence, int tokens) {
+    for (int done = 0; done < tokens;) {
+      done += static_cast<int>(decoder_.step(sequence, sequence.room()).tokens.size());
+    }
+  }
+
+  // Some tokens to get going (every draft length up to a page's end has its graph then), and the
+  // ones that count.
+  Run measure(Sequence& sequence, const std::string& name) {
+    decode(sequence, args_.warm_up);
+    const RoundStats before = sequence.stats();
+    const std::size_t first = sequence.tokens().size();
+    backend_->synchronize();
+    const Stopwatch clock;
+    decode(sequence, args_.tokens);
+    const double seconds = clock.seconds();
+    const RoundStats& after = sequence.stats();
+    const auto rounds = static_cast<double>(after.rounds - before.rounds);
+    const auto drafted = static_cast<double>(after.drafted - before.drafted);
+    const auto tokens = static_cast<double>(sequence.tokens().size() - first);
+    return {name,
+            sequence.options().draft_len.value_or(0),
+            tokens / seconds,
+            1e3 * seconds / rounds,
+            drafted > 0 ? 1e3 * (after.draft_seconds - before.draft_seconds) / drafted : 0,
+            1e3 * (after.verify_seconds - before.verify_seconds) / rounds,
+            tokens / rounds};
+  }
+
+  const Args& args_;
+  std::unique_ptr<Backend> backend_;
+  std::size_t before_;  // bytes available before anything was loaded
+  Model model_;
+  std::unique_ptr<PagePool> pool_;
+  Decoder decoder_;
+};
+
+}  // namespace
+}  // namespace quantspec
+
+int main(int argc, char** argv) {
+  CLI::App app{"Times rounds of decoding on a GPU, with drafts that are accepted by chance."};
+  quantspec::Args args;
+  quantspec::add_options(app, args);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    const quantspec::Json report = quantspec::Lab(args).run();
+    if (!args.json.empty()) std::ofstream(args.json) << report.dump(1) << '\n';
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "gpu_rounds: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

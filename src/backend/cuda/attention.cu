@@ -1,0 +1,81 @@
+// Decode attention: what ops.h asks for becomes launches. The kernel is in attention_kernel.cuh.
+#include <algorithm>
+#include <numbers>
+
+#include "backend/cuda/attention_launch.h"
+#include "backend/cuda/ops.h"
+#include "base/error.h"
+
+namespace quantspec::cuda {
+
+namespace {
+
+void check_supported(const AttentionParams& params) {
+  const KvShape& shape = params.shape;
+  check(params.num_heads % shape.num_kv_heads == 0, "query heads share kv heads evenly");
+  const int page = shape.page_size;
+  if (page != 32 && page != 64 && page != 128 && page != 256) {
+    fail(ErrorKind::kUnsupportedModel,
+         "the CUDA backend has attention for pages of 32, 64, 128 or 256 tokens, not {}", page);
+  }
+  const KvView& first = params.sequences.front().kv;
+  for (const SequenceRows& sequence : params.sequences) {
+    const KvView& kv = sequence.kv;
+    check(kv.read == first.read && kv.layer == first.layer,
+          "the sequences of an op read one layer at one precision");
+    check(kv.page_mass == nullptr || kv.page_lists.empty(),
+          "page_mass is of all pages, not of listed ones");
+  }
+}
+
+AttentionLaunch launch_of(Device& device, const AttentionParams& params,
+                          std::span<const SequenceRows> sequences) {
+  const KvView& kv = sequences.front().kv;
+  AttentionLaunch launch{};
+  launch.args.q = params.q;
+  launch.args.out = params.out;
+  launch.args.num_heads = params.num_heads;
+  launch.args.shape = params.shape;
+  launch.args.layer = kv.layer;
+  launch.args.scale = params.scale * std::numbers::log2e_v<float>;
+  launch.args.batch = device.batch(sequences, params.shape.num_kv_heads);
+  launch.read = kv.read;
+  const int group = params.num_heads / params.shape.num_kv_heads;
+  for (const SequenceRows& sequence : sequences) {
+    launch.columns = std::max(launch.columns, sequence.num_rows * group);
+    launch.num_pages = std::max(launch.num_pages, static_cast<int>(sequence.kv.pages.size()));
+    launch.wants_page_mass |= sequence.kv.page_mass != nullptr;
+  }
+  return launch;
+}
+
+void dispatch(Device& device, int head_dim, AttentionLaunch& launch) {
+  switch (head_dim) {
+    case 64:
+      return launch_attention<64>(device, launch);
+    case 80:
+      return launch_attention<80>(device, launch);
+    case 96:
+      return launch_attention<96>(device, launch);
+    case 128:
+      return launch_attention<128>(device, launch);
+    case 256:
+      return launch_attention<256>(device, launch);
+  }
+  fail(ErrorKind::kUnsupportedModel,
+       "the CUDA backend has attention for head_dim 64, 80, 96, 128 or 256, not {}", head_dim);
+}
+
+}  // namespace
+
+void attention(Device& device, const AttentionParams& params) {
+  if (params.sequences.empty()) return;
+  check_supported(params);
+  for (std::size_t first = 0; first < params.sequences.size(); first += kMaxSequences) {
+    const std::size_t count = std::min<std::size_t>(kMaxSequences, params.sequences.size() - first);
+    AttentionLaunch launch = launch_of(device, params, params.sequences.subspan(first, count));
+    dispatch(device, params.shape.head_dim, launch);
+  }
+}
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,7 @@
+#include "backend/cuda/attention_launch.cuh"
+
+namespace quantspec::cuda {
+
+template void launch_attention<256>(Device&, AttentionLaunch&);
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,199 @@
+// The kernel of decode attention (attention_shape.cuh has the words) and its launch.
+#pragma once
+
+#include "backend/cuda/attention_merge.cuh"
+#include "backend/cuda/attention_pages.cuh"
+#include "backend/cuda/attention_slabs.cuh"
+#include "backend/cuda/attention_stream.cuh"
+
+namespace quantspec::cuda {
+
+// The CTA's queries in shared memory, and what belongs to a column.
+template <class S>
+struct Queries {
+  float4* operands;  // as page_scores wants them; a column's greatest element is in [32, 64)
+  float* factors;    // [columns]: from products of those to scores in powers of two
+  int* visible;      // [columns]: tokens seen from first_full on
+  int* gathered;     // [columns]: tokens that were gathered
+  __device__ explicit Queries(std::byte* shared)
+      : operands(reinterpret_cast<float4*>(shared)),
+        factors(reinterpret_cast<float*>(shared + S::kQueryBytes)),
+        visible(reinterpret_cast<int*>(factors + S::kColumns)),
+        gathered(visible + S::kColumns) {}
+};
+
+// Phase 1. NOTE: queries are brought to [32, 64) so that, times key scales, they neither overflow
+// fp16 (scales of fp16 keys are below 2^10) nor sink below it.
+template <class S>
+__device__ __forceinline__ void load_queries(const AttentionArgs& args, const Work& work,
+                                             const Queries<S>& queries, Lane lane) {
+  constexpr int kEach = (S::kHeadDim + 31) / 32;
+  const int group = args.num_heads / args.shape.num_kv_heads;
+  for (int column = work.warp; column < S::kColumns; column += blockDim.x / 32) {
+    const int index = work.block * S::kColumns + column, row = index / group;
+    const bool live = row < work.state.num_rows;
+    const std::ptrdiff_t first =
+        (static_cast<std::ptrdiff_t>(work.state.first_row + row) * args.num_heads +
+         work.kv_head * group + index % group) *
+        S::kHeadDim;
+    float q[kEach];
+    float most = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int channel = lane.index + 32 * i;
+      q[i] = live && channel < S::kHeadDim ? args.q[first + channel] : 0.0f;
+      most = fmaxf(most, fabsf(q[i]));
+    }
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
+    }
+    const int exponent = min(max((__float_as_int(most) >> 23) - 127, -60), 60) - 5;
+    const float shrink = __int_as_float((127 - exponent) << 23);  // 2^-exponent
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int channel = lane.index + 32 * i;
+      if (channel >= S::kHeadDim) continue;
+      const int k = channel % 16, place = k / 8 * 2 + k % 2;
+      const int tile = column / 8 * S::kChannelTiles + channel / 16;
+      float* operand =
+          reinterpret_cast<float*>(queries.operands + tile * 32 + column % 8 * 4 + k % 8 / 2);
+      operand[place] = q[i] * shrink;
+    }
+    if (lane.index == 0) {
+      queries.factors[column] = args.scale * __int_as_float((127 + exponent) << 23);
+      queries.visible[column] = work.state.first_position + row + 1 - work.state.first_full;
+      queries.gathered[column] = args.batch.kv[work.sequence].num_gathered;
+    }
+  }
+}
+
+// What each page got is kept until the exponents of the output are known.
+template <class S>
+__device__ __forceinline__ void store_page_sums(const AttentionArgs& args, const Work& work,
+                                                int chunk, Lane lane,
+                                                const float (&added)[S::kColumnTiles][2],
+                                                const WarpSums<S>& sums) {
+  const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
+  const std::ptrdiff_t index = ((head * args.page_capacity) << args.chunk_shift) + chunk;
+  float2* to =
+      args.page_sums + (index * args.column_blocks + work.block) * S::kColumns + 2 * lane.t;
+#pragma unroll
+  for (int n = 0; n < S::kColumnTiles; ++n) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float sum = sum_over_tokens(added[n][c]);
+      if (lane.g == 0) to[8 * n + c] = make_float2(sums.exponent[n][c], sum);
+    }
+  }
+}
+
+// How many tokens a slab's columns see.
+struct Visible {
+  int first;          // of the slab, counted as `tokens` counts
+  const int* tokens;  // [columns]: so many are seen
+  bool hidden;        // some column does not see all of the slab
+
+  template <class S>
+  __device__ static Visible of(const AttentionArgs& args, const Work& work, int slab,
+                               const Queries<S>& queries) {
+    const bool gathered = slab < work.gathered_slabs;
+    Visible visible;
+    visible.first = (gathered ? slab : slab - work.gathered_slabs) * S::kSlabTokens;
+    visible.tokens = gathered ? queries.gathered : queries.visible;
+    const int all_see = gathered ? args.batch.kv[work.sequence].num_gathered
+                                 : work.state.first_position + 1 - work.state.first_full;
+    visible.hidden = visible.first + S::kSlabTokens > all_see;
+    return visible;
+  }
+};
+
+// Phase 2: a chunk.
+template <class S>
+__device__ __forceinline__ void read_chunk(const AttentionArgs& args, const Work& work, int chunk,
+                                           const Queries<S>& queries, Lane lane,
+                                           PieceStream<S>& stream, WarpSums<S>& sums) {
+  float products[S::kColumnTiles][S::kTokenTiles][4];
+  ScoreMap<S> map;
+  page_scores<S>(stream.next(), queries.operands, queries.factors, lane, products, map);
+  stream.release();
+  const std::byte* values = stream.next();
+  make_room<S, S::kTokenTiles>(products, map,
+                               value_exponent<S>(values + S::kPlanes * S::kPlaneBytes, lane), sums);
+  to_probabilities<S, S::kTokenTiles>(products, map, sums);
+  float added[S::kColumnTiles][2];
+  add_page_values<S>(values, lane, products, sums, added);
+  stream.release();
+  if (args.batch.kv[work.sequence].page_mass != nullptr) {
+    store_page_sums<S>(args, work, chunk, lane, added, sums);
+  }
+}
+
+// Phase 3: a slab.
+template <class S>
+__device__ __forceinline__ void read_slab(const AttentionArgs& args, const Work& work, int slab,
+                                          const Queries<S>& queries, Lane lane,
+                                          PieceStream<S>& stream, WarpSums<S>& sums) {
+  float products[S::kColumnTiles][S::kSlabTiles][4];
+  ScoreMap<S> map;
+  slab_scores<S>(stream.next(), queries.operands, queries.factors, lane, products, map);
+  stream.release();
+  const Visible visible = Visible::of<S>(args, work, slab, queries);
+  if (visible.hidden) hide_unseen<S>(visible.first, visible.tokens, lane, products);
+  make_room<S, S::kSlabTiles>(products, map, 0.0f, sums);
+  to_probabilities<S, S::kSlabTiles>(products, map, sums);
+  add_slab_values<S>(stream.next(), visible.hidden, visible.first, visible.tokens, lane, products,
+                     sums);
+  stream.release();
+}
+
+template <class S>
+__device__ __forceinline__ void read_split(const AttentionArgs& args, const Work& work,
+                                           const Queries<S>& queries, Lane lane,
+                                           PieceStream<S>& stream, WarpSums<S>& sums) {
+  int part = work.first_part;
+  for (; part < work.num_chunks; part += work.part_stride) {
+    read_chunk<S>(args, work, part, queries, lane, stream, sums);
+  }
+  sums.end_codes();
+  for (; part < work.num_parts; part += work.part_stride) {
+    read_slab<S>(args, work, part - work.num_chunks, queries, lane, stream, sums);
+  }
+}
+
+// Grid: [splits, kv heads, sequences * column blocks].
+template <class S>
+__global__ void __launch_bounds__(32 * S::kMaxWarps, S::kCtas)
+    attention_kernel(const __grid_constant__ AttentionArgs args) {
+  extern __shared__ __align__(128) std::byte shared[];
+  const Lane lane;
+  const Work work = Work::of<S>(args);
+  const int warps = blockDim.x / 32;
+  const int live = min(S::kColumns, work.columns(args) - work.block * S::kColumns);
+  const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
+  std::byte* slots = shared + S::kSlotsOffset;
+  if (live > 0) {
+    const Queries<S> queries(shared);
+    PieceStream<S> stream(args, work, slots + work.warp * S::kSlots * S::kSlotBytes, lane);
+    // NOTE: before the stream starts, or these small loads wait for all that it asks for.
+    load_queries<S>(args, work, queries, lane);
+    stream.start();
+    __syncthreads();
+    WarpSums<S> sums;
+    read_split<S>(args, work, queries, lane, stream, sums);
+    __syncthreads();  // the slots are free
+    const MergeBuffer<S> buffer(slots, warps);
+    store_warp<S>(sums, work.warp, lane, buffer);
+    __syncthreads();
+    const std::ptrdiff_t partial =
+        ((head * args.column_blocks + work.block) * args.splits + work.split) * S::kColumns;
+    store_partial<S>(buffer, live, args.partials + partial * S::kHeadDim,
+                     args.partial_sums + partial);
+  }
+  if (arrive_last(args.arrivals + head, args.splits * args.column_blocks,
+                  reinterpret_cast<int*>(shared))) {
+    merge_partials<S>(args, work, reinterpret_cast<float2*>(slots));
+  }
+}
+
+}  // namespace quantspec::cuda

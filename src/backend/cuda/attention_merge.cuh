@@ -1,0 +1,232 @@
+// The end of a CTA: its warps' sums become one partial result, and the CTA that arrives last of a
+// sequence's kv head makes the output of all of them. Both in fixed order.
+#pragma once
+
+#include "backend/cuda/attention_softmax.cuh"
+
+namespace quantspec::cuda {
+
+// Over the lanes that hold a column: in every one of them the same sum.
+__device__ __forceinline__ float sum_over_tokens(float x) {
+#pragma unroll
+  for (int lanes = 4; lanes < 32; lanes *= 2) x += __shfl_xor_sync(~0u, x, lanes);
+  return x;
+}
+
+// Warps' sums in shared memory: [warp, column] rows of channels, then [warp, column] of exponent,
+// sum, zeros.
+template <class S>
+struct MergeBuffer {
+  float* rows;
+  float* stats;
+  __device__ MergeBuffer(std::byte* shared, int warps)
+      : rows(reinterpret_cast<float*>(shared)),
+        stats(rows + warps * S::kColumns * S::kMergeStride) {}
+  __device__ float* row(int warp, int column) const {
+    return rows + (warp * S::kColumns + column) * S::kMergeStride;
+  }
+  __device__ float* stat(int warp, int column) const {
+    return stats + (warp * S::kColumns + column) * S::kMergeStats;
+  }
+};
+
+template <class S>
+__device__ __forceinline__ void store_warp(const WarpSums<S>& sums, int warp, Lane lane,
+                                           const MergeBuffer<S>& buffer) {
+#pragma unroll
+  for (int n = 0; n < S::kColumnTiles; ++n) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int column = 8 * n + 2 * lane.t + c;
+      float* row = buffer.row(warp, column);
+#pragma unroll
+      for (int tile = 0; tile < S::kChannelTiles; ++tile) {
+        row[16 * tile + lane.g] = sums.out[n][tile][c];
+        row[16 * tile + lane.g + 8] = sums.out[n][tile][2 + c];
+      }
+      float* stat = buffer.stat(warp, column);
+      const float sum = sum_over_tokens(sums.sum[n][c]);
+      float zero[S::kValueGroups];
+#pragma unroll
+      for (int i = 0; i < S::kValueGroups; ++i) zero[i] = sum_over_tokens(sums.zero[n][i][c]);
+      if (lane.g != 0) continue;
+      stat[0] = sums.exponent[n][c];
+      stat[1] = sum;
+#pragma unroll
+      for (int i = 0; i < S::kValueGroups; ++i) stat[2 + i] = zero[i];
+    }
+  }
+}
+
+__device__ __forceinline__ void add_product(float4& sum, float4 x, float weight) {
+  sum.x = fmaf(x.x, weight, sum.x);
+  sum.y = fmaf(x.y, weight, sum.y);
+  sum.z = fmaf(x.z, weight, sum.z);
+  sum.w = fmaf(x.w, weight, sum.w);
+}
+
+// The partial result of this CTA's split, of `live` columns. Exponents in the buffer become the
+// warps' weights.
+template <class S>
+__device__ __forceinline__ void store_partial(const MergeBuffer<S>& buffer, int live,
+                                              float* partial, float2* partial_sums) {
+  const int warps = blockDim.x / 32;
+  for (int column = threadIdx.x; column < live; column += blockDim.x) {
+    float exponent = -INFINITY, sum = 0.0f;
+    for (int warp = 0; warp < warps; ++warp) {
+      exponent = fmaxf(exponent, buffer.stat(warp, column)[0]);
+    }
+    for (int warp = 0; warp < warps; ++warp) {
+      float* stat = buffer.stat(warp, column);
+      stat[0] = exp2_approximately(stat[0] - exponent);
+      sum = fmaf(stat[1], stat[0], sum);
+    }
+    partial_sums[column] = make_float2(exponent, sum);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < live * S::kHeadDim / 4; i += blockDim.x) {
+    const int column = 4 * i / S::kHeadDim, channel = 4 * i % S::kHeadDim;
+    float4 out = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 4
+    for (int warp = 0; warp < warps; ++warp) {
+      const float* stat = buffer.stat(warp, column);
+      const float zero = stat[2 + channel / kValueGroup];
+      float4 x = *reinterpret_cast<const float4*>(buffer.row(warp, column) + channel);
+      x = {x.x + zero, x.y + zero, x.z + zero, x.w + zero};
+      add_product(out, x, stat[0]);
+    }
+    *reinterpret_cast<float4*>(partial + 4 * i) = out;
+  }
+}
+
+// True in every thread of the CTA that arrives last. What the others wrote before is visible then.
+// `last`: shared memory that nobody reads any more.
+__device__ __forceinline__ bool arrive_last(int* arrivals, int expected, int* last) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    *last = atomicAdd(arrivals, 1) == expected - 1;
+    if (*last) *arrivals = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  return *last;
+}
+
+// Adds what the columns of a block gave to each page. `totals`: [column]: exponent, 1 / sum.
+template <class S>
+__device__ __forceinline__ void add_page_mass(const AttentionArgs& args, const Work& work,
+                                              int block, int live, const float2* totals) {
+  const int columns = args.column_blocks * S::kColumns;
+  const int chunks = 1 << args.chunk_shift;
+  const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
+  float* mass = args.batch.kv[work.sequence].page_mass + work.kv_head * work.state.num_pages;
+  for (int page = threadIdx.x; page < work.state.num_pages; page += blockDim.x) {
+    const float2* sums = args.page_sums + (head * args.page_capacity + page) * chunks * columns;
+    float total = block == 0 ? 0.0f : mass[page];
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const float2* chunk_sums = sums + chunk * columns + block * S::kColumns;
+      for (int tile = 0; tile < live; tile += 8) {
+        float4 pair[4];  // of columns
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          pair[i] = __ldcg(reinterpret_cast<const float4*>(chunk_sums + tile) + i);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if (tile + i >= live) break;
+          const float exponent = i % 2 == 0 ? pair[i / 2].x : pair[i / 2].z;
+          const float sum = i % 2 == 0 ? pair[i / 2].y : pair[i / 2].w;
+          const float2 all = totals[tile + i];
+          total = fmaf(sum, exp2_approximately(exponent - all.x) * all.y, total);
+        }
+      }
+    }
+    mass[page] = total;
+  }
+}
+
+// The columns' exponents and sums over all splits; `split_sums` [split, column] becomes each
+// split's weight. `sums`: [column]: exponent, 1 / sum.
+template <class S>
+__device__ __forceinline__ void merge_sums(const float2* partial_sums, int splits, int live,
+                                           float2* split_sums, float2* sums) {
+  for (int i = threadIdx.x; i < splits * S::kColumns; i += blockDim.x) {
+    if (i % S::kColumns < live) split_sums[i] = __ldcg(partial_sums + i);
+  }
+  __syncthreads();
+  for (int column = threadIdx.x; column < live; column += blockDim.x) {
+    float exponent = -INFINITY, sum = 0.0f;
+#pragma unroll 8
+    for (int split = 0; split < splits; ++split) {
+      exponent = fmaxf(exponent, split_sums[split * S::kColumns + column].x);
+    }
+#pragma unroll 8
+    for (int split = 0; split < splits; ++split) {
+      float2& part = split_sums[split * S::kColumns + column];
+      part.x = exp2_approximately(part.x - exponent);
+      sum = fmaf(part.y, part.x, sum);
+    }
+    sums[column] = make_float2(exponent, 1.0f / sum);
+  }
+  __syncthreads();
+}
+
+// Four channels of one column over all splits; many loads are under way at a time.
+template <class S>
+__device__ __forceinline__ float4 add_splits(const float* partials, const float2* weights,
+                                             int splits) {
+  constexpr int kBatch = 8;
+  float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+  for (int first = 0; first < splits; first += kBatch) {
+    float4 part[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const std::ptrdiff_t split = min(first + i, splits - 1);
+      part[i] =
+          __ldcg(reinterpret_cast<const float4*>(partials + split * S::kColumns * S::kHeadDim));
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i < splits) {
+        add_product(sum, part[i], weights[(first + i) * S::kColumns].x);
+      }
+    }
+  }
+  return sum;
+}
+
+// Output, and page masses, of all columns of a sequence's kv head. `shared`: [splits + 1, columns].
+template <class S>
+__device__ __forceinline__ void merge_partials(const AttentionArgs& args, const Work& work,
+                                               float2* shared) {
+  const int group = args.num_heads / args.shape.num_kv_heads;
+  const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
+  float2* sums = shared;
+  float2* weights = shared + S::kColumns;
+  for (int block = 0; block < args.column_blocks; ++block) {
+    const int live = min(S::kColumns, work.columns(args) - block * S::kColumns);
+    const std::ptrdiff_t first = (head * args.column_blocks + block) * args.splits * S::kColumns;
+    merge_sums<S>(args.partial_sums + first, args.splits, live, weights, sums);
+    const float* partials = args.partials + first * S::kHeadDim;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < live * S::kHeadDim / 4; i += blockDim.x) {
+      const int column = 4 * i / S::kHeadDim, channel = 4 * i % S::kHeadDim;
+      const float4 sum = add_splits<S>(partials + 4 * i, weights + column, args.splits);
+      const int index = block * S::kColumns + column;
+      const std::ptrdiff_t row = work.state.first_row + index / group;
+      const int query_head = work.kv_head * group + index % group;
+      float4 out = {0.0f, 0.0f, 0.0f, 0.0f};
+      add_product(out, sum, sums[column].y);
+      *reinterpret_cast<float4*>(args.out + (row * args.num_heads + query_head) * S::kHeadDim +
+                                 channel) = out;
+    }
+    if (args.batch.kv[work.sequence].page_mass != nullptr) {
+      add_page_mass<S>(args, work, block, live, sums);
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,136 @@
+// Decode attention, the words of its files:
+//
+// A *chunk* is 64 consecutive tokens of a unit (32 of pages of 32): one lane's codes of all its
+// token tiles are one load. A *slab* is 16 or 32 consecutive tokens of a FullKv. What is copied to
+// shared memory at a time is a *piece*: the keys, or the values, of a chunk or of a slab.
+// A *column* is one (row, query head of the group): the queries that read one kv head are the
+// columns of the products' B operand, keys and values are their A operand (layout.h).
+//
+// A CTA reads its *split* of one sequence and kv head: of its *parts* (the chunks of all pages,
+// then the slabs), part j belongs to split j % splits, warp j / splits % warps. Every warp has its
+// own softmax; they are merged in fixed order at the end. Neither rows, nor batch, nor column tiles
+// change what a warp adds up in which order; and what a row does not see adds exact zeros.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/layout.h"
+
+namespace quantspec::cuda {
+
+// One launch. [..] of scratch memory: what a CTA leaves to the last one of its kv head.
+struct AttentionArgs {
+  const float* q;
+  float* out;
+  int num_heads;
+  KvShape shape;
+  int layer;
+  float scale;  // times log2(e)
+  int splits;
+  int column_blocks;     // CTAs that share a split, each with its own columns
+  int chunk_shift;       // a page is 2^chunk_shift chunks
+  float* partials;       // [sequence, kv head, block, split, column, channel], not normalized
+  float2* partial_sums;  // [sequence, kv head, block, split, column]: exponent, sum
+  float2* page_sums;     // [sequence, kv head, page, chunk, column of any block], like them
+  int page_capacity;     // pages in page_sums
+  int* arrivals;         // [sequence, kv head], zero
+  SequenceBatch batch;
+};
+
+template <int kHeadDimension, int kTiles, int kColumnTileCount, int kPlaneCount>
+struct AttentionShape {
+  static constexpr int kHeadDim = kHeadDimension;
+  static constexpr int kChannelTiles = kHeadDim / 16;
+  static constexpr int kTokenTiles = kTiles;  // of a chunk: tile_slabs(page_size)
+  static constexpr int kChunkTokens = 16 * kTokenTiles;
+  static constexpr int kColumnTiles = kColumnTileCount;
+  static constexpr int kColumns = 8 * kColumnTiles;  // of a CTA
+  static constexpr int kPlanes = kPlaneCount;        // 1: upper, 2: both
+  static constexpr int kValueGroups = (kHeadDim + kValueGroup - 1) / kValueGroup;
+  static constexpr int kSlabTiles = kPlanes;  // so that a slab fills a slot as a chunk does
+  static constexpr int kSlabTokens = 16 * kSlabTiles;
+
+  // Key piece: upper plane, lower plane, key_scale, key_offset. Value piece: upper plane, lower
+  // plane, value_scale, value_offset of the chunk. Slab piece: rows of kRowBytes.
+  static constexpr int kPlaneBytes = kChunkTokens * kHeadDim / 2;
+  static constexpr int kValueScaleBytes = 2 * kChunkTokens * kValueGroups;
+  // NOTE: an odd number of 16-byte units, so that the 8 rows of an ldmatrix lie in different banks.
+  static constexpr int kRowBytes = 2 * kHeadDim + 16;
+  static constexpr int kKeyBytes = kPlanes * kPlaneBytes + 4 * kHeadDim;
+  static constexpr int kValueBytes = kPlanes * kPlaneBytes + 2 * kValueScaleBytes;
+  static constexpr int kSlabBytes = kSlabTokens * kRowBytes;
+  static constexpr int kSlotBytes = kKeyBytes > kValueBytes
+                                        ? (kKeyBytes > kSlabBytes ? kKeyBytes : kSlabBytes)
+                                        : (kValueBytes > kSlabBytes ? kValueBytes : kSlabBytes);
+
+  // Products with codes are in units of 1 / kCodeUnit scales: 4-bit codes are 16 scales apart, and
+  // subnormals (code_fragment). Values are read around a centre, code 8 of 4 bits (draft value
+  // offset + scale (16 u + 7.5)) or 128 of 8, which reads as offset + kCentre scale.
+  static constexpr float kCodeUnit = kPlanes == 1 ? 16.0f * 0x1p24f : 1.0f;
+  static constexpr float kCentre = kPlanes == 1 ? 135.5f : 128.0f;
+
+  // Pieces under way or being read, of a warp. NOTE: a third takes L1 from spilled registers. On an
+  // H200, 128k tokens: draft 0.146 ms with it and 0.144 without, verifying 32 columns 0.178 and
+  // 0.148.
+  static constexpr int kSlots = 2;
+  // The most warps of a CTA, and CTAs of a multiprocessor (by registers).
+  static constexpr int kMaxWarps = 8;
+  static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;
+
+  // Shared memory before the slots: queries, then what Queries has of each column.
+  static constexpr int kQueryBytes = kColumns * kHeadDim * 4;
+  static constexpr int kSlotsOffset = (kQueryBytes + kColumns * 12 + 127) / 128 * 128;
+  // What merging the warps puts over the slots: a padded row of channels, exponent, sum and zeros.
+  static constexpr int kMergeStride = kHeadDim + 4;
+  static constexpr int kMergeStats = 2 + kValueGroups;
+  static constexpr int merge_bytes(int warps) {
+    return warps * kColumns * (kMergeStride + kMergeStats) * 4;
+  }
+};
+
+// Where this lane is in fragments (ptx.cuh).
+struct Lane {
+  int index, g, t;
+  __device__ Lane() : index(threadIdx.x % 32), g(index / 4), t(index % 4) {}
+};
+
+// What a CTA reads.
+struct Work {
+  int sequence, kv_head, split, block;
+  SequenceState state;
+  int num_chunks;      // parts [0, num_chunks)
+  int gathered_slabs;  // then so many slabs, then those of the ring
+  int num_parts;
+  int warp;
+  int first_part, part_stride;  // of this warp
+
+  template <class S>
+  __device__ static Work of(const AttentionArgs& args) {
+    Work work;
+    work.split = blockIdx.x;
+    work.kv_head = blockIdx.y;
+    work.sequence = blockIdx.z / args.column_blocks;
+    work.block = blockIdx.z % args.column_blocks;
+    work.state = args.batch.states[work.sequence];
+    work.warp = threadIdx.x / 32;
+    work.first_part = work.split + args.splits * work.warp;
+    work.part_stride = args.splits * (blockDim.x / 32);
+    const SequenceKv& kv = args.batch.kv[work.sequence];
+    const int pages = kv.page_lists == nullptr ? work.state.num_pages : kv.pages_listed;
+    const int end = work.state.first_position + work.state.num_rows - work.state.first_full;
+    work.num_chunks = pages << args.chunk_shift;
+    work.gathered_slabs = (kv.num_gathered + S::kSlabTokens - 1) / S::kSlabTokens;
+    work.num_parts =
+        work.num_chunks + work.gathered_slabs + (end + S::kSlabTokens - 1) / S::kSlabTokens;
+    return work;
+  }
+  __device__ int columns(const AttentionArgs& args) const {  // of all blocks
+    return state.num_rows * (args.num_heads / args.shape.num_kv_heads);
+  }
+};
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,176 @@
+// The running softmax of a warp, in powers of two. A column's sums are relative to 2^exponent, a
+// whole number, so that raising it rescales them exactly and bits do not depend on when that is.
+#pragma once
+
+#include "backend/cuda/attention_shape.cuh"
+#include "backend/cuda/ptx.cuh"
+
+namespace quantspec::cuda {
+
+// Probabilities meet tensor cores as fp16. A column's greatest starts at 2^kRoom and may grow to
+// 2^kMostRoom before the exponent is raised; those 2^-22 times as great still have all their bits.
+inline constexpr float kRoom = 10.0f;
+inline constexpr float kMostRoom = 15.0f;
+
+template <int N>
+__device__ __forceinline__ void clear(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = 0.0f;
+}
+
+// What a lane holds of a warp's sums, of columns 2t, 2t + 1 of each tile. `out` is a C fragment
+// (channels x columns) for every channel tile; `sum` and `zero` are over this lane's tokens.
+template <class S>
+struct WarpSums {
+  float out[S::kColumnTiles][S::kChannelTiles][4];  // of p scale (code - centre) / kCodeUnit
+  float zero[S::kColumnTiles][S::kValueGroups][2];  // of p (offset + kCentre scale)
+  float sum[S::kColumnTiles][2];                    // of p
+  float exponent[S::kColumnTiles][2];
+
+  __device__ WarpSums() {
+#pragma unroll
+    for (int n = 0; n < S::kColumnTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < S::kChannelTiles; ++i) clear(out[n][i]);
+#pragma unroll
+      for (int i = 0; i < S::kValueGroups; ++i) clear(zero[n][i]);
+      clear(sum[n]);
+      exponent[n][0] = exponent[n][1] = -1e30f;  // below every score, and finite
+    }
+  }
+
+  // From units of 1 / kCodeUnit to whole ones.
+  __device__ __forceinline__ void end_codes() {
+    if constexpr (S::kPlanes == 1) {
+#pragma unroll
+      for (int n = 0; n < S::kColumnTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < S::kChannelTiles; ++i) {
+#pragma unroll
+          for (float& x : out[n][i]) x *= S::kCodeUnit;
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void rescale(int n, int column, float factor) {
+    sum[n][column] *= factor;
+#pragma unroll
+    for (int i = 0; i < S::kValueGroups; ++i) zero[n][i][column] *= factor;
+#pragma unroll
+    for (int i = 0; i < S::kChannelTiles; ++i) {
+      out[n][i][column] *= factor;
+      out[n][i][2 + column] *= factor;
+    }
+  }
+};
+
+// score = fma(product, multiplier, bias), of columns 2t, 2t + 1 of each tile, in powers of two.
+template <class S>
+struct ScoreMap {
+  float multiplier[S::kColumnTiles][2];
+  float bias[S::kColumnTiles][2];
+};
+
+// Raises the exponents that the scores to come need. `value_exponent`: no value scale of this
+// lane's tokens is above 2^value_exponent.
+template <class S, int kTiles>
+__device__ __forceinline__ void make_room(const float (&products)[S::kColumnTiles][kTiles][4],
+                                          const ScoreMap<S>& map, float value_exponent,
+                                          WarpSums<S>& sums) {
+  float greatest[S::kColumnTiles][2];
+  bool enough = true;
+#pragma unroll
+  for (int n = 0; n < S::kColumnTiles; ++n) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float most = products[n][0][c];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        most = fmaxf(most, fmaxf(products[n][i][c], products[n][i][2 + c]));
+      }
+      greatest[n][c] = fmaf(most, map.multiplier[n][c], map.bias[n][c]) + value_exponent;
+      enough = enough && !(greatest[n][c] > sums.exponent[n][c] + kMostRoom);
+    }
+  }
+  if (__all_sync(~0u, enough)) return;
+#pragma unroll
+  for (int n = 0; n < S::kColumnTiles; ++n) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float most = greatest[n][c];
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2) {
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
+      }
+      // By the column's own scores alone: a column in company is raised when it is alone, too.
+      if (most > sums.exponent[n][c] + kMostRoom) {
+        const float raised = ceilf(most) - kRoom;
+        sums.rescale(n, c, exp2_approximately(sums.exponent[n][c] - raised));
+        sums.exponent[n][c] = raised;
+      }
+    }
+  }
+}
+
+// Products become probabilities, relative to 2^exponent.
+template <class S, int kTiles>
+__device__ __forceinline__ void to_probabilities(float (&products)[S::kColumnTiles][kTiles][4],
+                                                 const ScoreMap<S>& map, const WarpSums<S>& sums) {
+#pragma unroll
+  for (int n = 0; n < S::kColumnTiles; ++n) {
+    float bias[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) bias[c] = map.bias[n][c] - sums.exponent[n][c];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float& p = products[n][i][e];
+        p = exp2_approximately(fmaf(p, map.multiplier[n][e % 2], bias[e % 2]));
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ std::uint32_t pack(float low, float high) {
+  const __half2 x = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(x);
+}
+__device__ __forceinline__ float2 unpack(std::uint32_t pair) {
+  return __half22float2(reinterpret_cast<const __half2&>(pair));
+}
+
+// Queries as a B operand. The target pass adds what rounding to fp16 cuts off as a second product.
+struct QueryOperand {
+  std::uint32_t high[2];
+  std::uint32_t low[2];
+};
+template <class S>
+__device__ __forceinline__ QueryOperand query_operand(float4 q) {
+  QueryOperand b;
+  b.high[0] = pack(q.x, q.y), b.high[1] = pack(q.z, q.w);
+  if constexpr (S::kPlanes == 2) {
+    const float2 x = unpack(b.high[0]), y = unpack(b.high[1]);
+    b.low[0] = pack(q.x - x.x, q.y - x.y), b.low[1] = pack(q.z - y.x, q.w - y.y);
+  }
+  return b;
+}
+template <class S>
+__device__ __forceinline__ void add_query_product(float (&product)[4],
+                                                  const std::uint32_t (&keys)[4],
+                                                  const QueryOperand& q) {
+  mma_f16(product, keys, q.high[0], q.high[1]);
+  if constexpr (S::kPlanes == 2) mma_f16(product, keys, q.low[0], q.low[1]);
+}
+
+// A C fragment (tokens x columns) as the B operand of the next product, in fp16. `c` becomes what
+// the operand holds.
+__device__ __forceinline__ void to_operand(float (&c)[4], std::uint32_t (&b)[2]) {
+  const __half2 low = __floats2half2_rn(c[0], c[1]), high = __floats2half2_rn(c[2], c[3]);
+  b[0] = transpose8x8(reinterpret_cast<const std::uint32_t&>(low));
+  b[1] = transpose8x8(reinterpret_cast<const std::uint32_t&>(high));
+  c[0] = __low2float(low), c[1] = __high2float(low);
+  c[2] = __low2float(high), c[3] = __high2float(high);
+}
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/device.h"
+#include "backend/cuda/layout.h"
+#include "backend/cuda/ops.h"
+#include "backend/cuda/round_graphs.h"
+#include "backend/cuda/sampling.h"
+#include "base/error.h"
+
+namespace quantspec::cuda {
+
+namespace {
+
+// Rows of a prefill's GEMMs: several tiles for every multiprocessor.
+constexpr int kPrefillRows = 4096;
+
+// Every op is a function of ops.h; this class chooses between decoding and prefill, and carries
+// what the host wants.
+class CudaBackend final : public Backend {
+ public:
+  std::string name() const override { return "cuda"; }
+  std::string description() const override {
+    return fmt::format("cuda ({}, {}.{})", device_.name(), device_.capability() / 10,
+                       device_.capability() % 10);
+  }
+
+  // --- memory ---
+  Buffer allocate(std::size_t bytes) override { return allocate_on_device(bytes); }
+  std::size_t available_bytes() const override {
+    std::size_t available = 0, total = 0;
+    QUANTSPEC_CUDA(cudaMemGetInfo(&available, &total));
+    return available;
+  }
+  void upload(void* to, const void* from, std::size_t bytes) override {
+    if (bytes > 0) device_.upload(to, from, bytes);
+  }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    if (bytes > 0) device_.download(to, from, bytes);
+  }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    if (bytes > 0) device_.copy(to, from, bytes);
+  }
+  void synchronize() override { device_.synchronize(); }
+
+  std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
+    return full_kv_index(shape, capacity, shape.num_kv_heads, 0, 0) * sizeof(std::uint16_t);
+  }
+  std::size_t scratch_bytes(int inputs, int row_floats) const override {
+    // Rows in the weights' type for a GEMM, and its outputs.
+    return sizeof(float) * (static_cast<std::size_t>(kPrefillRows) * inputs + row_floats);
+  }
+  int prefill_rows() const override { return kPrefillRows; }
+
+  // --- weights ---
+  std::size_t matrix_bytes(int rows, int cols, DType dtype) const override {
+    return static_cast<std::size_t>(padded_rows(rows)) * padded_cols(cols) * size_of(dtype);
+  }
+  TensorView place_matrix(const TensorView& matrix, std::byte* memory) override {
+    const std::size_t row = matrix.cols * size_of(matrix.dtype);
+    const std::size_t stride = padded_cols(matrix.cols) * size_of(matrix.dtype);
+    device_.upload_rows(memory, stride, matrix.data, row, matrix.rows);
+    return {memory, matrix.dtype, matrix.rows, matrix.cols};
+  }
+  PlaneBytes plane_bytes(int rows, int cols, int group) const override {
+    return cuda::plane_bytes(rows, cols, group);
+  }
+  void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override {
+    cuda::make_planes(device_, full, upper, lower);
+  }
+  void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override {
+    cuda::import_planes(device_, coded, upper, lower);
+  }
+
+  // --- one pass ---
+  void embed(const EmbedParams& params) override { cuda::embed(device_, params); }
+  void qkv(const QkvParams& params) override {
+    if (params.num_rows == 0) return;
+    params.phase == Phase::kDecode ? decode_qkv(device_, params) : prefill_qkv(device_, params);
+  }
+  void attention(const AttentionParams& params) override { cuda::attention(device_, params); }
+  void page_bounds(const PageBoundsParams& params) override { cuda::page_bounds(device_, params); }
+  void select_pages(const SelectPagesParams& params) override {
+    cuda::select_pages(device_, params);
+  }
+  void prefill_attention(const PrefillAttentionParams& params) override {
+    cuda::prefill_attention(device_, params);
+  }
+  void add_linear(const AddLinearParams& params) override {
+    if (params.num_rows == 0) return;
+    params.phase == Phase::kDecode ? decode_add_linear(device_, params)
+                                   : prefill_add_linear(device_, params);
+  }
+  void gate_up(const GateUpParams& params) override {
+    if (params.num_rows == 0) return;
+    params.phase == Phase::kDecode ? decode_gate_up(device_, params)
+                                   : prefill_gate_up(device_, params);
+  }
+  void head(const HeadParams& params) override { cuda::head(device_, params); }
+
+  // --- choosing tokens ---
+  void propose(const ProposeParams& params) override { cuda::propose(device_, params); }
+  void judge(const JudgeParams& params) override {
+    vocab_size_ = params.at.vocab_size;
+    cuda::judge(device_, params);
+  }
+  bool run_round(const RoundKey& key, const std::function<void()>& issue) override {
+    return rounds_.run(key, issue);
+  }
+  Round end_round(const Round* round) override {
+    Round result;
+    device_.download(&result, round, sizeof(result));
+    require_chosen(result.status, vocab_size_);
+    return result;
+  }
+  void mark(Mark mark) override { rounds_.mark(mark); }
+  double seconds_between(Mark from, Mark to) override { return rounds_.seconds_between(from, to); }
+
+  // --- KV, one layer ---
+  void quantize_pages(const KvShape& shape, int layer, FullKv source, int first_position,
+                      std::span<const PagePlanes> pages) override {
+    cuda::quantize_pages(device_, shape, layer, source, first_position, pages);
+  }
+  void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
+                  FullKv target) override {
+    cuda::load_pages(device_, shape, layer, pages, read, target);
+  }
+  void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
+                    int count) override {
+    cuda::copy_full_kv(device_, shape, source, target, first, count);
+  }
+  void gather_full_kv(const KvShape& shape, FullKv source, FullKv target,
+                      std::span<const int> positions, int first_slot) override {
+    cuda::gather_full_kv(device_, shape, source, target, positions, first_slot);
+  }
+
+  // --- borders ---
+  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
+                    float* value) const override {
+    cuda::read_full_kv(device_, shape, source, kv_head, position, key, value);
+  }
+  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,
+                     const float* key, const float* value) override {
+    cuda::write_full_kv(device_, shape, target, kv_head, position, key, value);
+  }
+  void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
+                   std::byte* lower) const override {
+    cuda::export_unit(device_, shape, layer, kv_head, page, upper, lower);
+  }
+  void import_unit(const KvShape& shape, int layer, int kv_head, const std::byte* upper,
+                   const std::byte* lower, PagePlanes page) override {
+    cuda::import_unit(device_, shape, layer, kv_head, upper, lower, page);
+  }
+
+ private:
+  mutable Device device_;  // reading waits for its stream
+  RoundGraphs rounds_{device_};
+  int vocab_size_ = 0;  // of the round that was judged last
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend() { return std::make_unique<CudaBackend>(); }
+
+}  // namespace quantspec::cuda

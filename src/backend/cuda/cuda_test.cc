@@ -1,0 +1,177 @@
+// What this backend has of its own: its layout, its device. Its ops are tested with those of the
+// others, in backend/.
+#include "backend/cuda/cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/layout.h"
+#include "backend/cuda/ops.h"
+#include "base/expect_error.h"
+
+namespace quantspec::cuda {
+namespace {
+
+// --- layout --------------------------------------------------------------------------------------
+
+using Place = NibblePlace (*)(const KvShape&, int, int);
+
+// Every code has a nibble of the plane to itself, and there is none besides.
+void expect_bijection(const KvShape& shape, Place place) {
+  std::vector<int> uses(2 * shape.plane_bytes());
+  for (int token = 0; token < shape.page_size; ++token) {
+    for (int channel = 0; channel < shape.head_dim; ++channel) {
+      const NibblePlace at = place(shape, token, channel);
+      const std::size_t nibble = 8 * at.word + at.nibble;
+      ASSERT_LT(at.nibble, 8);
+      ASSERT_LT(nibble, uses.size());
+      ++uses[nibble];
+    }
+  }
+  EXPECT_EQ(std::ranges::count(uses, 1), std::ssize(uses));
+}
+
+TEST(CudaLayout, EveryCodeHasItsNibble) {
+  for (const int head_dim : {16, 64, 80, 96, 128, 256}) {
+    for (const int page_size : {16, 32, 48, 64, 128, 192, 256}) {
+      SCOPED_TRACE(testing::Message() << head_dim << " channels, " << page_size << " tokens");
+      const KvShape shape{1, 1, head_dim, page_size};
+      expect_bijection(shape, key_place);
+      expect_bijection(shape, value_place);
+    }
+  }
+}
+
+TEST(CudaLayout, SixtyFourTokensAreConsecutive) {
+  const KvShape shape{1, 1, 80, 256};
+  for (int token = 0; token < shape.page_size; ++token) {
+    for (int channel = 0; channel < shape.head_dim; ++channel) {
+      const std::size_t bytes = shape.head_dim * 32;
+      EXPECT_EQ(4 * key_place(shape, token, channel).word / bytes, token / 64);
+      EXPECT_EQ(4 * value_place(shape, token, channel).word / bytes, token / 64);
+    }
+  }
+}
+
+// --- device --------------------------------------------------------------------------------------
+
+class CudaDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = unavailable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+    device_ = std::make_unique<Device>();
+  }
+  // Bytes go to `data` and come back as they were.
+  void expect_usable(std::byte* data) {
+    std::vector<int> there(1000), back(there.size());
+    std::iota(there.begin(), there.end(), 17);
+    device_->upload(data, there.data(), 4 * there.size());
+    device_->download(back.data(), data, 4 * back.size());
+    EXPECT_EQ(there, back);
+  }
+  std::unique_ptr<Device> device_;
+};
+
+TEST_F(CudaDevice, MemoryIsZeroedAndAligned) {
+  for (const std::size_t bytes : {1, 1000, 1 << 20}) {
+    Buffer buffer = allocate_on_device(bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 256, 0);
+    std::vector<char> back(bytes, 'x');
+    device_->download(back.data(), buffer.data(), bytes);
+    EXPECT_EQ(std::ranges::count(back, 0), std::ssize(back));
+  }
+  EXPECT_EQ(allocate_on_device(0).size(), 0u);
+}
+
+TEST_F(CudaDevice, OutOfMemoryIsAnErrorAndNoMore) {
+  expect_error(ErrorKind::kOutOfMemory, {"GPU", "1125899906842624 bytes", "are free"},
+               [] { allocate_on_device(std::size_t{1} << 50); });
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  Buffer buffer = allocate_on_device(4096);
+  expect_usable(buffer.data());
+}
+
+TEST_F(CudaDevice, OtherFailuresNameTheCall) {
+  expect_error(ErrorKind::kDevice, {"the GPU", "cudaSetDevice(-1)"},
+               [] { QUANTSPEC_CUDA(cudaSetDevice(-1)); });
+  cudaGetLastError();
+}
+
+TEST_F(CudaDevice, ScratchGrowsAndKindsAreApart) {
+  std::byte* counters = device_->scratch(Scratch::kCounters, 4096);
+  std::byte* small = device_->scratch(Scratch::kActivations, 4096);
+  EXPECT_NE(counters, small);
+  EXPECT_EQ(device_->scratch(Scratch::kActivations, 100), small);
+  expect_usable(small);
+  // Work on the old memory is done before it goes.
+  std::vector<std::byte> bytes(4096, std::byte{1});
+  device_->upload(small, bytes.data(), bytes.size());
+  std::byte* large = device_->scratch(Scratch::kActivations, std::size_t{64} << 20);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(large) % 256, 0);
+  expect_usable(large + (std::size_t{64} << 20) - 4096);
+  std::vector<char> back(4096, 'x');
+  device_->download(back.data(), counters, back.size());
+  EXPECT_EQ(std::ranges::count(back, 0), std::ssize(back));
+}
+
+TEST_F(CudaDevice, StatesOfABatchAreOnTheDevice) {
+  const SequenceRows first{.first_row = 0, .num_rows = 3, .first_position = 70, .kv = {}};
+  SequenceRows second{.first_row = 3, .num_rows = 1, .first_position = 9, .kv = {}};
+  second.kv.first_full = 64;
+  for (int pass = 0; pass < 2; ++pass, ++second.first_position) {
+    const SequenceBatch batch = device_->batch(std::vector{first, second}, 1);
+    ASSERT_EQ(batch.count, 2);
+    SequenceState states[2];
+    device_->download(states, batch.states, sizeof(states));
+    EXPECT_EQ(states[0], (SequenceState{0, 3, 70, 0, 0}));
+    EXPECT_EQ(states[1], (SequenceState{3, 1, 9 + pass, 64, 0}));
+  }
+  expect_error(ErrorKind::kInternal, {"kMaxSequences"},
+               [&] { device_->batch(std::vector<SequenceRows>(kMaxSequences + 1), 1); });
+}
+
+// --- pages ---------------------------------------------------------------------------------------
+
+TEST_F(CudaDevice, PagesOfOtherSizesAreRefused) {
+  for (const int page_size : {80, 320}) {
+    const KvShape shape{1, 1, 64, page_size};
+    expect_error(ErrorKind::kInvalidRequest, {"256 tokens", std::to_string(page_size)}, [&] {
+      quantize_pages(*device_, shape, 0, {nullptr, 1024}, 0, std::vector<PagePlanes>(1));
+    });
+  }
+}
+
+TEST_F(CudaDevice, PagesOfMoreThanAThreadHasAreSelected) {
+  for (const int num_pages : {2, 1000, 1025, 5000, 16384}) {
+    SCOPED_TRACE(num_pages);
+    std::vector<float> scores(num_pages);
+    for (int page = 0; page < num_pages; ++page) scores[page] = (page * 37 % num_pages) / 3;
+    const int count = num_pages / 2;
+    std::vector<int> expected(num_pages), lists(count);
+    std::iota(expected.begin(), expected.end(), 0);
+    std::stable_sort(expected.begin() + 1, expected.end(),
+                     [&](int a, int b) { return scores[a] > scores[b]; });
+    expected.resize(count);
+    std::ranges::sort(expected);
+    Buffer device_scores = allocate_on_device(4 * scores.size());
+    Buffer device_lists = allocate_on_device(4 * lists.size());
+    device_->upload(device_scores.data(), scores.data(), 4 * scores.size());
+    select_pages(*device_, {.scores = device_scores.as<float>(),
+                            .num_kv_heads = 1,
+                            .num_scored = num_pages,
+                            .num_pages = num_pages,
+                            .count = count,
+                            .lists = device_lists.as<int>()});
+    device_->download(lists.data(), device_lists.data(), 4 * lists.size());
+    EXPECT_EQ(lists, expected);
+  }
+}
+
+}  // namespace
+}  // namespace quantspec::cuda

@@ -1,0 +1,304 @@
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "backend/cuda/linear_full.cuh"
+#include "backend/cuda/linear_kernel.cuh"
+#include "backend/cuda/linear_planes.cuh"
+#include "backend/cuda/ops.h"
+#include "base/error.h"
+
+namespace quantspec::cuda {
+
+namespace {
+
+// Activation rows of one launch; an op with more of them reads the weights again.
+constexpr int kMaxRows = 17;
+// Stages of a ring, the best first (wait_for_stage() knows them).
+constexpr int kDepths[] = {8, 6, 4, 3, 2};
+
+// --- sharing out ---------------------------------------------------------------------------------
+
+constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
+
+bool wants_whole_heads(const LinearArgs& args) {
+  return args.op == LinearOp::kQkv &&
+         (args.qkv.norms[0].weight != nullptr || args.qkv.norms[1].weight != nullptr);
+}
+
+// Row blocks for blocks of `row_warps`: their tiles and number.
+void set_row_blocks(LinearArgs& args, int row_warps) {
+  args.row_warps = row_warps;
+  args.row_shift = std::countr_zero(static_cast<unsigned>(row_warps));
+  args.block_tiles = 2 * row_warps;
+  if (args.op == LinearOp::kQkv) {
+    const int dim = args.qkv.shape.head_dim, head_tiles = dim / kTileRows;
+    args.qkv.half_tiles = 0;
+    if (!wants_whole_heads(args) && dim % 32 == 0 && 2 * row_warps < head_tiles) {
+      args.qkv.half_tiles = std::gcd(head_tiles / 2, row_warps);
+      args.block_tiles = 2 * args.qkv.half_tiles;
+    } else {  // whole heads, an even number of tiles
+      const int heads = std::max(1, 2 * row_warps / head_tiles);
+      args.block_tiles = head_tiles * (head_tiles % 2 == 0 ? heads : round_up(heads, 2));
+    }
+  }
+  args.qkv.parts =
+      args.qkv.half_tiles == 0 ? 1 : args.qkv.shape.head_dim / 32 / args.qkv.half_tiles;
+  const int sources = args.op == LinearOp::kQkv ? kMaxSources : 1;
+  const int own_tiles = args.op == LinearOp::kGateUp ? args.block_tiles / 2 : args.block_tiles;
+  args.row_blocks = 0;
+  for (int i = 0; i < sources; ++i) {
+    LinearSource& source = args.sources[i];
+    source.blocks = divide_up(row_tiles(source.outputs), own_tiles);
+    args.row_blocks += source.blocks;
+  }
+}
+
+template <typename Format>
+LinearPlaces places_of(const LinearArgs& args) {
+  const int slices = kSlices / args.row_warps, rows = args.num_rows;
+  int chunks = 0;  // of a block
+  for (int slice = 0; slice < kSlices; slice += slices) {
+    chunks =
+        std::max(chunks, (slice + slices) * args.chunks / kSlices - slice * args.chunks / kSlices);
+  }
+  LinearPlaces places{};
+  places.stage_bytes = 2 * Format::unit_bytes(args.group);
+  int end = kLinearWarps * args.depth * places.stage_bytes;
+  const auto take = [&](int bytes) {
+    const int begin = end;
+    end += round_up(bytes, 128);
+    return begin;
+  };
+  places.stride = chunks * kChunkInputs + 32;
+  places.group_stride = (chunks * 2) | 1;  // groups of 64, at most
+  places.values = take(places.stride * rows * Format::kColumns * Format::kInputBytes);
+  places.groups = take(Format::kGroupBytes * places.group_stride * rows);
+  places.scales = places.groups;
+  places.squares = take(chunks * rows * 4);
+  places.factors = take(rows * 4);
+  places.partials = take(2 * slices * rows * args.block_tiles * kTileRows * 4);
+  places.total = end;
+  return places;
+}
+
+// The row_warps to begin with. Narrow blocks finish with few barriers, wide ones read fewer
+// activations.
+// NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes at 1 row: 4 is 6 to 16%
+// faster than 1, with more rows 8 is the fastest. Full matrices at 1 row: 1 or 2 is up to 27%
+// faster than 8; from 4 rows on 8 is the fastest, but where there is less than a pair of tiles for
+// every other warp (4096 x 4096: 2 is 20% faster than 8).
+template <typename Format>
+int narrowest(const Device& device, LinearArgs& args) {
+  constexpr int kRoom[] = {36 << 10, 68 << 10};  // for activations, with 1 and 2 row_warps
+  if (wants_whole_heads(args)) return kSlices;
+  if (Format::kPlanes) return args.num_rows <= 2 ? kSlices / 2 : kSlices;
+  set_row_blocks(args, 1);
+  if (args.num_rows > 2 && args.row_blocks > device.num_sms()) return kSlices;
+  for (int i = 0; i < 2; ++i) {
+    set_row_blocks(args, 1 << i);
+    const LinearPlaces places = places_of<Format>(args);
+    if (places.groups - places.values <= kRoom[i]) return 1 << i;
+  }
+  return kSlices;
+}
+
+// Shares the op's work out: rows of a launch (at most args.num_rows), tiles and slices of a block,
+// stages of its rings. Two blocks of threads fit on a multiprocessor if that is possible.
+template <typename Format>
+void share_out(const Device& device, LinearArgs& args) {
+  const int room = static_cast<int>(device.max_shared_bytes());
+  const int half_room = (room + 1024) / 2 - 1024;  // the system takes 1 KB of each block
+  const int widest = device.capability() >= 90 ? kSlices : 1;
+  const auto settle = [&](int row_warps, int bytes, int least_depth) {
+    for (const int depth : kDepths) {
+      if (depth < least_depth) break;
+      set_row_blocks(args, row_warps);
+      args.depth = depth;
+      args.places = places_of<Format>(args);
+      if (args.places.total <= bytes) return true;
+    }
+    return false;
+  };
+  for (; args.num_rows > 0; --args.num_rows) {
+    for (int row_warps = std::min(widest, narrowest<Format>(device, args)); row_warps <= widest;
+         row_warps *= 2) {
+      if (settle(row_warps, half_room, 3) || settle(row_warps, room, 2)) return;
+    }
+  }
+  fail(ErrorKind::kUnsupportedModel,
+       "a matrix of {} inputs: an activation row does not fit in {} "
+       "bytes of shared memory",
+       args.cols, room);
+}
+
+// --- launching -----------------------------------------------------------------------------------
+
+// How many clusters of such a launch the machine holds at a time. (Asking takes as long as a
+// launch.)
+template <auto kKernel>
+int resident_clusters(const Device& device, cudaLaunchConfig_t config, int size) {
+  static thread_local std::map<std::pair<int, std::size_t>, int> known;
+  int& clusters = known[{size, config.dynamicSmemBytes}];
+  if (clusters == 0) {
+    config.gridDim = size;
+    if (config.numAttrs > 0) {
+      QUANTSPEC_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config));
+    } else {
+      QUANTSPEC_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+          &clusters, kKernel, kLinearThreads, config.dynamicSmemBytes));
+      clusters *= device.num_sms();
+    }
+  }
+  return clusters;
+}
+
+template <typename Format, int kTiles>
+void launch(Device& device, const LinearArgs& args) {
+  constexpr auto kernel = decode_linear<Format, kTiles>;
+  QUANTSPEC_CUDA(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, args.places.total));
+  cudaLaunchConfig_t config{};
+  config.blockDim = kLinearThreads;
+  config.dynamicSmemBytes = args.places.total;
+  config.stream = device.stream();
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(args.row_warps), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes;
+  config.numAttrs = device.capability() >= 90 ? 2 : 0;
+  config.gridDim =
+      std::min(args.row_blocks, resident_clusters<kernel>(device, config, args.row_warps)) *
+      args.row_warps;
+  QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args));
+}
+
+// All rows of an op, some at a time, with the kernel of kTiles for as many.
+template <typename Format, int... kTiles>
+void run(Device& device, LinearArgs args, int num_rows) {
+  constexpr int kMost = std::min(kMaxRows, std::max({Format::max_rows(kTiles)...}));
+  args.units = divide_up(args.cols, Format::kUnit);
+  args.chunks = divide_up(args.cols, kChunkInputs);
+  for (args.first_row = 0; args.first_row < num_rows; args.first_row += args.num_rows) {
+    args.num_rows = std::min(num_rows - args.first_row, kMost);
+    share_out<Format>(device, args);
+    bool done = false;
+    const auto launch_where_enough = [&]<int kCount>() {
+      if (done || args.num_rows > Format::max_rows(kCount)) return;
+      launch<Format, kCount>(device, args);
+      done = true;
+    };
+    (launch_where_enough.template operator()<kTiles>(), ...);
+  }
+}
+
+// Fills in what the matrices of an op have in common, and runs it.
+void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, int num_rows) {
+  args.cols = first.inputs();
+  args.group = first.group;
+  if (read == WeightRead::kFull) {
+    args.stride = padded_cols(args.cols) * size_of(first.full.dtype);
+    switch (first.full.dtype) {
+      case DType::kF32:
+        return run<Fp32Format, 4>(device, args, num_rows);
+      case DType::kF16:
+        return run<FullFormat<__half>, 1, 2, 5>(device, args, num_rows);
+      case DType::kBF16:
+        return run<FullFormat<__nv_bfloat16>, 1, 2, 5>(device, args, num_rows);
+    }
+  }
+  const std::size_t units = plane_units(args.cols);
+  args.unit_bytes = upper_unit_bytes(args.group);
+  args.stride = units * args.unit_bytes;
+  args.lower_stride = units * kLowerUnitBytes;
+  if (read == WeightRead::kUpper) {
+    run<PlaneFormat<false>, 1, 3>(device, args, num_rows);
+  } else {
+    run<PlaneFormat<true>, 1, 3>(device, args, num_rows);
+  }
+}
+
+LinearSource source_of(const Linear& linear, WeightRead read) {
+  const bool full = read == WeightRead::kFull;
+  check(full || linear.upper != nullptr, "4-bit weights are read but no planes were made");
+  check(read != WeightRead::kBoth || linear.lower != nullptr,
+        "8-bit weights are read but only the upper plane was made");
+  return {.data = full ? static_cast<const std::byte*>(linear.full.data) : linear.upper,
+          .lower = linear.lower,
+          .bias = linear.bias,
+          .outputs = linear.outputs()};
+}
+
+// Whether matrices can be read by one launch.
+bool alike(const Linear& a, const Linear& b, WeightRead read) {
+  return a.inputs() == b.inputs() &&
+         (read == WeightRead::kFull ? a.full.dtype == b.full.dtype : a.group == b.group);
+}
+
+}  // namespace
+
+void decode_qkv(Device& device, const QkvParams& params) {
+  const KvShape& shape = params.shape;
+  check(shape.head_dim % 16 == 0 && shape.head_dim <= 256,
+        "head_dim is a multiple of 16 up to 256");
+  const Linear& first = params.q_out != nullptr ? *params.q : *params.k;
+  LinearArgs args{.op = LinearOp::kQkv, .x = params.x, .norm = params.norm, .out = params.q_out};
+  if (params.q_out != nullptr) args.sources[0] = source_of(*params.q, params.weights);
+  if (!params.sequences.empty()) {
+    check(alike(first, *params.k, params.weights) && alike(first, *params.v, params.weights),
+          "Q, K and V have inputs, element types and groups in common");
+    args.sources[1] = source_of(*params.k, params.weights);
+    args.sources[2] = source_of(*params.v, params.weights);
+    const SequenceBatch batch = device.batch(params.sequences, shape.num_kv_heads);
+    args.qkv.num_sequences = batch.count;
+    args.qkv.states = batch.states;
+    for (int i = 0; i < batch.count; ++i) args.qkv.full[i] = batch.kv[i].full;
+  }
+  args.qkv.shape = shape;
+  args.qkv.norms[0] = params.q_norm;
+  args.qkv.norms[1] = params.k_norm;
+  args.qkv.cos = params.cos;
+  args.qkv.sin = params.sin;
+  run(device, args, params.weights, first, params.num_rows);
+}
+
+void decode_add_linear(Device& device, const AddLinearParams& params) {
+  const Linear& linear = *params.linear;
+  run(device,
+      {.op = LinearOp::kAdd,
+       .sources = {source_of(linear, params.weights)},
+       .x = params.in,
+       .norm = {},
+       .out = params.x},
+      params.weights, linear, params.num_rows);
+}
+
+void decode_gate_up(Device& device, const GateUpParams& params) {
+  const Linear &gate = *params.gate, &up = *params.up;
+  check(gate.outputs() == up.outputs() && alike(gate, up, params.weights),
+        "gate and up have shape, element type and groups in common");
+  run(device,
+      {.op = LinearOp::kGateUp,
+       .sources = {source_of(gate, params.weights), source_of(up, params.weights)},
+       .x = params.x,
+       .norm = params.norm,
+       .out = params.out},
+      params.weights, gate, params.num_rows);
+}
+
+void head(Device& device, const HeadParams& params) {
+  const Linear& linear = *params.head;
+  run(device,
+      {.op = LinearOp::kStore,
+       .sources = {source_of(linear, params.weights)},
+       .x = params.x,
+       .norm = params.norm,
+       .out = params.logits},
+      params.weights, linear, params.num_rows);
+}
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,145 @@
+#include "backend/cuda/device.h"
+
+#include <algorithm>
+
+#include "backend/cuda/cuda.h"
+#include "base/error.h"
+
+namespace quantspec::cuda {
+
+namespace {
+
+constexpr int kLeastCapability = 80;
+
+void free_on_device(std::byte* data, std::size_t) { cudaFree(data); }
+
+}  // namespace
+
+void require(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) return;
+  const ErrorKind kind =
+      status == cudaErrorMemoryAllocation ? ErrorKind::kOutOfMemory : ErrorKind::kDevice;
+  fail(kind, "the GPU: {} in {}", cudaGetErrorString(status), call);
+}
+
+std::string unavailable() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) return cudaGetErrorString(status);
+  if (count == 0) return "no GPU is visible";
+  int major = 0, minor = 0;
+  QUANTSPEC_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  QUANTSPEC_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
+  if (10 * major + minor >= kLeastCapability) return {};
+  return fmt::format("GPU 0 has compute capability {}.{}, and 8.0 is needed", major, minor);
+}
+
+Buffer allocate_on_device(std::size_t bytes) {
+  if (bytes == 0) return {};
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is not the next call's
+    std::size_t available = 0, total = 0;
+    cudaMemGetInfo(&available, &total);
+    fail(ErrorKind::kOutOfMemory, "the GPU: could not allocate {} bytes, {} of {} are free", bytes,
+         available, total);
+  }
+  require(status, "cudaMalloc");
+  Buffer buffer(static_cast<std::byte*>(data), bytes, free_on_device);
+  QUANTSPEC_CUDA(cudaMemset(data, 0, bytes));
+  QUANTSPEC_CUDA(cudaDeviceSynchronize());  // the stream of ops does not wait for it
+  return buffer;
+}
+
+Device::Device() {
+  if (const std::string why = unavailable(); !why.empty()) {
+    fail(ErrorKind::kDevice, "no GPU that can be used: {}", why);
+  }
+  QUANTSPEC_CUDA(cudaSetDevice(0));
+  cudaDeviceProp properties;
+  QUANTSPEC_CUDA(cudaGetDeviceProperties(&properties, 0));
+  name_ = properties.name;
+  capability_ = 10 * properties.major + properties.minor;
+  num_sms_ = properties.multiProcessorCount;
+  max_shared_bytes_ = properties.sharedMemPerBlockOptin;
+  l2_bytes_ = properties.l2CacheSize;
+  QUANTSPEC_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  states_ = allocate_on_device(kMaxSequences * sizeof(SequenceState));
+  round_states_ = allocate_on_device(kNumViews * kMaxSequences * sizeof(SequenceState));
+}
+
+Device::~Device() {
+  cudaStreamSynchronize(stream_);
+  cudaStreamDestroy(stream_);
+}
+
+std::byte* Device::scratch(Scratch which, std::size_t bytes) {
+  Buffer& buffer = scratch_[static_cast<std::size_t>(which)];
+  if (buffer.size() < bytes) {
+    synchronize();
+    buffer = {};
+    buffer = allocate_on_device(bytes);
+    ++generation_;
+  }
+  return buffer.data();
+}
+
+void Device::upload(void* to, const void* from, std::size_t bytes) {
+  // From pageable memory the call returns when the source has been read.
+  QUANTSPEC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+}
+
+void Device::download(void* to, const void* from, std::size_t bytes) {
+  QUANTSPEC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+  synchronize();
+}
+
+void Device::copy(void* to, const void* from, std::size_t bytes) {
+  QUANTSPEC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+}
+
+void Device::upload_rows(void* to, std::size_t stride, const void* from, std::size_t bytes,
+                         int rows) {
+  QUANTSPEC_CUDA(
+      cudaMemcpy2DAsync(to, stride, from, bytes, bytes, rows, cudaMemcpyHostToDevice, stream_));
+}
+
+void Device::synchronize() { QUANTSPEC_CUDA(cudaStreamSynchronize(stream_)); }
+
+SequenceBatch Device::batch(std::span<const SequenceRows> sequences, int num_kv_heads) {
+  check(!sequences.empty() && std::ssize(sequences) <= kMaxSequences,
+        "a launch has 1 to kMaxSequences sequences");
+  SequenceBatch batch;
+  batch.count = static_cast<int>(sequences.size());
+  std::array<SequenceState, kMaxSequences> states{};
+  for (int i = 0; i < batch.count; ++i) {
+    const SequenceRows& rows = sequences[i];
+    const KvView& kv = rows.kv;
+    const int pages = static_cast<int>(kv.pages.size());
+    states[i] = {rows.first_row, rows.num_rows, rows.first_position, kv.first_full, pages};
+    batch.kv[i] = {.full = kv.full,
+                   .pages = kv.pages.data(),
+                   .page_lists = kv.page_lists.empty() ? nullptr : kv.page_lists.data(),
+                   .pages_listed = static_cast<int>(kv.page_lists.size()) / num_kv_heads,
+                   .gathered = kv.gathered,
+                   .num_gathered = kv.num_gathered,
+                   .page_mass = kv.page_mass};
+  }
+  if (sequences[0].round != nullptr) {
+    const View view = sequences[0].kv.all_full                  ? View::kAllFull
+                      : sequences[0].kv.pages.data() == nullptr ? View::kNoPages
+                                                                : View::kPages;
+    batch.states = round_states_.as<SequenceState>() + static_cast<int>(view) * kMaxSequences;
+    return batch;
+  }
+  batch.states = states_.as<SequenceState>();
+  if (batch.count != num_states_ || states != last_states_) {
+    upload(states_.data(), states.data(), batch.count * sizeof(SequenceState));
+    last_states_ = states;
+    num_states_ = batch.count;
+  }
+  return batch;
+}
+
+}  // namespace quantspec::cuda

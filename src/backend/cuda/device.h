@@ -1,0 +1,131 @@
+// The GPU that a backend uses: its properties, the one stream on which all ops run in order, and
+// the memory in which they work. Not thread-safe. Errors: kDevice, naming the call that failed (an
+// error of a kernel shows at a later call), kOutOfMemory where memory could not be had.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/params.h"
+#include "base/buffer.h"
+
+namespace quantspec::cuda {
+
+class PrefillGemm;
+
+// Throws where `status` is not success; `call` is the text of what returned it.
+void require(cudaError_t status, const char* call);
+#define QUANTSPEC_CUDA(call) ::quantspec::cuda::require((call), #call)
+
+// Zeroed memory on the device, 256-byte aligned.
+Buffer allocate_on_device(std::size_t bytes);
+
+// --- sequences of a pass -------------------------------------------------------------------------
+
+// The most sequences of one launch.
+inline constexpr int kMaxSequences = 32;
+
+// What changes of a sequence from pass to pass. It lies in device memory and kernels read it there,
+// so that a launch can be repeated as it is: a grid depends on the shapes, never on these.
+struct SequenceState {
+  int first_row;
+  int num_rows;
+  int first_position;
+  int first_full;  // as in KvView
+  int num_pages;   // of its page table
+  bool operator==(const SequenceState&) const = default;
+};
+
+// Where a sequence's K and V of one layer lie: the rest of its KvView.
+struct SequenceKv {
+  FullKv full;
+  const PagePlanes* pages;  // [num_pages]
+  const int* page_lists;    // [num_kv_heads, pages_listed]; null: all pages
+  int pages_listed;
+  FullKv gathered;
+  int num_gathered;
+  float* page_mass;  // [num_kv_heads, num_pages] or null
+};
+
+// How a layer's view of a sequence differs from the state that follows from the position.
+enum class View { kPages, kNoPages, kAllFull };
+inline constexpr int kNumViews = 3;
+
+// A kernel's argument, by value.
+struct SequenceBatch {
+  int count;
+  const SequenceState* states;  // [count], device memory
+  SequenceKv kv[kMaxSequences];
+};
+
+// --- the device ----------------------------------------------------------------------------------
+
+// Memory between the kernels of an op. What an op leaves there is gone when another of the same
+// kind begins; kCounters is zero at every op's begin, and left so.
+enum class Scratch { kAttention, kCounters, kActivations, kPrefill, kWorkspace, kLogits, kCount };
+
+class Device {
+ public:
+  Device();  // GPU 0
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+  const std::string& name() const { return name_; }
+  int capability() const { return capability_; }  // 90: 9.0
+  int num_sms() const { return num_sms_; }
+  // The most dynamic shared memory of a block (cudaFuncSetAttribute).
+  std::size_t max_shared_bytes() const { return max_shared_bytes_; }
+  std::size_t l2_bytes() const { return l2_bytes_; }
+
+  // At least so many bytes, 256-byte aligned. Grows (waiting for the stream) when more is wanted.
+  std::byte* scratch(Scratch which, std::size_t bytes);
+
+  // Copies in stream order. `upload` has read `from` when it returns; `download` waits for the
+  // stream.
+  void upload(void* to, const void* from, std::size_t bytes);
+  void download(void* to, const void* from, std::size_t bytes);
+  void copy(void* to, const void* from, std::size_t bytes);  // within device memory
+  // `rows` rows of `bytes` each, adjacent on the host and `stride` bytes apart on the device.
+  void upload_rows(void* to, std::size_t stride, const void* from, std::size_t bytes, int rows);
+  void synchronize();
+
+  // Begins a pass over rows of rounds: the states come from the rounds, on the device.
+  // REQUIRES: at most kMaxSequences.
+  void begin_pass(std::span<const SequenceRows> sequences, int page_size);
+  // What a launch gets. Unless the rows are of rounds, the states go to device memory, if they are
+  // not there from the layer before. REQUIRES: at most kMaxSequences; of rounds: begin_pass().
+  SequenceBatch batch(std::span<const SequenceRows> sequences, int num_kv_heads);
+
+  // Changes when scratch memory moves: what was captured before is good for nothing.
+  int generation() const { return generation_; }
+
+  // Null until a prefill makes it (prefill_gemm.h).
+  std::shared_ptr<PrefillGemm>& prefill_gemm() { return prefill_gemm_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  std::string name_;
+  int capability_ = 0;
+  int num_sms_ = 0;
+  std::size_t max_shared_bytes_ = 0;
+  std::size_t l2_bytes_ = 0;
+  std::array<Buffer, static_cast<std::size_t>(Scratch::kCount)> scratch_;
+  Buffer states_;  // [kMaxSequences] SequenceState that the host gave
+  std::array<SequenceState, kMaxSequences> last_states_{};
+  int num_states_ = 0;
+  Buffer round_states_;  // [kNumViews, kMaxSequences] SequenceState of rounds
+  int generation_ = 0;
+  std::shared_ptr<PrefillGemm> prefill_gemm_;
+};
+
+// After a launch: throws if it was refused.
+inline void require_launch(const char* kernel) { require(cudaGetLastError(), kernel); }
+
+}  // namespace quantspec::cuda

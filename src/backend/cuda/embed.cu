@@ -1,0 +1,117 @@
+// What a pass begins with: where its sequences stand, the tokens' rows of the embedding, and the
+// rotation angles of their positions.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "backend/cuda/layout.h"
+#include "backend/cuda/ops.h"
+#include "base/error.h"
+
+namespace quantspec::cuda {
+
+namespace {
+
+struct RoundRows {
+  const Round* round;
+  int first_row;
+  int num_rows;
+  bool verifies;
+};
+struct RoundBatch {
+  int count;
+  RoundRows rows[kMaxSequences];
+};
+
+// states: [kNumViews, kMaxSequences].
+__global__ void place_rounds(RoundBatch batch, int page_size, SequenceState* states) {
+  const int s = threadIdx.x;
+  if (s >= batch.count) return;
+  const RoundRows& rows = batch.rows[s];
+  const int position = rows.round->length - 1 + (rows.verifies ? 0 : rows.round->drafted);
+  const int first_full = first_full_position(position, page_size);
+  const auto put = [&](View view, int full, int pages) {
+    states[static_cast<int>(view) * kMaxSequences + s] = {rows.first_row, rows.num_rows, position,
+                                                          full, pages};
+  };
+  put(View::kPages, first_full, first_full / page_size);
+  put(View::kNoPages, first_full, 0);
+  put(View::kAllFull, 0, 0);
+}
+
+__device__ float as_float(float x) { return x; }
+__device__ float as_float(__half x) { return __half2float(x); }
+__device__ float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+struct TokenRows {
+  const TokenId* tokens;
+  int first_token;
+};
+struct TokenBatch {
+  int count;
+  const SequenceState* states;
+  TokenRows rows[kMaxSequences];
+};
+
+// One block for each row.
+template <typename T>
+__global__ void embed_rows(TokenBatch batch, const T* table, int hidden, int stride, float* out,
+                           const float* cos_table, const float* sin_table, int half, float* cos,
+                           float* sin) {
+  const int row = blockIdx.x;
+  int s = 0;
+  while (s + 1 < batch.count && batch.states[s + 1].first_row <= row) ++s;
+  const int position = batch.states[s].first_position + row - batch.states[s].first_row;
+  const TokenId token = batch.rows[s].tokens[position - batch.rows[s].first_token];
+  const T* from = table + static_cast<std::size_t>(token) * stride;
+  float* to = out + static_cast<std::size_t>(row) * hidden;
+  for (int i = threadIdx.x; i < hidden; i += blockDim.x) to[i] = as_float(from[i]);
+  if (cos == nullptr) return;
+  for (int i = threadIdx.x; i < half; i += blockDim.x) {
+    cos[row * half + i] = cos_table[static_cast<std::size_t>(position) * half + i];
+    sin[row * half + i] = sin_table[static_cast<std::size_t>(position) * half + i];
+  }
+}
+
+}  // namespace
+
+void Device::begin_pass(std::span<const SequenceRows> sequences, int page_size) {
+  check(std::ssize(sequences) <= kMaxSequences, "a pass has kMaxSequences rounds at most");
+  RoundBatch batch{static_cast<int>(sequences.size()), {}};
+  for (int i = 0; i < batch.count; ++i) {
+    const SequenceRows& rows = sequences[i];
+    batch.rows[i] = {rows.round, rows.first_row, rows.num_rows, rows.verifies};
+  }
+  place_rounds<<<1, kMaxSequences, 0, stream_>>>(batch, page_size,
+                                                 round_states_.as<SequenceState>());
+  require_launch("place_rounds");
+}
+
+void embed(Device& device, const EmbedParams& params) {
+  if (params.sequences.empty()) return;
+  if (params.sequences[0].round != nullptr) device.begin_pass(params.sequences, params.page_size);
+  TokenBatch batch{
+      static_cast<int>(params.sequences.size()), device.batch(params.sequences, 1).states, {}};
+  int num_rows = 0;
+  for (int i = 0; i < batch.count; ++i) {
+    const SequenceRows& rows = params.sequences[i];
+    batch.rows[i] = {rows.tokens, rows.first_token};
+    num_rows += rows.num_rows;
+  }
+  const TensorView& table = params.table;
+  const auto launch = [&]<typename T>(const T* data) {
+    embed_rows<<<num_rows, 256, 0, device.stream()>>>(
+        batch, data, table.cols, padded_cols(table.cols), params.out, params.cos_table,
+        params.sin_table, params.half, params.cos, params.sin);
+    require_launch("embed_rows");
+  };
+  switch (table.dtype) {
+    case DType::kF32:
+      return launch(static_cast<const float*>(table.data));
+    case DType::kF16:
+      return launch(static_cast<const __half*>(table.data));
+    case DType::kBF16:
+      return launch(static_cast<const __nv_bfloat16*>(table.data));
+  }
+}
+
+}  // namespace quantspec::cuda

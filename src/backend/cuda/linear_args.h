@@ -1,0 +1,85 @@
+// What the kernel of linear_kernel.cuh works on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/linear_layout.h"
+
+namespace quantspec::cuda {
+
+// Every sum over inputs is cut into so many slices, each summed in order and then the slices in
+// order: however work is shared out, the bits of a row are the same.
+inline constexpr int kSlices = 8;
+inline constexpr int kLinearWarps = 8;
+inline constexpr int kLinearThreads = 32 * kLinearWarps;
+inline constexpr int kMaxSources = 3;
+
+enum class LinearOp { kStore, kAdd, kGateUp, kQkv };
+
+// One matrix of an op.
+struct LinearSource {
+  const std::byte* data = nullptr;   // rows of the full matrix, or the upper plane
+  const std::byte* lower = nullptr;  // the lower plane, where it is read
+  const float* bias = nullptr;
+  int outputs = 0;
+  int blocks = 0;  // row blocks of this source (of kGateUp: of both together, at the first)
+};
+
+// The part of a QkvParams that the last step needs.
+struct QkvArgs {
+  KvShape shape;
+  // Tiles of half a head that a row block has: it then has those of the other half too. 0: row
+  // blocks are whole heads, one after the other.
+  int half_tiles;
+  int parts;      // row blocks of a head
+  Norm norms[2];  // of queries and keys
+  const float* cos;
+  const float* sin;
+  int num_sequences;
+  const SequenceState* states;
+  FullKv full[kMaxSequences];
+};
+
+// Where a block keeps what in its shared memory, in bytes; the rings come first.
+struct LinearPlaces {
+  int stage_bytes;
+  int values;
+  int stride;  // as in Inputs
+  int group_stride;
+  int groups;
+  int scales;
+  int squares;
+  int factors;
+  int partials;
+  int total;
+};
+
+struct LinearArgs {
+  LinearOp op;
+  LinearSource sources[kMaxSources];
+  int cols;
+  // Bytes from row to row of a full matrix, from tile to tile of an upper and a lower plane.
+  std::size_t stride;
+  std::size_t lower_stride;
+  int units;       // of cols, Format::kUnit each
+  int chunks;      // of cols, 128 each
+  int group;       // of planes
+  int unit_bytes;  // of an upper plane
+  const float* x;  // [num_rows, cols]
+  int first_row;   // of the rows of the op
+  int num_rows;
+  Norm norm;
+  float* out;  // [num_rows, outputs of the first source] (of kQkv: queries)
+  QkvArgs qkv;
+  // How the work is shared out; sources[].blocks too.
+  int row_blocks;
+  int block_tiles;  // tiles of a row block
+  int row_warps;    // pairs of tiles that a block of threads takes at a time = blocks of a cluster
+  int row_shift;    // log2 of it
+  int depth;        // stages of a warp's ring
+  LinearPlaces places;
+};
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,62 @@
+// The ops of the CUDA backend, a file each; params.h and backend.h say what they compute. Pointers
+// and page tables are in device memory unless said. All run on the device's stream, in order.
+#pragma once
+
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/cuda/device.h"
+
+namespace quantspec::cuda {
+
+// --- attention.cu --------------------------------------------------------------------------------
+void attention(Device& device, const AttentionParams& params);
+
+// --- prefill_attention.cu ------------------------------------------------------------------------
+void prefill_attention(Device& device, const PrefillAttentionParams& params);
+
+// --- pages.cu ------------------------------------------------------------------------------------
+void quantize_pages(Device& device, const KvShape& shape, int layer, FullKv source,
+                    int first_position, std::span<const PagePlanes> pages);
+void load_pages(Device& device, const KvShape& shape, int layer, std::span<const PagePlanes> pages,
+                KvRead read, FullKv target);
+void page_bounds(Device& device, const PageBoundsParams& params);
+void select_pages(Device& device, const SelectPagesParams& params);
+
+// --- full_kv.cu ----------------------------------------------------------------------------------
+void copy_full_kv(Device& device, const KvShape& shape, FullKv source, FullKv target, int first,
+                  int count);
+// positions: host memory.
+void gather_full_kv(Device& device, const KvShape& shape, FullKv source, FullKv target,
+                    std::span<const int> positions, int first_slot);
+// key, value, upper, lower: host memory. These wait for the stream.
+void read_full_kv(Device& device, const KvShape& shape, FullKv source, int kv_head, int position,
+                  float* key, float* value);
+void write_full_kv(Device& device, const KvShape& shape, FullKv target, int kv_head, int position,
+                   const float* key, const float* value);
+void export_unit(Device& device, const KvShape& shape, int layer, int kv_head, PagePlanes page,
+                 std::byte* upper, std::byte* lower);
+void import_unit(Device& device, const KvShape& shape, int layer, int kv_head,
+                 const std::byte* upper, const std::byte* lower, PagePlanes page);
+
+// --- planes.cu -----------------------------------------------------------------------------------
+Backend::PlaneBytes plane_bytes(int rows, int cols, int group);
+void make_planes(Device& device, const TensorView& full, std::byte* upper, std::byte* lower);
+// coded: host memory.
+void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, std::byte* lower);
+
+// --- decode_linear.cu: Phase::kDecode ------------------------------------------------------------
+void decode_qkv(Device& device, const QkvParams& params);
+void decode_add_linear(Device& device, const AddLinearParams& params);
+void decode_gate_up(Device& device, const GateUpParams& params);
+void head(Device& device, const HeadParams& params);
+
+// --- prefill_linear.cu: Phase::kPrefill ----------------------------------------------------------
+void prefill_qkv(Device& device, const QkvParams& params);
+void prefill_add_linear(Device& device, const AddLinearParams& params);
+void prefill_gate_up(Device& device, const GateUpParams& params);
+
+// --- embed.cu ------------------------------------------------------------------------------------
+void embed(Device& device, const EmbedParams& params);
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,166 @@
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "backend/cuda/ops.h"
+#include "backend/cuda/pages_codec.cuh"
+#include "backend/cuda/pages_select.cuh"
+#include "base/error.h"
+
+namespace quantspec::cuda {
+
+namespace {
+
+// --- page_bounds ---------------------------------------------------------------------------------
+
+constexpr int kBoundLanes = 16;  // of a unit; a lane reads 8 channels at a time
+constexpr int kBoundThreads = 128;
+constexpr int kBoundHeads = 4;  // of a group, summed side by side
+constexpr int kBoundUnits = kBoundThreads / kBoundLanes;
+
+struct Halves {  // 8 channels
+  uint4 words;
+  __device__ float2 pair(int i) const {
+    return __half22float2(reinterpret_cast<const __half2*>(&words)[i]);
+  }
+};
+__device__ __forceinline__ Halves load_halves(const __half* from) {
+  return {*reinterpret_cast<const uint4*>(from)};
+}
+
+// sum + the greatest that q . k can be over 8 channels.
+__device__ __forceinline__ float add_bound(float sum, const float* q, const Halves& scale,
+                                           const Halves& offset) {
+  const float4 q0 = *reinterpret_cast<const float4*>(q);
+  const float4 q1 = *reinterpret_cast<const float4*>(q + 4);
+  const float qs[8] = {q0.x, q0.y, q0.z, q0.w, q1.x, q1.y, q1.z, q1.w};
+  const auto add = [&](float x, float s, float o) {
+    sum += fmaxf(x * (o + s * (255 - kCodeMargin)), x * (o + s * kCodeMargin));
+  };
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 s = scale.pair(i), o = offset.pair(i);
+    add(qs[2 * i], s.x, o.x);
+    add(qs[2 * i + 1], s.y, o.y);
+  }
+  return sum;
+}
+
+// Grid: [pages / kBoundUnits, num_kv_heads].
+__global__ void __launch_bounds__(kBoundThreads)
+    bound_pages(const float* q, KvShape shape, int group, int layer, const PagePlanes* pages,
+                int num_pages, float* out) {
+  const int page = blockIdx.x * kBoundUnits + threadIdx.x / kBoundLanes;
+  const int kv_head = blockIdx.y, lane = threadIdx.x % kBoundLanes, dim = shape.head_dim;
+  // Groups of lanes without a page take the last one, for the shuffles.
+  const std::byte* unit =
+      pages[min(page, num_pages - 1)].upper + shape.upper_offset(layer, kv_head);
+  const auto* scales = reinterpret_cast<const __half*>(unit + 2 * shape.plane_bytes());
+  q += static_cast<std::size_t>(kv_head) * group * dim;
+  float bound = -INFINITY;
+  for (int first = 0; first < group; first += kBoundHeads) {
+    float sums[kBoundHeads] = {};
+    for (int channel = 8 * lane; channel < dim; channel += 8 * kBoundLanes) {
+      const Halves scale = load_halves(scales + channel);
+      const Halves offset = load_halves(scales + dim + channel);
+#pragma unroll
+      for (int i = 0; i < kBoundHeads; ++i) {
+        if (first + i >= group) break;
+        sums[i] = add_bound(sums[i], q + (first + i) * dim + channel, scale, offset);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBoundHeads; ++i) {
+      for (int lanes = kBoundLanes / 2; lanes > 0; lanes /= 2) {
+        sums[i] += __shfl_xor_sync(0xffffffff, sums[i], lanes);
+      }
+      if (first + i < group && !(sums[i] < bound)) bound = sums[i];  // NaN is kept
+    }
+  }
+  if (lane == 0 && page < num_pages) {
+    out[static_cast<std::size_t>(kv_head) * num_pages + page] = bound;
+  }
+}
+
+// --- launches ------------------------------------------------------------------------------------
+
+void require_shape(const KvShape& shape) {
+  const int size = shape.page_size;
+  if (shape.head_dim % 16 != 0 || size % 16 != 0 || size > kMaxPageSize ||
+      (size > 64 && size % 64 != 0)) {
+    fail(ErrorKind::kInvalidRequest,
+         "the cuda backend has pages of 16, 32, 48, 64, 128, 192 or {} tokens and heads of a "
+         "multiple of 16 channels, not {} and {}",
+         kMaxPageSize, size, shape.head_dim);
+  }
+}
+
+// Calls launch(task, grid) for pages in numbers that a grid can have.
+template <typename Launch>
+void for_panels(const PanelTask& task, std::size_t num_pages, const Launch& launch) {
+  require_shape(task.shape);
+  check(task.full.capacity >= task.shape.page_size, "a page's positions lie in different slots");
+  constexpr std::size_t kMaxGrid = 65535;
+  for (std::size_t page = 0; page < num_pages; page += kMaxGrid) {
+    PanelTask part = task;
+    part.pages += page;
+    part.first_position += static_cast<int>(page) * task.shape.page_size;
+    const auto count = static_cast<unsigned>(std::min(kMaxGrid, num_pages - page));
+    launch(part, dim3(num_panels(task.shape), task.shape.num_kv_heads, count));
+  }
+}
+
+}  // namespace
+
+void quantize_pages(Device& device, const KvShape& shape, int layer, FullKv source,
+                    int first_position, std::span<const PagePlanes> pages) {
+  const PanelTask task{shape, layer, pages.data(), source, first_position};
+  for_panels(task, pages.size(), [&](const PanelTask& part, dim3 grid) {
+    quantize_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(part);
+    require_launch("quantize_pages");
+  });
+}
+
+void load_pages(Device& device, const KvShape& shape, int layer, std::span<const PagePlanes> pages,
+                KvRead read, FullKv target) {
+  check(read != KvRead::kFull, "pages are read at 4 or 8 bits");
+  const PanelTask task{shape, layer, pages.data(), target, 0};
+  for_panels(task, pages.size(), [&](const PanelTask& part, dim3 grid) {
+    load_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(
+        part, read == KvRead::kBoth);
+    require_launch("load_pages");
+  });
+}
+
+void page_bounds(Device& device, const PageBoundsParams& params) {
+  require_shape(params.shape);
+  const int count = static_cast<int>(params.pages.size());
+  if (count == 0) return;
+  const dim3 grid((count + kBoundUnits - 1) / kBoundUnits, params.shape.num_kv_heads);
+  bound_pages<<<grid, kBoundThreads, 0, device.stream()>>>(
+      params.q, params.shape, params.num_heads / params.shape.num_kv_heads, params.layer,
+      params.pages.data(), count, params.out);
+  require_launch("page_bounds");
+}
+
+void select_pages(Device& device, const SelectPagesParams& params) {
+  check(params.count < params.num_pages && params.num_scored <= params.num_pages,
+        "fewer pages are selected than there are");
+  if (params.count == 0) return;
+  const auto launch = [&](auto kernel, int threads) {
+    kernel<<<params.num_kv_heads, threads, 0, device.stream()>>>(params);
+    require_launch("select_pages");
+  };
+  if (params.num_pages <= kSelectThreads) {
+    launch(select_pages_of_head<1>, std::max(round_up(params.num_pages, 32), 256));
+  } else if (params.num_pages <= 4 * kSelectThreads) {
+    launch(select_pages_of_head<4>, kSelectThreads);
+  } else if (params.num_pages <= 16 * kSelectThreads) {
+    launch(select_pages_of_head<16>, kSelectThreads);
+  } else {
+    fail(ErrorKind::kInvalidRequest, "the cuda backend selects from {} pages at most, not {}",
+         16 * kSelectThreads, params.num_pages);
+  }
+}
+
+}  // namespace quantspec::cuda

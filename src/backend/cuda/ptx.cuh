@@ -1,0 +1,254 @@
+// The instructions that C++ has no word for, one function each (PTX ISA 9.0). Fragments are those
+// of the mma instructions: lane = 4 * g + t holds of
+//   A (16 x 16, row x k)   a[0] (g, 2t..)  a[1] (g + 8, 2t..)  a[2] (g, 2t + 8..)  a[3] (g + 8, 2t
+//   + 8..) B (16 x 8, k x column) b[0] (2t.., g)  b[1] (2t + 8.., g) C (16 x 8)             c[0],
+//   c[1] (g, 2t..)   c[2], c[3] (g + 8, 2t..)
+// where "2t.." is the pair 2t, 2t + 1 in one register (of C: two).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace quantspec::cuda {
+
+// --- tensor cores --------------------------------------------------------------------------------
+
+// c += A B, fp16 in, fp32 sums.
+__device__ __forceinline__ void mma_f16(float (&c)[4], const std::uint32_t (&a)[4],
+                                        std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c += A B, bf16 in, fp32 sums.
+__device__ __forceinline__ void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4],
+                                         std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Transposes an 8 x 8 matrix of 16-bit elements, a row's pair (2t, 2t + 1) of row g in each lane.
+__device__ __forceinline__ std::uint32_t transpose8x8(std::uint32_t x) {
+  std::uint32_t y;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+// Four 8 x 8 matrices of 16-bit elements from shared memory: lane 8 i + r has the address of row r
+// of matrix i (16 bytes, aligned). x[i]: the lane's pair of matrix i, as of an A or B operand.
+__device__ __forceinline__ void load_matrices(const void* row, std::uint32_t (&x)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+// The same, each transposed.
+__device__ __forceinline__ void load_matrices_transposed(const void* row, std::uint32_t (&x)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+
+// --- arithmetic ----------------------------------------------------------------------------------
+
+// 2^x to about 2 units in the last place; 0 where that is below the normal numbers.
+__device__ __forceinline__ float exp2_approximately(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// --- codes to fp16 -------------------------------------------------------------------------------
+
+// (x & mask) | bits
+__device__ __forceinline__ std::uint32_t and_or(std::uint32_t x, std::uint32_t mask,
+                                                std::uint32_t bits) {
+  std::uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+  return y;
+}
+// mask ? a : b, bit by bit
+__device__ __forceinline__ std::uint32_t select_bits(std::uint32_t mask, std::uint32_t a,
+                                                     std::uint32_t b) {
+  std::uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(y) : "r"(mask), "r"(a), "r"(b));
+  return y;
+}
+
+inline constexpr float kCodeBias = 1024.0f;  // fp16 0x6400 | n is 1024 + n
+
+// The word of an upper plane as an A operand (layout.h): 1024 + u in a[0] and a[1] (k below 8),
+// 1024 + 16 u in a[2] and a[3], so that B carries 1/16 there.
+__device__ __forceinline__ void upper_fragment(std::uint32_t word, std::uint32_t (&a)[4]) {
+  constexpr std::uint32_t kBias = 0x64006400;
+  a[0] = and_or(word, 0x000f000f, kBias);
+  a[2] = and_or(word, 0x00f000f0, kBias);
+  word >>= 8;
+  a[1] = and_or(word, 0x000f000f, kBias);
+  a[3] = and_or(word, 0x00f000f0, kBias);
+}
+
+// The words of both planes as an A operand: 1024 + b, b the whole code.
+__device__ __forceinline__ void both_fragment(std::uint32_t upper, std::uint32_t lower,
+                                              std::uint32_t (&a)[4]) {
+  const std::uint32_t even = select_bits(0xf0f0f0f0, upper << 4, lower);  // nibbles 0, 2, 4, 6
+  const std::uint32_t odd = select_bits(0xf0f0f0f0, upper, lower >> 4);   // nibbles 1, 3, 5, 7
+  a[0] = __byte_perm(even, 0x64646464, 0x4240);
+  a[1] = __byte_perm(even, 0x64646464, 0x4341);
+  a[2] = __byte_perm(odd, 0x64646464, 0x4240);
+  a[3] = __byte_perm(odd, 0x64646464, 0x4341);
+}
+
+// --- shared memory, asynchronous copies ----------------------------------------------------------
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes from global to shared memory, beside L1; ignored source where !valid (zeros come).
+__device__ __forceinline__ void copy_async16(void* to_shared, const void* from, bool valid = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to_shared)),
+               "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+// Evict-first: what is read once.
+__device__ __forceinline__ std::uint64_t evict_first_policy() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+// The same of 16 valid bytes that are streamed, to a shared_address(): its whole line comes to L2.
+// NOTE: no evict-first policy: with one, ptxas 13.0 makes an instruction that is illegal on 9.0.
+__device__ __forceinline__ void copy_stream16(std::uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
+               : "memory");
+}
+// By shared_address(); kOffset is part of the instruction.
+template <int kOffset = 0>
+__device__ __forceinline__ uint4 load_shared16(std::uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4+%5];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from), "n"(kOffset));
+  return x;
+}
+template <int kOffset = 0>
+__device__ __forceinline__ uint2 load_shared8(std::uint32_t from) {
+  uint2 x;
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2+%3];"
+               : "=r"(x.x), "=r"(x.y)
+               : "r"(from), "n"(kOffset));
+  return x;
+}
+__device__ __forceinline__ std::uint32_t load_shared4(std::uint32_t from) {
+  std::uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from));
+  return x;
+}
+__device__ __forceinline__ void commit_async_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most `Pending` of this thread's groups are under way.
+template <int Pending>
+__device__ __forceinline__ void wait_async_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+// Bulk copies that complete on an mbarrier in shared memory.
+__device__ __forceinline__ void barrier_init(std::uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
+}
+// After barrier_init, before another thread or a bulk copy meets the barrier.
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// One arrival, and so many more bytes that copies will bring.
+__device__ __forceinline__ void barrier_expect(std::uint64_t* barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "WAIT%=: mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra WAIT%=;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+// `bytes` a multiple of 16, both sides 16-byte aligned.
+__device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, std::uint32_t bytes,
+                                          std::uint64_t* barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1],"
+      " %2, [%3], %4;" ::"r"(shared_address(to_shared)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+#endif
+
+// --- kernels in a row, blocks in a cluster (9.0; before that nothing is there to wait for)
+// --------
+
+// Programmatic dependent launch: what follows may read what the kernels before this one wrote.
+__device__ __forceinline__ void wait_for_previous_kernels() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next kernel's blocks may start where there is room.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// A barrier of all threads of a cluster (of a block, where there are none) in two halves: what was
+// written to shared memory before `arrive` is there after `wait`. REQUIRES: converged warps.
+__device__ __forceinline__ void cluster_arrive() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// Where block `rank` of the cluster has what this block has at `pointer` in shared memory.
+template <typename T>
+__device__ __forceinline__ const T* in_cluster(const T* pointer, int rank) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const T* there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(pointer), "r"(rank));
+  return there;
+#else
+  return pointer;
+#endif
+}
+// A float from there, by this block's shared_address().
+__device__ __forceinline__ float load_cluster(std::uint32_t address, int rank) {
+  float x;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [there];\n}"
+      : "=f"(x)
+      : "r"(address), "r"(rank));
+#else
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address));
+#endif
+  return x;
+}
+
+}  // namespace quantspec::cuda

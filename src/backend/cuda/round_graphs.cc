@@ -1,0 +1,82 @@
+#include "backend/cuda/round_graphs.h"
+
+#include <algorithm>
+
+namespace quantspec::cuda {
+
+RoundGraphs::RoundGraphs(Device& device) : device_(device) {
+  for (cudaEvent_t& mark : marks_) QUANTSPEC_CUDA(cudaEventCreate(&mark));
+}
+
+RoundGraphs::~RoundGraphs() {
+  for (Captured& round : rounds_) forget(round);
+  for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
+}
+
+void RoundGraphs::forget(Captured& round) {
+  if (round.graph != nullptr) cudaGraphExecDestroy(round.graph);
+  round.graph = nullptr;
+}
+
+RoundGraphs::Captured& RoundGraphs::find(const RoundKey& key) {
+  const auto found = std::ranges::find(rounds_, key, &Captured::key);
+  if (found != rounds_.end()) {
+    rounds_.splice(rounds_.begin(), rounds_, found);
+  } else {
+    rounds_.push_front({key, nullptr, -1});
+  }
+  if (rounds_.size() > kMaxRounds) {
+    forget(rounds_.back());
+    rounds_.pop_back();
+  }
+  return rounds_.front();
+}
+
+bool RoundGraphs::run(const RoundKey& key, const std::function<void()>& issue) {
+  Captured& round = find(key);
+  if (round.generation != device_.generation()) {  // new, or memory has moved since
+    forget(round);
+    issue();
+    round.generation = device_.generation();
+    return true;
+  }
+  const bool issued = round.graph == nullptr;
+  if (issued) round.graph = capture(issue);
+  QUANTSPEC_CUDA(cudaGraphLaunch(round.graph, device_.stream()));
+  return issued;
+}
+
+cudaGraphExec_t RoundGraphs::capture(const std::function<void()>& issue) {
+  QUANTSPEC_CUDA(cudaStreamBeginCapture(device_.stream(), cudaStreamCaptureModeThreadLocal));
+  capturing_ = true;
+  cudaGraph_t graph = nullptr;
+  try {
+    issue();
+  } catch (...) {
+    capturing_ = false;
+    cudaStreamEndCapture(device_.stream(), &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  capturing_ = false;
+  QUANTSPEC_CUDA(cudaStreamEndCapture(device_.stream(), &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  require(status, "cudaGraphInstantiate");
+  return executable;
+}
+
+void RoundGraphs::mark(Mark mark) {
+  const unsigned flags = capturing_ ? cudaEventRecordExternal : cudaEventRecordDefault;
+  QUANTSPEC_CUDA(cudaEventRecordWithFlags(marks_[static_cast<int>(mark)], device_.stream(), flags));
+}
+
+double RoundGraphs::seconds_between(Mark from, Mark to) {
+  float milliseconds = 0;
+  QUANTSPEC_CUDA(cudaEventElapsedTime(&milliseconds, marks_[static_cast<int>(from)],
+                                      marks_[static_cast<int>(to)]));
+  return 1e-3 * milliseconds;
+}
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,156 @@
+// to_probabilities() of sampler/ for rows of logits, in place: repeat penalty, softmax, top-k,
+// top-p, min-p. Each row by a cluster whose blocks hold it in shared memory from the first step to
+// the last.
+#include <algorithm>
+
+#include "backend/cuda/sampling.h"
+#include "backend/cuda/sampling_launch.cuh"
+#include "backend/cuda/sampling_logits.cuh"
+#include "backend/cuda/sampling_select.cuh"
+#include "base/exponential.h"
+
+namespace quantspec::cuda {
+
+namespace {
+
+constexpr float kLargestFloat = 3.402823466e38f;
+
+struct DistributionMemory {
+  RowExchange exchange;
+  SelectMemory select;
+};
+
+// The penalized logits: each distinct token among the last of the history once; who sets its bit
+// does it. A __syncthreads() at both ends.
+__device__ void penalize_repeats(const SamplingParams& sampling, const TokenId* tokens, int history,
+                                 int first_token, RowPart part, std::uint32_t* met) {
+  for (int i = threadIdx.x; 32 * i < part.count; i += kRowThreads) met[i] = 0;
+  __syncthreads();
+  const int last = sampling.repeat_last_n < 0 ? history : min(sampling.repeat_last_n, history);
+  for (int i = threadIdx.x; i < last; i += kRowThreads) {
+    const int index = tokens[history - last + i] - first_token;
+    if (index < 0 || index >= part.count) continue;
+    const std::uint32_t bit = 1u << (index % 32);
+    if (atomicOr(&met[index / 32], bit) & bit) continue;
+    float& logit = part.values[index];
+    logit = logit > 0 ? logit / sampling.repeat_penalty : logit * sampling.repeat_penalty;
+  }
+  __syncthreads();
+}
+
+// exp((logits - most) / temperature) in place; the inverse of their sum. REQUIRES: temperature > 0.
+__device__ float weigh(RowBlocks& blocks, RowPart part, float most, float temperature) {
+  const float inverse = fminf(1.0f / temperature, kLargestFloat);
+  double sum = 0;
+  part.update([&](float& value, int) {
+    const float scaled = (value - most) * inverse;
+    value = exp_negative(scaled > kLowestExponent ? scaled : kLowestExponent);
+    sum += value;
+  });
+  return static_cast<float>(1.0 / blocks.sum(sum));
+}
+
+__device__ double mass(RowBlocks& blocks, RowPart part) {
+  double sum = 0;
+  part.read([&](float prob, int) { sum += prob; });
+  return blocks.sum(sum);
+}
+
+// Makes 0 what top-k, top-p and min-p remove. most: the largest of the probabilities.
+__device__ void keep_top(const SamplingParams& sampling, RowBlocks& blocks, SelectMemory& memory,
+                         RowPart part, float most, int vocab_size) {
+  const bool by_count = sampling.top_k > 0 && sampling.top_k < vocab_size;
+  if (by_count) {
+    Selection<CountWeight>(blocks, memory, part).keep(sampling.top_k, 0.0f);
+  }
+  if (sampling.top_p < 1) {
+    // Without top-k: as the CPU, which never looks at tokens below the floor.
+    const float floor =
+        by_count ? 0.0f : 0.5f * (1.0f - sampling.top_p) / static_cast<float>(vocab_size);
+    const double all = by_count ? mass(blocks, part) : 1.0;
+    Selection<MassWeight>(blocks, memory, part).keep(sampling.top_p * all, floor);
+  }
+  if (sampling.min_p > 0) {
+    const float floor = sampling.min_p * most;
+    part.update([&](float& prob, int) {
+      if (!(prob >= floor)) prob = 0;
+    });
+  }
+}
+
+// kStaged: the row's parts are in shared memory, [part] floats; else they stay where they are.
+// Then, dynamic shared memory too: a bit per token of the part.
+template <bool kStaged>
+__global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
+    distribution_kernel(RoundTokens at, float* rows, bool draft, int part_size) {
+  __shared__ DistributionMemory memory;
+  extern __shared__ float4 dynamic[];
+  RowBlocks blocks(memory.exchange);
+  const int vocab_size = at.vocab_size;
+  const int row = blocks.row();
+  if (!draft && row > at.round->drafted) return;
+  const int history = at.round->length + (draft ? at.round->drafted : row);
+  const SamplingParams sampling = at.rule->sampling;
+
+  const int first = blocks.rank() * part_size;
+  const int count = max(0, min(part_size, vocab_size - first));
+  float* const out = rows + static_cast<std::size_t>(row) * vocab_size + first;
+  RowPart part{out, count};
+  ThreadLargest seen;
+  const auto see = [&](float logit, int i) { seen.see(logit, first + i); };
+  if constexpr (kStaged) {
+    part.values = reinterpret_cast<float*>(dynamic);
+    copy_part(part.values, {out, count}, see);
+  } else {
+    part.read(see);
+  }
+  if (sampling.repeat_penalty != 1.0f && sampling.repeat_last_n != 0) {
+    auto* const met = reinterpret_cast<std::uint32_t*>(dynamic) + (kStaged ? part_size : 0);
+    penalize_repeats(sampling, at.tokens, history, first, part, met);
+    seen = {};
+    part.read(see);
+  }
+  const Largest largest = largest_of(blocks.largest(seen.key()));
+  if (blocks.thread() == 0) raise_status(&at.round->status, largest.status);
+  if (largest.status != SamplingStatus::kGood || sampling.temperature == 0) {
+    RowPart{out, count}.update(
+        [&](float& value, int i) { value = first + i == largest.token ? 1.0f : 0.0f; });
+    return;
+  }
+
+  float scale = weigh(blocks, part, largest.logit, sampling.temperature);
+  const bool by_count = sampling.top_k > 0 && sampling.top_k < vocab_size;
+  if (by_count || sampling.top_p < 1 || sampling.min_p > 0) {
+    part.update([&](float& value, int) { value *= scale; });
+    keep_top(sampling, blocks, memory.select, part, scale, vocab_size);
+    scale = static_cast<float>(1.0 / mass(blocks, part));
+  }
+  scale_part(out, part, scale);
+}
+
+// A part of a row in whole quadruples, so that they can be copied as such.
+int part_size(int vocab_size, int blocks) {
+  const int part = (vocab_size + blocks - 1) / blocks;
+  return (part + 31) / 32 * 32;
+}
+
+void distributions(Device& device, const RoundTokens& at, float* logits, int rows, bool draft) {
+  const int part = part_size(at.vocab_size, row_blocks(device));
+  const std::size_t bits = part / 32 * sizeof(std::uint32_t);
+  const std::size_t staged = bits + part * sizeof(float);
+  const bool fits = staged + sizeof(DistributionMemory) + 1024 <= device.max_shared_bytes();
+  const auto kernel = fits ? distribution_kernel<true> : distribution_kernel<false>;
+  launch_rows(device, kernel, rows, fits ? staged : bits, at, logits, draft, part);
+}
+
+}  // namespace
+
+void draft_distribution(Device& device, const RoundTokens& at, float* logits) {
+  distributions(device, at, logits, 1, true);
+}
+
+void target_distributions(Device& device, const RoundTokens& at, float* logits, int rows) {
+  distributions(device, at, logits, rows, false);
+}
+
+}  // namespace quantspec::cuda

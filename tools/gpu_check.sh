@@ -1,0 +1,184 @@
+#!/bin/bash
+# Builds the CUDA backend on a machine with a GPU, tests it there, and ends with a short table.
+#   tools/gpu_check.sh [OPTION...]
+#     --tests       the tests that run on the GPU; what it does when nothing else is asked for
+#     --memcheck, --racecheck   the tests of the ops under compute-sanitizer; --sanitize: both.
+#                   racecheck takes many minutes: --filter
+#     --bench       PyTorch's kernels (where there is PyTorch), then ours: tools/gpu_baselines.py
+#                   and gpu_bench
+#     --baselines F compare with F, which gpu_baselines.py wrote, instead of timing PyTorch again
+#     --filter F    only tests that this filter of GoogleTest takes
+#     --deps DIR    libraries that this machine lacks (tools/pack_deps.sh makes such a folder); also
+#                   QUANTSPEC_DEPS
+# Builds in build-gpu (BUILD), with more of CMake's options from CMAKE_FLAGS. Logs and results go to
+# build-gpu/logs (OUT). A test binary may take 900 seconds (LIMIT). Exit code 1: something failed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build=${BUILD:-build-gpu}
+logs=${OUT:-build-gpu/logs}
+deps=${QUANTSPEC_DEPS:-}
+filter="" baselines=""
+phases=()
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --tests | --memcheck | --racecheck | --bench) phases+=("${1#--}") ;;
+    --sanitize) phases+=(memcheck racecheck) ;;
+    --filter) filter=${2:?--filter needs a value} && shift ;;
+    --baselines) baselines=${2:?--baselines needs a file} && shift ;;
+    --deps) deps=${2:?--deps needs a folder} && shift ;;
+    *)
+      sed -n '2,15s/^# \{0,1\}//p' "$0"
+      exit 2
+      ;;
+  esac
+  shift
+done
+[[ ${#phases[@]} -gt 0 ]] || phases=(tests)
+if [[ -n $deps && ! -d $deps/include ]]; then
+  echo "gpu_check: no folder $deps/include; tools/pack_deps.sh makes one" >&2
+  exit 2
+fi
+if ! nvidia-smi >/dev/null 2>&1; then
+  echo "gpu_check: no GPU here (nvidia-smi finds none)" >&2
+  exit 2
+fi
+mkdir -p "$logs"
+jobs=$(nproc)
+
+# What runs on the GPU: test binaries, and which of their tests. The engine's take the backend that
+# `auto` means, which is cuda here.
+declare -A tests_of=([cuda_test]='*' [backend_test]='*cuda*' [quantspec_test]='*cuda*'
+  [engine_test]='*')
+all_tests=(cuda_test backend_test quantspec_test engine_test)
+op_tests=(cuda_test backend_test)
+
+table="" failed=0
+# report NAME RESULT SECONDS
+report() {
+  table+="$(printf '%-34s  %-22s  %5d s' "$@")"$'\n'
+  [[ $2 != FAILED* ]] || failed=1
+}
+finish() {
+  printf '\n%-34s  %-22s  %7s\n%s' "$(gpu_name)" result time "$table"
+  exit $failed
+}
+gpu_name() { nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true; }
+
+# The instructions of this machine's GPU alone: a quarter of the time that all take to compile.
+architecture() {
+  local capability
+  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+  [[ $capability != 90 ]] || capability=90a
+  echo "$capability"
+}
+
+configure() {
+  local options=(-DCMAKE_BUILD_TYPE=Release -DQUANTSPEC_TESTS=ON -DQUANTSPEC_CUDA=ON
+    "-DQUANTSPEC_CUDA_ARCHITECTURES=$(architecture)")
+  [[ -z $deps ]] || options+=("-DCMAKE_PREFIX_PATH=$(realpath "$deps")")
+  # Ubuntu has no oneDNN package that CMake finds.
+  echo '#include <dnnl.h>' | g++ -E -x c++ - >/dev/null 2>&1 || options+=(-DQUANTSPEC_GEMM=OPENBLAS)
+  # shellcheck disable=SC2086  # several options
+  cmake -S . -B "$build" -G Ninja --log-level=WARNING "${options[@]}" ${CMAKE_FLAGS:-}
+}
+
+# The targets that this build has of those named.
+targets_of() {
+  local all
+  all=$(ninja -C "$build" -t targets all | sed -nE 's/^([a-z_]+): .*/\1/p')
+  grep -xF "$(printf '%s\n' "$@")" <<<"$all" || true
+}
+
+# make_targets TARGET...: those of them that this build has.
+make_targets() {
+  local start=$SECONDS log=$logs/build.log targets
+  if configure >"$log" 2>&1 && targets=$(targets_of "$@") &&
+    xargs cmake --build "$build" -j "$jobs" --target <<<"$targets" >>"$log" 2>&1; then
+    report "build" "ok" $((SECONDS - start))
+  else
+    grep -E -A 4 '(error|Error)\b' "$log" | head -n 60 || tail -n 40 "$log"
+    report "build" "FAILED: build.log" $((SECONDS - start))
+    finish
+  fi
+}
+
+# run_sharded NAME LOG BINARY [WRAPPER...]: in as many shards as fit; most of the time goes to what
+# the GPU's results are compared with, which the CPU computes.
+run_sharded() {
+  local name=$1 log=$2 binary=$3 start=$SECONDS shard shards=$((jobs < 16 ? jobs : 16)) pids=()
+  shift 3
+  local parts result="" passed
+  parts=$(mktemp -d)
+  for ((shard = 0; shard < shards; ++shard)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard timeout "${LIMIT:-900}" "$@" "$binary" \
+      --gtest_filter="${filter:-${tests_of[${binary##*/}]}}" >"$parts/$shard" 2>&1 &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || result="FAILED: ${log##*/}"; done
+  passed=$(awk '/^\[  PASSED  \]/ {sum += $4} END {print sum + 0}' "$parts"/*)
+  { echo "== $name" && cat "$parts"/*; } >>"$log"
+  rm -r "$parts"
+  if [[ -z $result && $passed -eq 0 ]]; then
+    [[ -n $filter ]] && result="none taken" || result="FAILED: no test"
+  fi
+  report "$name" "${result:-$passed passed}" $((SECONDS - start))
+}
+
+run_tests() {
+  local target binary
+  : >"$logs/tests.log"
+  for target in $(targets_of "${all_tests[@]}"); do
+    binary=$(find "$build/src" "$build/tests" -maxdepth 1 -name "$target" | head -n 1)
+    run_sharded "$target" "$logs/tests.log" "$binary"
+  done
+  grep -E '^== |^\[  FAILED  \] .*\(|Failure' "$logs/tests.log" | uniq | head -n 60 || true
+}
+
+# sanitize TOOL. NOTE: tests provoke errors of API calls on purpose.
+sanitize() {
+  local tool=$1 target
+  : >"$logs/$tool.log"
+  for target in $(targets_of "${op_tests[@]}"); do
+    run_sharded "$tool $target" "$logs/$tool.log" "$build/src/$target" compute-sanitizer \
+      --tool "$tool" --report-api-errors no --error-exitcode 9 --print-limit 20
+  done
+  grep -E '^=========' "$logs/$tool.log" | grep -v 'SUMMARY: 0\|COMPUTE-SANITIZER' | head -n 40 ||
+    true
+}
+run_memcheck() { sanitize memcheck; }
+run_racecheck() { sanitize racecheck; }
+
+run_bench() {
+  local start=$SECONDS options=(--json "$logs/bench.json")
+  if [[ -z $baselines ]] && ! python3 -c 'import torch' 2>/dev/null; then
+    report "baselines" "left out: no PyTorch" 0
+  elif [[ -z $baselines ]]; then
+    baselines=$logs/baselines.json
+    if python3 tools/gpu_baselines.py --out "$baselines" 2>&1 | tee "$logs/baselines.txt"; then
+      report "baselines" "ok" $((SECONDS - start))
+    else
+      report "baselines" "FAILED: baselines.txt" $((SECONDS - start))
+      baselines=""
+    fi
+  fi
+  [[ -z $baselines ]] || options+=(--baselines "$baselines")
+  start=$SECONDS
+  if "$build/gpu_bench" "${options[@]}" 2>&1 | tee "$logs/bench.txt"; then
+    report "gpu_bench" "ok" $((SECONDS - start))
+  else
+    report "gpu_bench" "FAILED: bench.txt" $((SECONDS - start))
+  fi
+}
+
+wanted=()
+for phase in "${phases[@]}"; do
+  case $phase in
+    tests) wanted+=("${all_tests[@]}") ;;
+    memcheck | racecheck) wanted+=("${op_tests[@]}") ;;
+    bench) wanted+=(gpu_bench) ;;
+  esac
+done
+make_targets "${wanted[@]}"
+for phase in "${phases[@]}"; do "run_$phase"; done
+finish

@@ -235,8 +235,7 @@ void DecodeAttention::attend(const AttentionParams& params, const Unit& unit, co
   if (unit.split < plan.page_splits()) {
     attend_pages(params, unit, following, columns);
   } else {
-    const FullPart& part = unit.split < plan.ring.first_split ? plan.gathered : plan.ring;
-    attend_full(params, unit, part, columns,
+    attend_full(params, unit, following, columns,
                 tokens_.as<int>() + static_cast<std::size_t>(thread) * max_columns_);
   }
 }
@@ -259,20 +258,33 @@ void DecodeAttention::attend_pages(const AttentionParams& params, const Unit& un
   }
 }
 
+const std::uint16_t* DecodeAttention::key_block(const AttentionParams& params, const FullPart& part,
+                                                int kv_head, int token) {
+  const int slot = (part.first + token) % part.kv.capacity;
+  return reinterpret_cast<const std::uint16_t*>(part.kv.data) +
+         full_key_block(params.shape, part.kv.capacity, kv_head, slot);
+}
+
 void DecodeAttention::attend_full(const AttentionParams& params, const Unit& unit,
-                                  const FullPart& part, const Columns& columns, int* tokens) {
+                                  const Unit* following, const Columns& columns, int* tokens) {
+  const FullPart& part = unit.plan->full_part(unit.split);
   const int num_rows = unit.plan->rows->num_rows;
   const auto* data = reinterpret_cast<const std::uint16_t*>(part.kv.data);
   const int split = unit.split - part.first_split;
   const int split_begin = part.borders.begin(split);
   const int split_end = std::min(part.borders.begin(split + 1), part.tokens);
+  const std::uint16_t* after_last = nullptr;
+  if (following != nullptr && following->split >= following->plan->page_splits()) {
+    const FullPart& then = following->plan->full_part(following->split);
+    const int t = then.borders.begin(following->split - then.first_split);
+    after_last = key_block(params, then, following->kv_head, t);
+  }
   for (int begin = split_begin; begin < split_end; begin += kFullChunk) {
-    AttendFull chunk{{}, {}, tokens, columns};
+    AttendFull chunk{{}, {}, tokens, columns, nullptr};
     const int end = std::min(begin + kFullChunk, split_end);
     for (int t = begin; t < end; t += 16) {
       const int slot = (part.first + t) % part.kv.capacity;
-      chunk.key_blocks[(t - begin) / 16] =
-          data + full_key_block(params.shape, part.kv.capacity, unit.kv_head, slot);
+      chunk.key_blocks[(t - begin) / 16] = key_block(params, part, unit.kv_head, t);
       chunk.value_blocks[(t - begin) / 16] =
           data + full_value_row(params.shape, part.kv.capacity, unit.kv_head, slot);
     }
@@ -280,6 +292,7 @@ void DecodeAttention::attend_full(const AttentionParams& params, const Unit& uni
       const int row = i / group_size(params);
       tokens[i] = std::clamp(part.tokens_of(row, num_rows) - begin, 0, end - begin);
     }
+    chunk.next = end < split_end ? key_block(params, part, unit.kv_head, end) : after_last;
     kernels_.attend_full(chunk);
   }
 }

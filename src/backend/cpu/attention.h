@@ -61,6 +61,10 @@ class DecodeAttention {
 
     int merges() const { return (num_columns + merge_columns - 1) / merge_columns; }
     int page_splits() const { return gathered.first_split; }
+    // REQUIRES: split >= page_splits().
+    const FullPart& full_part(int split) const {
+      return split < ring.first_split ? gathered : ring;
+    }
     std::size_t sum_stride() const { return (static_cast<std::size_t>(num_pages) + 15) / 16 * 16; }
   };
   struct Unit {
@@ -82,7 +86,10 @@ class DecodeAttention {
   void attend(const AttentionParams& params, const Unit& unit, const Unit* following, int thread);
   void attend_pages(const AttentionParams& params, const Unit& unit, const Unit* following,
                     const Columns& columns);
-  void attend_full(const AttentionParams& params, const Unit& unit, const FullPart& part,
+  // 16 keys, `token` and on. REQUIRES: a multiple of 16.
+  static const std::uint16_t* key_block(const AttentionParams& params, const FullPart& part,
+                                        int kv_head, int token);
+  void attend_full(const AttentionParams& params, const Unit& unit, const Unit* following,
                    const Columns& columns, int* tokens);
   void merge(const AttentionParams& params, const Plan& plan, int kv_head, int first_column);
 

@@ -14,9 +14,10 @@ constexpr int kScoreSums = kRegisters >= 32 ? 4 : 2;
 template <int N>
 constexpr int kValueBlocks = kRegisters >= 32 ? (N <= 2 ? 8 : 4) : (N == 1 ? 4 : 2);
 
-// Scores of N columns with 16 tokens.
+// Scores of N columns with 16 tokens. ahead: the block to prefetch meanwhile.
 template <int N>
-QS_INLINE void score_block(const float* q, int head_dim, const std::uint16_t* keys, F32 (&out)[N]) {
+QS_INLINE void score_block(const float* q, int head_dim, const std::uint16_t* keys,
+                           const std::uint16_t* ahead, F32 (&out)[N]) {
   F32 acc[N][kScoreSums];
   for (auto& column : acc) {
     for (F32& a : column) a = zero_f32();
@@ -24,7 +25,7 @@ QS_INLINE void score_block(const float* q, int head_dim, const std::uint16_t* ke
   for (int c = 0; c < head_dim; c += kScoreSums) {
     for (int j = 0; j < kScoreSums; ++j) {
       const std::uint16_t* tokens = keys + 16 * (c + j);
-      if (j % 2 == 0) prefetch(tokens + 16 * head_dim);  // the next block, usually
+      if (j % 2 == 0) prefetch(ahead + 16 * (c + j));
       const F32 key = load_f16(tokens);
       for (int n = 0; n < N; ++n) {
         acc[n][j] = fma(set1(q[n * head_dim + c + j]), key, acc[n][j]);
@@ -41,7 +42,7 @@ QS_INLINE void score_block(const float* q, int head_dim, const std::uint16_t* ke
 // reads the values of its own tokens only: what lies beyond may be stale.
 template <int N, int C>
 QS_INLINE void add_values(const AttendFull& a, int first, int channel, const F32 (&rescale)[N],
-                          const float (&p)[N][kFullChunk]) {
+                          const float (&p)[N][kFullChunk], const std::uint16_t* next) {
   F32 acc[N][C];
   float* out = a.columns.partial.out + first * a.columns.head_dim + channel;
   for (int n = 0; n < N; ++n) {
@@ -49,21 +50,24 @@ QS_INLINE void add_values(const AttendFull& a, int first, int channel, const F32
       acc[n][c] = load(out + n * a.columns.head_dim + 16 * c) * rescale[n];
     }
   }
-  const auto row = [&](int t) {
-    return a.value_blocks[t / 16] + (t % 16) * a.columns.head_dim + channel;
-  };
+  const int head_dim = a.columns.head_dim;
   const int common = a.tokens[first];
-  for (int t = 0; t < common; ++t) {
-    const std::uint16_t* values = row(t);
-    for (int c = 0; c < C; ++c) {
-      if (c % 2 == 0) prefetch(values + 16 * c + 16 * a.columns.head_dim);
-      const F32 value = load_f16(values + 16 * c);
-      for (int n = 0; n < N; ++n) acc[n][c] = fma(set1(p[n][t]), value, acc[n][c]);
+  for (int begin = 0; begin < common; begin += 16) {
+    const std::uint16_t* values = a.value_blocks[begin / 16] + channel;
+    const std::uint16_t* ahead =
+        begin + 16 < common ? a.value_blocks[begin / 16 + 1] + channel : next;
+    const int end = begin + 16 < common ? begin + 16 : common;
+    for (int t = begin; t < end; ++t, values += head_dim, ahead += head_dim) {
+      for (int c = 0; c < C; ++c) {
+        if (c % 2 == 0) prefetch(ahead + 16 * c);
+        const F32 value = load_f16(values + 16 * c);
+        for (int n = 0; n < N; ++n) acc[n][c] = fma(set1(p[n][t]), value, acc[n][c]);
+      }
     }
   }
   for (int n = 1; n < N; ++n) {
     for (int t = common; t < a.tokens[first + n]; ++t) {
-      const std::uint16_t* values = row(t);
+      const std::uint16_t* values = a.value_blocks[t / 16] + (t % 16) * head_dim + channel;
       for (int c = 0; c < C; ++c) {
         acc[n][c] = fma(set1(p[n][t]), load_f16(values + 16 * c), acc[n][c]);
       }
@@ -83,7 +87,8 @@ QS_INLINE void attend_full_tile(const AttendFull& a, int first) {
   const int* tokens = a.tokens + first;
   for (int t = 0; t < tokens[N - 1]; t += 16) {
     score_block<N>(a.columns.q + first * a.columns.head_dim, a.columns.head_dim,
-                   a.key_blocks[t / 16], block);
+                   a.key_blocks[t / 16],
+                   t + 16 < tokens[N - 1] ? a.key_blocks[t / 16 + 1] : a.value_blocks[0], block);
     for (int n = 0; n < N; ++n) {
       const F32 left = set1(static_cast<float>(tokens[n] - t));
       store(scores[n] + t, select_less(load(kIota), left, block[n], set1(-__builtin_inff())));
@@ -93,14 +98,19 @@ QS_INLINE void attend_full_tile(const AttendFull& a, int first) {
     update_softmax(scores[n], (tokens[n] + 15) / 16 * 16, a.columns.partial.max + first + n,
                    a.columns.partial.sum + first + n, &rescale[n]);
   }
-  constexpr int kBlocks = kValueBlocks<N>;
+  const std::uint16_t* after = a.next != nullptr ? a.next : a.key_blocks[0];
   int channel = 0;
-  for (; channel + 16 * kBlocks <= a.columns.head_dim; channel += 16 * kBlocks) {
-    add_values<N, kBlocks>(a, first, channel, rescale, scores);
-  }
-  for (; channel < a.columns.head_dim; channel += 16) {
-    add_values<N, 1>(a, first, channel, rescale, scores);
-  }
+  const auto add_channels = [&]<int C>() {
+    for (; channel + 16 * C <= a.columns.head_dim; channel += 16 * C) {
+      const int below = channel + 16 * C;
+      add_values<N, C>(a, first, channel, rescale, scores,
+                       below < a.columns.head_dim ? a.value_blocks[0] + below : after);
+    }
+  };
+  constexpr int kBlocks = kValueBlocks<N>;
+  add_channels.template operator()<kBlocks>();
+  if constexpr (kBlocks > 4) add_channels.template operator()<4>();
+  add_channels.template operator()<1>();
 }
 
 template <int N>

@@ -59,9 +59,10 @@ void arrange(const float* x, int rows, int inputs, float* out) {
   });
 }
 
-// While a tile is computed, the one below is prefetched from its first byte to its last: in this
-// order the hardware's prefetcher runs further ahead. NOTE: where a tile is too large for that,
-// each of its rows is prefetched at this distance, which at a row's end is in the tile below.
+// While a tile is computed, the one below (or the first of what the thread reads next) is
+// prefetched from its first byte to its last: in this order the hardware's prefetcher runs further
+// ahead. NOTE: where a tile is too large for that, each of its rows is prefetched at this distance,
+// which at a row's end is in the tile below.
 constexpr int kPrefetchBytes = 768;
 constexpr int kMaxPrefetchTile = 16 * 1024;
 
@@ -96,18 +97,19 @@ struct FullTile {
     }
   }
 
-  QS_INLINE void run(const T* w, int inputs, const float* x) {
+  // below: what this thread reads next, as many rows of as many inputs.
+  QS_INLINE void run(const T* w, int inputs, const float* x, const T* below) {
 #pragma GCC unroll 32
     for (int i = 0; i < kSums; ++i) sum[i] = zero_f32();
     const std::ptrdiff_t stride = inputs;
     const bool whole = kOutputs * stride * std::ptrdiff_t{sizeof(T)} <= kMaxPrefetchTile;
     constexpr int kDistance = kPrefetchBytes / sizeof(T);
-    const T* next = whole ? w + kOutputs * stride : w + kDistance;
+    const T* next = whole ? below : w + kDistance;
     const std::ptrdiff_t next_step = whole ? kInputBlock * kOutputs : kInputBlock;
     const std::ptrdiff_t next_stride = whole ? kInputBlock : stride;
     const int row_end = whole ? 0 : kDistance / kInputBlock * kInputBlock + inputs % kInputBlock;
     for (; inputs >= kInputBlock; inputs -= kInputBlock) {
-      if (inputs == row_end) next += (kOutputs - 1) * stride;
+      if (inputs == row_end) next = below;
 #pragma GCC unroll 16
       for (int o = 0; o < kOutputs; ++o) {
 #pragma GCC unroll 2
@@ -152,7 +154,11 @@ __attribute__((noinline)) void full_tile(const FullGemv& g, int output, int row)
   FullTile<Elements, kOutputs, kRows> tile;
   const auto* w = static_cast<const typename Elements::Type*>(g.weights) +
                   static_cast<std::ptrdiff_t>(output) * g.inputs;
-  tile.run(w, g.inputs, g.x + row * padded_inputs(g.inputs));
+  const auto* below = w + kOutputs * static_cast<std::ptrdiff_t>(g.inputs);
+  if (g.next != nullptr && output + kOutputs >= g.outputs) {
+    below = static_cast<const typename Elements::Type*>(g.next);
+  }
+  tile.run(w, g.inputs, g.x + row * padded_inputs(g.inputs), below);
   tile.write(g.out, output, row);
 }
 

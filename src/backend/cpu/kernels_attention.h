@@ -64,6 +64,7 @@ struct AttendFull {
   const std::uint16_t* value_blocks[kFullChunk / 16];  // [16 tokens, head_dim]
   const int* tokens;                                   // [num_columns]
   Columns columns;
+  const std::uint16_t* next;  // the key block to prefetch at the end; or null
 };
 
 // result = sum over i of 2^(max[i] - M) out[i], over the same sum of sum[i]; M = the greatest max.

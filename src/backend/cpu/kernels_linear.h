@@ -28,6 +28,7 @@ struct FullGemv {
   const float* x;  // from `arrange` of the same DType
   int rows;
   LinearOutput out;
+  const void* next;  // weights to prefetch at the end: those that this thread reads next; or null
 };
 
 // Rows of activations quantized for integer dots; see quantize_row in planes-inl.h.
@@ -48,6 +49,8 @@ struct PlaneGemv {
   QuantizedRows x;
   int rows;
   LinearOutput out;
+  const std::byte* next_upper;  // to prefetch at the end, as in FullGemv; or null, both
+  const std::byte* next_lower;
 };
 
 // C[row][16 p + lane] = (accumulate ? C : 0) + sum over k of A[row][k] * panels[p][k][lane]

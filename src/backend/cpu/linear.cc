@@ -15,7 +15,7 @@ namespace {
 // enough to balance the threads, and its weights small enough for the nearest caches. kTileOutputs
 // at least: a small matrix has fewer units than many threads would want.
 constexpr std::int64_t kUnitsPerThread = 8;
-constexpr std::size_t kUnitBytes = 64 * 1024;
+constexpr std::size_t kUnitBytes = 128 * 1024;
 
 // Bytes that a pass reads of the weights of one output.
 std::size_t bytes_per_output(const ProjectParams& params) {
@@ -41,12 +41,26 @@ int outputs_per_unit(const ProjectParams& params, int num_threads) {
   return static_cast<int>(std::max<std::int64_t>(unit, kTileOutputs));
 }
 
-// Calls f(projection, first output, number of outputs) for every unit.
+// Some consecutive outputs of one projection.
+struct Unit {
+  const Projection* projection = nullptr;  // null: no unit
+  int first = 0;
+  int outputs = 0;
+};
+
+// Calls f(unit, next) for every unit. next: the unit that this thread computes after it, so that
+// its weights can be prefetched; none where another thread might be free for it sooner.
 template <typename F>
 void for_units(const Context& context, const ProjectParams& params, const F& f) {
   const int size = outputs_per_unit(params, context.pool.num_threads());
   const auto units_of = [&](const Projection& p) {
     return (p.linear->outputs() + size - 1) / size;
+  };
+  const auto unit = [&](std::int64_t index) {
+    const Projection* p = params.projections.data();
+    for (; index >= units_of(*p); ++p) index -= units_of(*p);
+    const int first = static_cast<int>(index) * size;
+    return Unit{p, first, std::min(size, p->linear->outputs() - first)};
   };
   // A range each: every memory node has its share of every matrix, as in fill_planes().
   std::array<IndexRange, kMostProjections> ranges;
@@ -54,11 +68,14 @@ void for_units(const Context& context, const ProjectParams& params, const F& f) 
     ranges[i] = {units_of(params.projections[i])};
   }
   const std::span<const IndexRange> all(ranges.data(), params.projections.size());
-  context.pool.parallel_for(all, [&](std::int64_t index, int) {
-    const Projection* p = params.projections.data();
-    for (; index >= units_of(*p); ++p) index -= units_of(*p);
-    const int first = static_cast<int>(index) * size;
-    f(*p, first, std::min(size, p->linear->outputs() - first));
+  context.pool.share_indices(all, [&](HandOut& units, int thread) {
+    const std::int64_t count = units.count();
+    for (std::int64_t index = units.take(thread); index < count;) {
+      const bool ahead = index + context.pool.num_threads() < count;
+      const std::int64_t following = ahead ? units.take(thread) : count;
+      f(unit(index), following < count ? unit(following) : Unit{});
+      index = ahead ? following : units.take(thread);
+    }
   });
 }
 
@@ -77,6 +94,14 @@ const float* arrange_rows(const Context& context, const ProjectParams& params, D
   return x;
 }
 
+// What a unit reads; null for none.
+const std::byte* full_weights(const Unit& unit) {
+  if (unit.projection == nullptr) return nullptr;
+  const TensorView& w = unit.projection->linear->full;
+  const std::size_t offset = static_cast<std::size_t>(unit.first) * w.cols * size_of(w.dtype);
+  return static_cast<const std::byte*>(w.data) + offset;
+}
+
 void project_full(const Context& context, const ProjectParams& params) {
   const float* x[3] = {};  // by DType
   for (const Projection& p : params.projections) {
@@ -84,16 +109,17 @@ void project_full(const Context& context, const ProjectParams& params) {
     const float*& arranged = x[static_cast<int>(dtype)];
     if (arranged == nullptr) arranged = arrange_rows(context, params, dtype);
   }
-  for_units(context, params, [&](const Projection& p, int first, int outputs) {
+  for_units(context, params, [&](const Unit& unit, const Unit& next) {
+    const Projection& p = *unit.projection;
     const TensorView& w = p.linear->full;
-    const std::size_t offset = static_cast<std::size_t>(first) * w.cols * size_of(w.dtype);
     context.kernels.linear.full_gemv[static_cast<int>(w.dtype)]({
-        .weights = static_cast<const std::byte*>(w.data) + offset,
-        .outputs = outputs,
+        .weights = full_weights(unit),
+        .outputs = unit.outputs,
         .inputs = w.cols,
         .x = x[static_cast<int>(w.dtype)],
         .rows = params.rows,
-        .out = output_of(params, p, first),
+        .out = output_of(params, p, unit.first),
+        .next = full_weights(next),
     });
   });
 }
@@ -115,6 +141,19 @@ QuantizedRows quantize_rows(const Context& context, const ProjectParams& params,
   return x;
 }
 
+const std::byte* upper_planes(const Unit& unit) {
+  if (unit.projection == nullptr) return nullptr;
+  const Linear& linear = *unit.projection->linear;
+  const std::size_t block = static_cast<std::size_t>(unit.first) / kTileOutputs;
+  return linear.upper + block * upper_block_bytes(linear.inputs(), linear.group);
+}
+const std::byte* lower_planes(const Unit& unit) {
+  if (unit.projection == nullptr) return nullptr;
+  const Linear& linear = *unit.projection->linear;
+  const std::size_t block = static_cast<std::size_t>(unit.first) / kTileOutputs;
+  return linear.lower + block * lower_block_bytes(linear.inputs());
+}
+
 void project_planes(const Context& context, const ProjectParams& params) {
   const bool both = params.weights == WeightRead::kBoth;
   for (const Projection& p : params.projections) {
@@ -124,18 +163,18 @@ void project_planes(const Context& context, const ProjectParams& params) {
           "projections of one region have planes of equal groups");
   }
   const QuantizedRows x = quantize_rows(context, params, both);
-  for_units(context, params, [&](const Projection& p, int first, int outputs) {
-    const int cols = p.linear->inputs();
-    const std::size_t block = static_cast<std::size_t>(first) / kTileOutputs;
-    const std::size_t upper = block * upper_block_bytes(cols, p.linear->group);
+  for_units(context, params, [&](const Unit& unit, const Unit& next) {
+    const Projection& p = *unit.projection;
     context.kernels.linear.plane_gemv({
-        .upper = p.linear->upper + upper,
-        .lower = both ? p.linear->lower + block * lower_block_bytes(cols) : nullptr,
-        .outputs = outputs,
-        .inputs = cols,
+        .upper = upper_planes(unit),
+        .lower = both ? lower_planes(unit) : nullptr,
+        .outputs = unit.outputs,
+        .inputs = p.linear->inputs(),
         .x = x,
         .rows = params.rows,
-        .out = output_of(params, p, first),
+        .out = output_of(params, p, unit.first),
+        .next_upper = upper_planes(next),
+        .next_lower = both ? lower_planes(next) : nullptr,
     });
   });
 }

@@ -80,15 +80,17 @@ class Lab {
         pool_(std::make_unique<PagePool>(*backend_, kv_shape(model_.config(), 0))),
         decoder_(model_) {}
 
-  Json run() {
+  void run() {
     Json report = {{"device", backend_->description()},
                    {"model", args_.model.filename().string()},
                    {"simulated_acceptance", args_.acceptance},
                    {"contexts", Json::array()}};
     fmt::print("{}, {}: drafted tokens accepted with probability {} (not judged)\n",
                args_.model.filename().string(), backend_->description(), args_.acceptance);
-    for (const int context : args_.contexts) report["contexts"].push_back(run_context(context));
-    return report;
+    for (const int context : args_.contexts) {
+      report["contexts"].push_back(run_context(context));
+      if (!args_.json.empty()) std::ofstream(args_.json) << report.dump(1) << '\n';
+    }
   }
 
  private:
@@ -236,8 +238,7 @@ int main(int argc, char** argv) {
   quantspec::add_options(app, args);
   CLI11_PARSE(app, argc, argv);
   try {
-    const quantspec::Json report = quantspec::Lab(args).run();
-    if (!args.json.empty()) std::ofstream(args.json) << report.dump(1) << '\n';
+    quantspec::Lab(args).run();
   } catch (const std::exception& error) {
     fmt::print(stderr, "gpu_rounds: {}\n", error.what());
     return 1;

@@ -1,6 +1,7 @@
 #include "backend/cuda/device.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "backend/cuda/cuda.h"
 #include "base/error.h"
@@ -11,7 +12,13 @@ namespace {
 
 constexpr int kLeastCapability = 80;
 
-void free_on_device(std::byte* data, std::size_t) { cudaFree(data); }
+std::atomic<int> times_freed{0};
+
+// cudaFree waits for kernels that may still use the memory.
+void free_on_device(std::byte* data, std::size_t) {
+  ++times_freed;
+  cudaFree(data);
+}
 
 }  // namespace
 
@@ -80,7 +87,6 @@ std::byte* Device::scratch(Scratch which, std::size_t bytes) {
     synchronize();
     buffer = {};
     buffer = allocate_on_device(bytes);
-    ++generation_;
   }
   return buffer.data();
 }
@@ -104,6 +110,8 @@ void Device::upload_rows(void* to, std::size_t stride, const void* from, std::si
   QUANTSPEC_CUDA(
       cudaMemcpy2DAsync(to, stride, from, bytes, bytes, rows, cudaMemcpyHostToDevice, stream_));
 }
+
+int Device::generation() { return times_freed; }
 
 void Device::synchronize() { QUANTSPEC_CUDA(cudaStreamSynchronize(stream_)); }
 

@@ -103,8 +103,9 @@ class Device {
   // not there from the layer before. REQUIRES: at most kMaxSequences; of rounds: begin_pass().
   SequenceBatch batch(std::span<const SequenceRows> sequences, int num_kv_heads);
 
-  // Changes when scratch memory moves: what was captured before is good for nothing.
-  int generation() const { return generation_; }
+  // Changes when device memory is given back, of whatever owner: what was captured before may point
+  // there and is good for nothing.
+  static int generation();
 
   // Null until a prefill makes it (prefill_gemm.h).
   std::shared_ptr<PrefillGemm>& prefill_gemm() { return prefill_gemm_; }
@@ -121,7 +122,6 @@ class Device {
   std::array<SequenceState, kMaxSequences> last_states_{};
   int num_states_ = 0;
   Buffer round_states_;  // [kNumViews, kMaxSequences] SequenceState of rounds
-  int generation_ = 0;
   std::shared_ptr<PrefillGemm> prefill_gemm_;
 };
 

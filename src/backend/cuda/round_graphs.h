@@ -31,7 +31,7 @@ class RoundGraphs {
   struct Captured {
     RoundKey key;
     cudaGraphExec_t graph = nullptr;  // null: issued once
-    int generation = 0;               // of the device's scratch
+    int generation = 0;               // of device memory
   };
   Captured& find(const RoundKey& key);
   cudaGraphExec_t capture(const std::function<void()>& issue);

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Fills docs/results-h200.md with what was measured on a GPU, and draws it.
+
+    tools/make_results_h200.py --bench bench.json --baselines baselines.json \\
+        --rounds 7b.json [8b.json]
+
+bench.json is of gpu_bench --json (several files: what a later one has takes the place of an earlier
+one's), baselines.json of tools/gpu_baselines.py --out, the others of gpu_rounds --json. Tables go
+between <!-- results:NAME --> and <!-- /results:NAME -->, pictures to docs/img/h200-*.svg; text
+outside such marks is not touched. Needs python3-matplotlib.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from make_results import fill  # noqa: E402
+from plots import h200_goals, h200_tables  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MAX_BYTES = 120_000
+
+
+def blocks(bench, baselines, reports):
+    """(name of a block, title if it has no marks yet, what stands there)."""
+    yield "h200-machine", "Machine", machine(bench, baselines)
+    yield "h200-goals", "Goals", h200_goals.goals(bench, reports)
+    yield "h200-attention", "Decode attention", h200_tables.attention(bench)
+    yield "h200-linear", "Products with weights", h200_tables.linear(bench)
+    yield "h200-others", "Other ops", h200_tables.others(bench)
+    yield "h200-baselines", "PyTorch's kernels", h200_tables.baselines(baselines)
+    for report in reports:
+        name = report.shape.name
+        yield f"h200-rounds-{name.lower()}", f"Rounds, {name}", h200_tables.rounds(report)
+    yield "h200-steps", "Steps and their kernels", h200_tables.steps(bench, reports)
+    yield "h200-gaps", "What would close the gap", h200_tables.gaps(bench, reports)
+    yield "h200-memory", "Memory", h200_tables.memory(reports)
+    yield "h200-prefill", "Prefill", h200_tables.prefill(reports)
+    yield "h200-checks", "Checks", h200_tables.checks(bench)
+
+
+def machine(bench, baselines):
+    return (f"Measured: {bench.device}. A device-to-device copy reads and writes "
+            f"{bench.copy / 1e12:.2f} TB/s there, a large bf16 product of cuBLAS does "
+            f"{baselines['matmul_flops_per_second'] / 1e12:.0f} TFLOP/s. PyTorch "
+            f"{baselines['torch']}, CUDA {baselines['cuda']}, cuDNN {baselines['cudnn']}; it had a "
+            f"run of its own (copy {baselines['copy_bytes_per_second'] / 1e12:.2f} TB/s). A time "
+            "is the median of a few series of calls; the slowest series took at most "
+            f"{bench.spread():.2f} times the fastest.\n")
+
+
+def draw(bench, baselines, reports, folder):
+    from plots import h200
+    pictures = {"attention": (bench, baselines), "linear": (bench, baselines),
+                "speed-up": (reports, )}
+    for name, what in pictures.items():
+        path = folder / f"h200-{name}.svg"
+        getattr(h200, name.replace("-", "_"))(*what, path)
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            sys.exit(f"make_results_h200: {path}: {size} bytes, above {MAX_BYTES}")
+        print(path)
+
+
+def load(path):
+    return json.loads(path.read_text())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    file = {"type": pathlib.Path, "metavar": "FILE", "required": True}
+    parser.add_argument("--bench", nargs="+", **file)
+    parser.add_argument("--baselines", **file)
+    parser.add_argument("--rounds", nargs="+", **file)
+    parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs",
+                        help="where results-h200.md is")
+    args = parser.parse_args()
+    bench = h200_tables.Bench([load(path) for path in args.bench])
+    baselines = load(args.baselines)
+    reports = [h200_tables.Rounds(load(path)) for path in args.rounds]
+    page = args.docs / "results-h200.md"
+    text = page.read_text() if page.exists() else "# Results on an H200\n"
+    for name, title, content in blocks(bench, baselines, reports):
+        text = fill(text, name, title, content)
+    page.write_text(text)
+    draw(bench, baselines, reports, args.docs / "img")
+
+
+if __name__ == "__main__":
+    main()

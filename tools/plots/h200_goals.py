@@ -1,0 +1,171 @@
+"""The goals of the CUDA backend on an H200 against what was measured, a row each, and the paper's
+figures (arXiv:2502.10424, on RTX A6000) where it has any."""
+
+import dataclasses
+
+from plots.h200_tables import EIGHT, MATRICES, SEVEN, percent, times
+from plots.tables import table
+
+PEAK_BF16 = 989.4e12  # FLOP/s, the vendor's; machine h200 of `quantspec roofline`
+K = 1024
+# The paper's tables 3 and 4.
+PAPER_ATTENTION = {"draft": "2.88× at 64k, 2.86× at 256k",
+                   "verify": "1.44× at 64k, 1.51× at 256k"}
+PAPER_SPEED_UP = {4 * K: (1.35, ), 8 * K: (1.44, 1.61), 16 * K: (1.78, ), 32 * K: (1.99, 2.08),
+                  64 * K: (2.23, ), 128 * K: (2.49, )}
+
+
+def percent_exactly(value):
+    return "-" if value is None else f"{value:.1%}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    what: str
+    goal: str
+    measured: str
+    met: bool | None  # None: not measured
+    paper: str = "-"
+
+    def line(self):
+        verdict = {True: "met", False: "**missed**", None: "not measured"}[self.met]
+        return [self.what, self.goal, self.measured, verdict, self.paper]
+
+
+def at_least(what, value, goal, shown=times, paper="-"):
+    return Goal(what, f"≥ {shown(goal)}", shown(value), None if value is None else value >= goal,
+                paper)
+
+
+def at_most(what, value, goal, shown, paper="-"):
+    return Goal(what, f"≤ {shown(goal)}", shown(value), None if value is None else value <= goal,
+                paper)
+
+
+def attention(bench):
+    def over(heads, tokens, read, queries, against="over_baseline"):
+        return bench.attention(heads, tokens * K, read, queries, against)
+
+    best = "over PyTorch's best fp16 kernel"
+    goals = [at_least(f"draft attention, {heads.upper()}, {tokens}k, {best}",
+                      over(heads, tokens, "draft", 1), goal,
+                      paper=PAPER_ATTENTION["draft"] if heads == "mha" else "-")
+             for heads, tokens, goal in (("mha", 32, 3.0), ("mha", 128, 3.4), ("mha", 256, 3.5),
+                                         ("gqa", 32, 2.2), ("gqa", 128, 3.0))]
+    goals += [at_least(f"verify attention, MHA, 128k, {n} quer{'y' if n == 1 else 'ies'}, {best}",
+                       over("mha", 128, "verify", n), 1.85,
+                       paper=PAPER_ATTENTION["verify"] if n == 1 else "-") for n in (1, 4, 8)]
+    one, eight = (over("mha", 128, "verify", n, "seconds") for n in (1, 8))
+    goals.append(at_most("the same, time of 8 queries over that of 1",
+                         eight and one and eight / one, 1.05, times))
+    name = "verify attention, GQA, 128k, 8 queries"
+    goals.append(at_least(f"{name}, over FlashAttention",
+                          over("gqa", 128, "verify", 8, "over_flash"), 5.0))
+    goals.append(at_least(f"{name}, share of copy bandwidth",
+                          over("gqa", 128, "verify", 8, "of_copy"), 0.75, percent))
+    return goals
+
+
+def every(what, values, goal, shown, strictly=False):
+    """A goal that each of a few must reach."""
+    values = [value for value in values if value is not None]
+    if not values:
+        return Goal(what, f"≥ {shown(goal)}", "-", None)
+    good = sum(value > goal if strictly else value >= goal for value in values)
+    measured = f"{shown(min(values))} to {shown(max(values))}; {good} of {len(values)}"
+    sign = ">" if strictly else "≥"
+    return Goal(what, f"{sign} {shown(goal)}, each", measured, good == len(values))
+
+
+def linear(bench):
+    matrices = list(MATRICES)[:5]  # of the 7B shape
+
+    def values(weights, rows, field):
+        return [bench.value(f"{matrix} {weights}", n, field) for matrix in matrices for n in rows]
+
+    few = (1, 4, 8)
+    return [
+        every("4-bit weights, 1 row, 7B shapes, share of copy bandwidth",
+              values("4-bit", (1, ), "of_copy"), 0.72, percent),
+        every("bf16 weights, 1 to 8 rows, 7B shapes, share of copy bandwidth",
+              values("bf16", few, "of_copy"), 0.85, percent),
+        every("the same over cuBLAS", values("bf16", few, "over_baseline"), 1.0, times,
+              strictly=True),
+    ]
+
+
+def steps(bench, reports):
+    ratios = []
+    for report in reports:
+        for context in report.contexts:
+            kernels = report.kernels_ms(bench, context, "4-bit", "draft")
+            run = report.best(context, "dense")
+            if kernels and run:
+                ratios.append(run["draft_step_ms"] / kernels - 1)
+    shown = "-" if not ratios else f"{min(ratios):+.1%} to {max(ratios):+.1%}"
+    return [
+        Goal("kernel launches per layer of a dense draft step", "≤ 5",
+             "5: qkv, attention, output, gate-up, down", True),
+        Goal("a draft step in the graph over the sum of its kernels", "within 10%", shown,
+             max(map(abs, ratios)) <= 0.1 if ratios else None),
+    ]
+
+
+def end_to_end(reports, copy):
+    wanted = {SEVEN: (((4, 2.0), (32, 2.25), (128, 2.45)), 4.5),
+              EIGHT: (((4, 1.9), (32, 2.1), (128, 2.25)), 2.8)}
+    by_name = {report.shape.name: report for report in reports}
+    goals = []
+    for name, (dense, sparse) in wanted.items():
+        report = by_name.get(name)
+
+        def speed_up(context, kind):
+            return report and report.speed_up(context * K, kind)
+
+        for context, goal in dense:
+            paper = " and ".join(times(x) for x in PAPER_SPEED_UP[context * K])
+            goals.append(at_least(f"{name} shape, {context}k, dense drafts, over fp16 decoding",
+                                  speed_up(context, "dense"), goal,
+                                  paper=paper if name == SEVEN else "-"))
+        goals.append(at_least(f"{name} shape, 128k, drafts that read 4k tokens, over the same",
+                              speed_up(128, "sparse 4096"), sparse))
+    seven = by_name.get(SEVEN)
+    return goals + [memory(seven), plain(seven, copy)]
+
+
+def memory(seven):
+    used, allowed = (seven and seven.memory(128 * K)) or (None, None)
+    return Goal("memory, 7B shape, 128k, over weights + draft weights + 0.52 fp16 KV + ring",
+                "within 3%", "-" if used is None else
+                f"{used / allowed - 1:+.1%} ({used / 1e9:.1f} GB)",
+                None if used is None else abs(used / allowed - 1) <= 0.03, "61.2 GB, on two GPUs")
+
+
+def plain(seven, copy):
+    what = "plain decoding, 7B shape, fp16 cache, 4k, share of copy bandwidth"
+    run = seven and seven.best(4 * K, "plain, fp16")
+    if not run:
+        return Goal(what, "≥ 85%", "-", None)
+    share = seven.plain_bytes(4 * K) / (1e-3 * run["round_ms"]) / copy
+    return at_least(what, share, 0.85, percent_exactly)
+
+
+def prefill(bench):
+    def rate(heads):
+        return bench.value(f"{heads} prefill attention", 32 * K, "flops_per_second")
+
+    return [at_least(f"prefill attention, {heads.upper()}, 32k, share of the bf16 peak",
+                     rate(heads) and rate(heads) / PEAK_BF16, 0.6, percent_exactly)
+            for heads in ("mha", "gqa")]
+
+
+def goals(bench, reports):
+    rows = (attention(bench) + linear(bench) + prefill(bench) + steps(bench, reports) +
+            end_to_end(reports, bench.copy))
+    text = table(["goal", "wanted", "measured", "", "the paper, on A6000"],
+                 [row.line() for row in rows])
+    met = sum(row.met is True for row in rows)
+    missed = sum(row.met is False for row in rows)
+    unknown = len(rows) - met - missed
+    return (f"{met} of {len(rows)} rows met, {missed} missed" +
+            (f", {unknown} not measured" if unknown else "") + ".\n\n" + text)

@@ -53,16 +53,18 @@ class EntropyMeter {
     std::int64_t count = 0;
   };
 
-  void add(Sum& sum, const KvView& view) const {
+  void add(Sum& sum, const KvView& view) {
     const std::size_t pages = view.pages.size();
     if (pages == 0) return;
     const int heads = model_.config().num_kv_heads;
+    mass_.resize(heads * pages);
+    model_.backend().download(mass_.data(), view.page_mass, mass_.size() * sizeof(float));
     const double group = static_cast<double>(model_.config().num_heads) / heads;
     const auto term = [](double share) { return share > 0 ? -share * std::log(share) : 0.0; };
     for (int head = 0; head < heads; ++head) {
       double nats = 0, ring = 1;
       for (std::size_t page = 0; page < pages; ++page) {
-        const double share = view.page_mass[head * pages + page] / group;
+        const double share = mass_[head * pages + page] / group;
         nats += term(share);
         ring -= share;
       }
@@ -75,7 +77,8 @@ class EntropyMeter {
 
   const Model& model_;
   PagePool& pool_;
-  std::vector<Sum> sums_;  // [num_layers], over the prompts read
+  std::vector<Sum> sums_;    // [num_layers], over the prompts read
+  std::vector<float> mass_;  // [num_kv_heads, pages] of a view
 };
 
 }  // namespace

@@ -139,13 +139,23 @@ void require_finite(ThreadPool& pool, const NamedLinear& matrix, const PrepareOp
   });
 }
 
+// What goes into matrices is summed up on the host.
+BackendOptions on_host(BackendOptions options) {
+  if (options.name == "cuda") {
+    fail(ErrorKind::kInvalidRequest,
+         "--backend cuda: draft weights are prepared by cpu or reference");
+  }
+  if (options.name == "auto") options.name = "cpu";
+  return options;
+}
+
 class Preparer {
  public:
   Preparer(const PrepareOptions& options, const Progress& progress)
       : options_(options),
         progress_(progress),
         pool_(options.backend.num_threads > 0 ? options.backend.num_threads : num_physical_cores()),
-        backend_(make_backend(options.backend)),
+        backend_(make_backend(on_host(options.backend))),
         observer_(*backend_, pool_),
         model_(load_model(options, observer_)),
         text_(load_calibration(options, model_.config())) {

@@ -11,7 +11,7 @@ JOBS := $(shell nproc 2>/dev/null || echo 2)
 
 # One folder for both kinds of build: the tests are added to it or left out, and the library is
 # compiled once.
-configure = cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release \
+configure = cmake -S . -B $(BUILD) -G Ninja --log-level=NOTICE -DCMAKE_BUILD_TYPE=Release \
   $(CMAKE_FLAGS) -DQUANTSPEC_TESTS=
 
 .PHONY: help deps build demo build-tests test test-arm benchmarks results format clean install

@@ -169,6 +169,12 @@ int run(BenchArgs args) {
   events.begin = [&](const BenchMeta& meta) {
     progress.clear();
     warn_of(meta.machine);
+    if (!args.bench.machine && engine->model().backend().name() == "cuda") {
+      fmt::print(stderr,
+                 "quantspec: warning: --machine this: the processor is measured, and {} runs the "
+                 "model; --machine NAME predicts for a GPU\n",
+                 meta.backend);
+    }
     if (!meta.left_out.empty()) {
       fmt::print(stderr, "quantspec: warning: {}\n", describe(meta.left_out));
     }

@@ -362,6 +362,7 @@ void Model::make_angles(int first_position, int end, int capacity) const {
   if (work.positions < capacity) {
     const int chunks = (capacity + kAnglePositions - 1) / kAnglePositions;
     const std::size_t floats = static_cast<std::size_t>(chunks) * kAnglePositions * half;
+    work.positions = 0;  // until all is there
     work.cos_table = backend_.allocate(floats * sizeof(float));
     work.sin_table = backend_.allocate(floats * sizeof(float));
     work.made.assign(chunks, 0);

@@ -186,6 +186,8 @@ TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
 Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   check(max_tokens >= 1 && max_tokens <= sequence.room(), "a step needs room for its tokens");
   RoundStats& stats = sequence.stats_;
+  // A round that failed may have left the cache longer.
+  sequence.cache_.truncate(static_cast<int>(sequence.tokens_.size()) - 1);
   const Stopwatch commit_clock;
   sequence.cache_.commit();
   stats.commit_seconds += commit_clock.seconds();

@@ -105,14 +105,14 @@ TEST_F(CudaDevice, OtherFailuresNameTheCall) {
 
 TEST_F(CudaDevice, ScratchGrowsAndKindsAreApart) {
   std::byte* counters = device_->scratch(Scratch::kCounters, 4096);
-  std::byte* small = device_->scratch(Scratch::kActivations, 4096);
+  std::byte* small = device_->scratch(Scratch::kWorkspace, 4096);
   EXPECT_NE(counters, small);
-  EXPECT_EQ(device_->scratch(Scratch::kActivations, 100), small);
+  EXPECT_EQ(device_->scratch(Scratch::kWorkspace, 100), small);
   expect_usable(small);
   // Work on the old memory is done before it goes.
   std::vector<std::byte> bytes(4096, std::byte{1});
   device_->upload(small, bytes.data(), bytes.size());
-  std::byte* large = device_->scratch(Scratch::kActivations, std::size_t{64} << 20);
+  std::byte* large = device_->scratch(Scratch::kWorkspace, std::size_t{64} << 20);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(large) % 256, 0);
   expect_usable(large + (std::size_t{64} << 20) - 4096);
   std::vector<char> back(4096, 'x');

@@ -1,6 +1,5 @@
 #include "backend/cuda/device.h"
 
-#include <algorithm>
 #include <atomic>
 
 #include "backend/cuda/cuda.h"
@@ -20,10 +19,16 @@ void free_on_device(std::byte* data, std::size_t) {
   cudaFree(data);
 }
 
+View view_of(const KvView& kv) {
+  if (kv.all_full) return View::kAllFull;
+  return kv.pages.data() == nullptr ? View::kNoPages : View::kPages;
+}
+
 }  // namespace
 
 void require(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();  // it is not the next call's
   const ErrorKind kind =
       status == cudaErrorMemoryAllocation ? ErrorKind::kOutOfMemory : ErrorKind::kDevice;
   fail(kind, "the GPU: {} in {}", cudaGetErrorString(status), call);
@@ -37,8 +42,14 @@ std::string unavailable() {
   int major = 0, minor = 0;
   QUANTSPEC_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   QUANTSPEC_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
-  if (10 * major + minor >= kLeastCapability) return {};
-  return fmt::format("GPU 0 has compute capability {}.{}, and 8.0 is needed", major, minor);
+  if (10 * major + minor < kLeastCapability) {
+    return fmt::format("GPU 0 has compute capability {}.{}, and 8.0 is needed", major, minor);
+  }
+  if (kernels_run_here()) return {};
+  return fmt::format(
+      "this build has no kernels for GPU 0, of compute capability {}.{} "
+      "(QUANTSPEC_CUDA_ARCHITECTURES)",
+      major, minor);
 }
 
 Buffer allocate_on_device(std::size_t bytes) {
@@ -92,8 +103,8 @@ std::byte* Device::scratch(Scratch which, std::size_t bytes) {
 }
 
 void Device::upload(void* to, const void* from, std::size_t bytes) {
-  // From pageable memory the call returns when the source has been read.
   QUANTSPEC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+  synchronize();
 }
 
 void Device::download(void* to, const void* from, std::size_t bytes) {
@@ -109,6 +120,7 @@ void Device::upload_rows(void* to, std::size_t stride, const void* from, std::si
                          int rows) {
   QUANTSPEC_CUDA(
       cudaMemcpy2DAsync(to, stride, from, bytes, bytes, rows, cudaMemcpyHostToDevice, stream_));
+  synchronize();
 }
 
 int Device::generation() { return times_freed; }
@@ -118,12 +130,16 @@ void Device::synchronize() { QUANTSPEC_CUDA(cudaStreamSynchronize(stream_)); }
 SequenceBatch Device::batch(std::span<const SequenceRows> sequences, int num_kv_heads) {
   check(!sequences.empty() && std::ssize(sequences) <= kMaxSequences,
         "a launch has 1 to kMaxSequences sequences");
+  const bool of_rounds = sequences[0].round != nullptr;
+  const View view = view_of(sequences[0].kv);
   SequenceBatch batch;
   batch.count = static_cast<int>(sequences.size());
   std::array<SequenceState, kMaxSequences> states{};
   for (int i = 0; i < batch.count; ++i) {
     const SequenceRows& rows = sequences[i];
     const KvView& kv = rows.kv;
+    check((rows.round != nullptr) == of_rounds && (!of_rounds || view_of(kv) == view),
+          "the sequences of a launch are all of rounds, in one view, or none is");
     const int pages = static_cast<int>(kv.pages.size());
     states[i] = {rows.first_row, rows.num_rows, rows.first_position, kv.first_full, pages};
     batch.kv[i] = {.full = kv.full,
@@ -134,10 +150,7 @@ SequenceBatch Device::batch(std::span<const SequenceRows> sequences, int num_kv_
                    .num_gathered = kv.num_gathered,
                    .page_mass = kv.page_mass};
   }
-  if (sequences[0].round != nullptr) {
-    const View view = sequences[0].kv.all_full                  ? View::kAllFull
-                      : sequences[0].kv.pages.data() == nullptr ? View::kNoPages
-                                                                : View::kPages;
+  if (of_rounds) {
     batch.states = round_states_.as<SequenceState>() + static_cast<int>(view) * kMaxSequences;
     return batch;
   }

@@ -63,11 +63,14 @@ struct SequenceBatch {
   SequenceKv kv[kMaxSequences];
 };
 
+// Whether this build has kernels that GPU 0 can run (embed.cu).
+bool kernels_run_here();
+
 // --- the device ----------------------------------------------------------------------------------
 
 // Memory between the kernels of an op. What an op leaves there is gone when another of the same
 // kind begins; kCounters is zero at every op's begin, and left so.
-enum class Scratch { kAttention, kCounters, kActivations, kPrefill, kWorkspace, kLogits, kCount };
+enum class Scratch { kAttention, kCounters, kPrefill, kWorkspace, kCount };
 
 class Device {
  public:
@@ -87,8 +90,7 @@ class Device {
   // At least so many bytes, 256-byte aligned. Grows (waiting for the stream) when more is wanted.
   std::byte* scratch(Scratch which, std::size_t bytes);
 
-  // Copies in stream order. `upload` has read `from` when it returns; `download` waits for the
-  // stream.
+  // Copies in stream order. To and from the host they wait for the stream.
   void upload(void* to, const void* from, std::size_t bytes);
   void download(void* to, const void* from, std::size_t bytes);
   void copy(void* to, const void* from, std::size_t bytes);  // within device memory
@@ -100,7 +102,8 @@ class Device {
   // REQUIRES: at most kMaxSequences.
   void begin_pass(std::span<const SequenceRows> sequences, int page_size);
   // What a launch gets. Unless the rows are of rounds, the states go to device memory, if they are
-  // not there from the layer before. REQUIRES: at most kMaxSequences; of rounds: begin_pass().
+  // not there from the layer before. REQUIRES: at most kMaxSequences; all of rounds that were given
+  // to begin_pass(), in one View, or none.
   SequenceBatch batch(std::span<const SequenceRows> sequences, int num_kv_heads);
 
   // Changes when device memory is given back, of whatever owner: what was captured before may point

@@ -74,6 +74,13 @@ __global__ void embed_rows(TokenBatch batch, const T* table, int hidden, int str
 
 }  // namespace
 
+bool kernels_run_here() {
+  cudaFuncAttributes attributes;
+  const bool found = cudaFuncGetAttributes(&attributes, place_rounds) == cudaSuccess;
+  if (!found) cudaGetLastError();  // it is not the next call's
+  return found;
+}
+
 void Device::begin_pass(std::span<const SequenceRows> sequences, int page_size) {
   check(std::ssize(sequences) <= kMaxSequences, "a pass has kMaxSequences rounds at most");
   RoundBatch batch{static_cast<int>(sequences.size()), {}};

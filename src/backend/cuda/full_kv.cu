@@ -91,7 +91,7 @@ void gather_full_kv(Device& device, const KvShape& shape, FullKv source, FullKv 
   check(first_slot + count <= target.capacity, "the gathered positions fit in their slots");
   if (count == 0) return;
   auto* uploaded =
-      reinterpret_cast<int*>(device.scratch(Scratch::kActivations, positions.size_bytes()));
+      reinterpret_cast<int*>(device.scratch(Scratch::kWorkspace, positions.size_bytes()));
   device.upload(uploaded, positions.data(), positions.size_bytes());
   launch_copy(device, shape, source, target, uploaded, first_slot, count);
 }
@@ -116,7 +116,6 @@ void write_full_kv(Device& device, const KvShape& shape, FullKv target, int kv_h
     device.upload(row_at(shape, target, kv_head, which, position), row.data(),
                   row.size() * sizeof(row[0]));
   }
-  device.synchronize();
 }
 
 void export_unit(Device& device, const KvShape& shape, int layer, int kv_head, PagePlanes page,
@@ -145,7 +144,6 @@ void import_unit(Device& device, const KvShape& shape, int layer, int kv_head,
                 own_upper.size());
   device.upload(page.lower + shape.lower_offset(layer, kv_head), own_lower.data(),
                 own_lower.size());
-  device.synchronize();
 }
 
 }  // namespace quantspec::cuda

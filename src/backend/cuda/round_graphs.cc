@@ -55,6 +55,7 @@ cudaGraphExec_t RoundGraphs::capture(const std::function<void()>& issue) {
   } catch (...) {
     capturing_ = false;
     cudaStreamEndCapture(device_.stream(), &graph);
+    cudaGetLastError();  // it is not the next call's
     if (graph != nullptr) cudaGraphDestroy(graph);
     throw;
   }

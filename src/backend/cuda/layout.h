@@ -6,8 +6,8 @@
 // values, rows are channels and columns tokens (the product is out^T = V^T p). One 32-bit word of a
 // plane is what one lane holds of one tile: 8 nibbles,
 //
-//     nibble = (column / 8) + 2 * (row / 8) + 4 * (column % 2),  lane = (row % 8) * 4 + column % 8
-//     / 2
+//     nibble = column / 8 + 2 * (row / 8) + 4 * (column % 2)
+//     lane = row % 8 * 4 + column % 8 / 2
 //
 // so that (word & 0x000f000f) is the A register a0, (word >> 4 & ...) a2, (word >> 8 & ...) a1 and
 // (word >> 12 & ...) a3, each as the low bits of two halves. A lane's words of up to 4 tiles that

@@ -1,8 +1,11 @@
 // The instructions that C++ has no word for, one function each (PTX ISA 9.0). Fragments are those
 // of the mma instructions: lane = 4 * g + t holds of
-//   A (16 x 16, row x k)   a[0] (g, 2t..)  a[1] (g + 8, 2t..)  a[2] (g, 2t + 8..)  a[3] (g + 8, 2t
-//   + 8..) B (16 x 8, k x column) b[0] (2t.., g)  b[1] (2t + 8.., g) C (16 x 8)             c[0],
-//   c[1] (g, 2t..)   c[2], c[3] (g + 8, 2t..)
+//
+//     A (16 x 16, row x k)     a[0] (g, 2t..)      a[1] (g + 8, 2t..)
+//                              a[2] (g, 2t + 8..)  a[3] (g + 8, 2t + 8..)
+//     B (16 x 8, k x column)   b[0] (2t.., g)      b[1] (2t + 8.., g)
+//     C (16 x 8)               c[0], c[1] (g, 2t..)  c[2], c[3] (g + 8, 2t..)
+//
 // where "2t.." is the pair 2t, 2t + 1 in one register (of C: two).
 #pragma once
 
@@ -67,13 +70,6 @@ __device__ __forceinline__ float exp2_approximately(float x) {
 
 // --- codes to fp16 -------------------------------------------------------------------------------
 
-// (x & mask) | bits
-__device__ __forceinline__ std::uint32_t and_or(std::uint32_t x, std::uint32_t mask,
-                                                std::uint32_t bits) {
-  std::uint32_t y;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
-  return y;
-}
 // mask ? a : b, bit by bit
 __device__ __forceinline__ std::uint32_t select_bits(std::uint32_t mask, std::uint32_t a,
                                                      std::uint32_t b) {
@@ -83,17 +79,6 @@ __device__ __forceinline__ std::uint32_t select_bits(std::uint32_t mask, std::ui
 }
 
 inline constexpr float kCodeBias = 1024.0f;  // fp16 0x6400 | n is 1024 + n
-
-// The word of an upper plane as an A operand (layout.h): 1024 + u in a[0] and a[1] (k below 8),
-// 1024 + 16 u in a[2] and a[3], so that B carries 1/16 there.
-__device__ __forceinline__ void upper_fragment(std::uint32_t word, std::uint32_t (&a)[4]) {
-  constexpr std::uint32_t kBias = 0x64006400;
-  a[0] = and_or(word, 0x000f000f, kBias);
-  a[2] = and_or(word, 0x00f000f0, kBias);
-  word >>= 8;
-  a[1] = and_or(word, 0x000f000f, kBias);
-  a[3] = and_or(word, 0x00f000f0, kBias);
-}
 
 // The words of both planes as an A operand: 1024 + b, b the whole code.
 __device__ __forceinline__ void both_fragment(std::uint32_t upper, std::uint32_t lower,
@@ -117,12 +102,6 @@ __device__ __forceinline__ void copy_async16(void* to_shared, const void* from, 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to_shared)),
                "l"(from), "r"(valid ? 16 : 0)
                : "memory");
-}
-// Evict-first: what is read once.
-__device__ __forceinline__ std::uint64_t evict_first_policy() {
-  std::uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
 }
 // The same of 16 valid bytes that are streamed, to a shared_address(): its whole line comes to L2.
 // NOTE: no evict-first policy: with one, ptxas 13.0 makes an instruction that is illegal on 9.0.
@@ -162,7 +141,7 @@ __device__ __forceinline__ void wait_async_copies() {
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-// Bulk copies that complete on an mbarrier in shared memory.
+// An mbarrier in shared memory, on which bulk copies complete.
 __device__ __forceinline__ void barrier_init(std::uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
 }
@@ -184,19 +163,11 @@ __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32
       "r"(parity)
       : "memory");
 }
-// `bytes` a multiple of 16, both sides 16-byte aligned.
-__device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, std::uint32_t bytes,
-                                          std::uint64_t* barrier, std::uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1],"
-      " %2, [%3], %4;" ::"r"(shared_address(to_shared)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
-      : "memory");
-}
 #endif
 
-// --- kernels in a row, blocks in a cluster (9.0; before that nothing is there to wait for)
-// --------
+// --- kernels in a row, blocks in a cluster -------------------------------------------------------
+
+// Both are of 9.0; before that nothing is there to wait for.
 
 // Programmatic dependent launch: what follows may read what the kernels before this one wrote.
 __device__ __forceinline__ void wait_for_previous_kernels() {

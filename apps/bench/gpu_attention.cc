@@ -64,7 +64,8 @@ class Context {
   // Makes up to kPagesAtOnce pages of one layer. Returns how many.
   int quantize(int layer, int first_page) {
     const int count = std::min(kPagesAtOnce, num_pages() - first_page);
-    lab_.backend().quantize_pages(shape_, layer, full(0), first_page * kPageSize,
+    const FullKv source = full(0);
+    lab_.backend().quantize_pages(shape_, layer, {&source, 1}, first_page * kPageSize,
                                   device_pages().subspan(first_page, count));
     return count;
   }
@@ -134,7 +135,7 @@ class ReferenceContext {
     Buffer upper = lab_.reference().allocate(upper_bytes);
     Buffer lower = lab_.reference().allocate(lower_bytes);
     const PagePlanes page{upper.data(), lower.data()};
-    lab_.reference().quantize_pages(shape_, 0, full_, 0, {&page, 1});
+    lab_.reference().quantize_pages(shape_, 0, {&full_, 1}, 0, {&page, 1});
     const bool same = std::equal(upper.data(), upper.data() + upper_bytes, pages_[0].upper) &&
                       std::equal(lower.data(), lower.data() + lower_bytes, pages_[0].lower);
     return same ? 0 : 1;

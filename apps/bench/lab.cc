@@ -74,7 +74,7 @@ PageStore::PageStore(Backend& backend, const KvShape& shape, int pages_per_seque
 }
 
 void PageStore::fill(Backend& backend, const KvShape& shape, FullKv values) {
-  backend.quantize_pages(shape, 0, values, 0, {pages_.data(), 1});
+  backend.quantize_pages(shape, 0, {&values, 1}, 0, {pages_.data(), 1});
   const std::size_t upper = shape.upper_offset(1, 0), lower = shape.lower_offset(1, 0);
   for (const PagePlanes& page : pages_) {
     for (int layer = 0; layer < shape.num_layers; ++layer) {

@@ -46,8 +46,8 @@ void quantize(benchmark::State& state, Lab& lab, int num_pages) {
   const int tokens = num_pages * shape.page_size;
   const double each = time_each(state, [&] {
     const PageStore::Place place = store.next();
-    lab.backend().quantize_pages(shape, place.layer, lab.next_full_kv(shape, tokens), 0,
-                                 place.pages.first(num_pages));
+    const FullKv full = lab.next_full_kv(shape, tokens);
+    lab.backend().quantize_pages(shape, place.layer, {&full, 1}, 0, place.pages.first(num_pages));
   });
   const double elements = 2.0 * tokens * shape.num_kv_heads * shape.head_dim;
   const double unit = double(shape.upper_unit_bytes() + shape.lower_unit_bytes());

@@ -90,10 +90,11 @@ class Backend {
   virtual void mark(Mark mark) = 0;
   virtual double seconds_between(Mark from, Mark to) = 0;
 
-  // --- KV, one layer ---
-  // Quantizes positions [first_position, first_position + pages.size() * page_size) of `source`
-  // into that layer of `pages`.
-  virtual void quantize_pages(const KvShape& shape, int layer, FullKv source, int first_position,
+  // --- KV ---
+  // Quantizes positions [first_position, first_position + pages.size() * page_size) of sources[i]
+  // into layer first_layer + i of `pages`.
+  virtual void quantize_pages(const KvShape& shape, int first_layer,
+                              std::span<const FullKv> sources, int first_position,
                               std::span<const PagePlanes> pages) = 0;
   // The inverse, for a prompt that continues a cached prefix: dequantizes the pages (positions from
   // 0) into `target`.

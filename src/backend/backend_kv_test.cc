@@ -11,6 +11,10 @@ class KvOps : public OpTest {
   testing::AssertionResult qkv_near(const struct QkvResult& actual,
                                     const struct QkvResult& expected, Phase phase,
                                     WeightRead read) const;
+  void quantize_layer(const KvShape& shape, int layer, FullKv source, int first_position,
+                      std::span<const PagePlanes> pages) const {
+    backend_->quantize_pages(shape, layer, {&source, 1}, first_position, pages);
+  }
 };
 
 // --- qkv -----------------------------------------------------------------------------------------
@@ -333,7 +337,7 @@ TEST_P(KvOps, PagesAreByteEqualToTheCodec) {
     const int first = 6 * shape.page_size;
     fill(source, shape, first, 3 * shape.page_size);
     TestPages pages(*backend_, shape, 3);
-    backend_->quantize_pages(shape, layer, source.get(), first, pages.get());
+    quantize_layer(shape, layer, source.get(), first, pages.get());
     EXPECT_TRUE(pages.intact() && source.intact());
     for (int page = 0; page < 3; ++page) {
       for (int h = 0; h < shape.num_kv_heads; ++h) {
@@ -360,8 +364,38 @@ TEST_P(KvOps, PagesOfOneLayerLeaveTheOthers) {
     return units;
   };
   const auto before = export_layers();
-  backend_->quantize_pages(shape, 1, source.get(), 0, pages.get());
+  quantize_layer(shape, 1, source.get(), 0, pages.get());
   EXPECT_EQ(export_layers(), before);
+}
+
+// More layers than a launch of the cuda backend takes, of different capacities.
+TEST_P(KvOps, PagesOfManyLayersAreByteEqualToTheCodec) {
+  const KvShape shape{67, 2, 32, 32};
+  std::vector<TestFullKv> sources;
+  std::vector<FullKv> layers;
+  for (int layer = 1; layer < shape.num_layers; ++layer) {
+    TestFullKv& source = sources.emplace_back(*backend_, shape, 64 + 32 * (layer % 3));
+    for (int p = 32; p < 96; ++p) {
+      for (int h = 0; h < shape.num_kv_heads; ++h) {
+        source.write(h, p, key_of(shape, p + layer, h).data(), value_of(shape, p, h).data());
+      }
+    }
+    layers.push_back(source.get());
+  }
+  TestPages pages(*backend_, shape, 2);
+  const auto untouched = exported(*backend_, shape, 0, 1, pages.list()[1]);
+  backend_->quantize_pages(shape, 1, layers, 32, pages.get());
+  EXPECT_TRUE(pages.intact());
+  EXPECT_EQ(exported(*backend_, shape, 0, 1, pages.list()[1]), untouched);
+  for (int layer = 1; layer < shape.num_layers; ++layer) {
+    for (int page = 0; page < 2; ++page) {
+      for (int h = 0; h < shape.num_kv_heads; ++h) {
+        EXPECT_EQ(exported(*backend_, shape, layer, h, pages.list()[page]),
+                  expected_unit(sources[layer - 1], shape, h, 32 + page * shape.page_size))
+            << "layer " << layer << ", page " << page << ", kv head " << h;
+      }
+    }
+  }
 }
 
 // Constant, zero, tiny, huge, NaN and infinite channels and tokens.
@@ -384,7 +418,7 @@ TEST_P(KvOps, PagesOfAwkwardValuesAreByteEqualToTheCodec) {
       }
     }
     TestPages pages(*backend_, shape, 1);
-    backend_->quantize_pages(shape, 0, source.get(), 0, pages.get());
+    quantize_layer(shape, 0, source.get(), 0, pages.get());
     for (int h = 0; h < shape.num_kv_heads; ++h) {
       EXPECT_EQ(exported(*backend_, shape, 0, h, pages.list()[0]),
                 expected_unit(source, shape, h, 0))
@@ -425,7 +459,7 @@ TEST_P(KvOps, LoadedPagesHoldTheValuesOfTheCodec) {
     TestFullKv source(*backend_, shape, count);
     fill(source, shape, 0, count);
     TestPages pages(*backend_, shape, 2);
-    backend_->quantize_pages(shape, layer, source.get(), 0, pages.get());
+    quantize_layer(shape, layer, source.get(), 0, pages.get());
     for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
       TestFullKv target(*backend_, shape, count + 32);
       backend_->load_pages(shape, layer, pages.get(), read, target.get());

@@ -29,7 +29,6 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
       pool_(&pool),
       capacity_(capacity),
       options_(std::move(options)),
-      ring_offset_(1, 0),
       selector_(backend, pool.shape()) {
   check(capacity >= 1, "a KV cache holds at least one token");
   for (const int layer : options_.full_layers) {
@@ -37,17 +36,17 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
     fail(ErrorKind::kInvalidRequest, "the target's layer {} in full precision: there are 0 to {}",
          layer, shape().num_layers - 1);
   }
-  for (int layer = 0; layer < shape().num_layers; ++layer) {
-    ring_capacity_.push_back(ring_capacity(shape(), capacity, options_, layer));
-    ring_offset_.push_back(ring_offset_.back() +
-                           backend.full_kv_bytes(shape(), ring_capacity_.back()));
-  }
   if (options_.store == KvStore::kFull && !options_.accesses.empty()) {
     fail(ErrorKind::kInvalidRequest,
          "--kv-cache full has no pages, which this plan chooses from or replaces; --kv-cache "
          "hierarchical works");
   }
-  ring_ = backend.allocate(ring_offset_.back());
+  ring_ = backend.allocate(ring_bytes_for(shape(), backend, capacity, options_));
+  std::byte* end = ring_.data();
+  for (int layer = 0; layer < shape().num_layers; ++layer) {
+    rings_.push_back({end, ring_capacity(shape(), capacity, options_, layer)});
+    end += backend.full_kv_bytes(shape(), rings_.back().capacity);
+  }
   for (const KvAccess& access : options_.accesses) {
     chooses_pages_ |= access.chooses_pages();
     records_mass_ |= access.tokens == KvTokens::kByMass;
@@ -67,11 +66,12 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
       length_(other.length_),
       quantized_(other.quantized_),
       pages_(other.pages_),
-      ring_capacity_(other.ring_capacity_),
-      ring_offset_(other.ring_offset_),
       ring_(backend_->allocate(other.ring_.size())),
+      rings_(other.rings_),
       selector_(other.selector_) {
-  backend_->copy(ring_.data(), other.ring_.data(), ring_.size());
+  const std::byte* from = other.rings_.front().data;
+  backend_->copy(ring_.data(), from, ring_.size());
+  for (FullKv& ring : rings_) ring.data = ring_.data() + (ring.data - from);
   options_.accesses = std::move(accesses);
   for (const KvAccess& access : options_.accesses) {
     chooses_pages_ |= access.chooses_pages();
@@ -131,10 +131,10 @@ void KvCache::commit() {
   check(target == quantized_ + shape().page_size, "commit missed a page");
   const int first_page = static_cast<int>(pages_.size());
   add_pages(1);
-  for (int layer = 0; layer < shape().num_layers; ++layer) {
-    backend_->quantize_pages(shape(), layer, ring(layer), quantized_, planes(first_page));
-    for (GatheredKv& tokens : gathered_) {
-      tokens.add(layer, ring(layer), quantized_, shape().page_size);
+  backend_->quantize_pages(shape(), 0, rings_, quantized_, planes(first_page));
+  for (GatheredKv& tokens : gathered_) {
+    for (int layer = 0; layer < shape().num_layers; ++layer) {
+      tokens.add(layer, rings_[layer], quantized_, shape().page_size);
     }
   }
   quantized_ = target;
@@ -172,7 +172,7 @@ bool KvCache::supports(int layer, const KvAccess& access) const {
 
 KvView KvCache::view(int layer, const KvAccess& access) {
   check(supports(layer, access), "a pass reads what the cache was made to give");
-  KvView view{.pages = planes(0), .full = ring(layer), .first_full = quantized_, .layer = layer};
+  KvView view{.pages = planes(0), .full = rings_[layer], .first_full = quantized_, .layer = layer};
   view.all_full = options_.store == KvStore::kFull;
   if (access.read == KvRead::kFull) {
     view.pages = {};
@@ -211,10 +211,6 @@ int KvCache::budget_pages(const KvAccess& access) const {
 
 int KvCache::first_full(int length) const {
   return options_.store == KvStore::kFull ? 0 : first_full_position(length, shape().page_size);
-}
-
-FullKv KvCache::ring(int layer) const {
-  return {ring_.data() + ring_offset_[layer], ring_capacity_[layer]};
 }
 
 void KvCache::add_pages(int count) {
@@ -263,7 +259,7 @@ FullKv KvCache::Prefill::begin_layer(int layer) {
   }
   const int first = all_full ? 0 : cache_.quantized_;
   if (cache_.length_ > first) {
-    cache_.backend_->copy_full_kv(cache_.shape(), cache_.ring(layer), full_, first,
+    cache_.backend_->copy_full_kv(cache_.shape(), cache_.rings_[layer], full_, first,
                                   cache_.length_ - first);
   }
   return full_;
@@ -279,7 +275,7 @@ void KvCache::Prefill::end_layer(int layer, std::span<const float> queries, int 
   const KvShape& shape = cache_.shape();
   const int old_pages = cache_.quantized_ / shape.page_size;
   if (new_quantized_ > cache_.quantized_) {
-    cache_.backend_->quantize_pages(shape, layer, full_, cache_.quantized_,
+    cache_.backend_->quantize_pages(shape, layer, {&full_, 1}, cache_.quantized_,
                                     cache_.planes(old_pages));
   }
   const std::size_t row = static_cast<std::size_t>(num_heads) * shape.head_dim;
@@ -289,7 +285,7 @@ void KvCache::Prefill::end_layer(int layer, std::span<const float> queries, int 
     tokens.choose(layer, full_, new_length_, new_quantized_, queries.last(floats), num_heads);
   }
   const int first = keeps_all(cache_.options_, layer) ? cache_.length_ : new_quantized_;
-  cache_.backend_->copy_full_kv(shape, full_, cache_.ring(layer), first, new_length_ - first);
+  cache_.backend_->copy_full_kv(shape, full_, cache_.rings_[layer], first, new_length_ - first);
 }
 
 void KvCache::Prefill::finish() {

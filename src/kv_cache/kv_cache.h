@@ -119,7 +119,6 @@ class KvCache {
   int max_pages() const { return first_full(capacity_) / shape().page_size; }
   const GatheredKv* gathered(const KvAccess& access) const;
   int budget_pages(const KvAccess& access) const;
-  FullKv ring(int layer) const;
   void add_pages(int count);
   std::span<const PagePlanes> planes(int first_page) const;
   void require_room(int num_tokens) const;
@@ -133,10 +132,9 @@ class KvCache {
   int length_ = 0;
   int quantized_ = 0;
   std::vector<PageRef> pages_;
-  mutable Buffer planes_;                 // the same pages' PagePlanes, as the backend reads them
-  std::vector<int> ring_capacity_;        // [num_layers]
-  std::vector<std::size_t> ring_offset_;  // [num_layers + 1]
-  mutable Buffer ring_;                   // FullKv of every layer
+  mutable Buffer planes_;  // the same pages' PagePlanes, as the backend reads them
+  Buffer ring_;
+  std::vector<FullKv> rings_;  // [num_layers], in ring_
   std::vector<GatheredKv> gathered_;
   PageSelector selector_;
   Buffer bounds_;  // [num_kv_heads, pages] of choose_pages

@@ -79,9 +79,9 @@ class Observer final : public Backend {
   void mark(Mark mark) override { backend_.mark(mark); }
   double seconds_between(Mark from, Mark to) override { return backend_.seconds_between(from, to); }
 
-  void quantize_pages(const KvShape& shape, int layer, FullKv source, int first_position,
-                      std::span<const PagePlanes> pages) override {
-    backend_.quantize_pages(shape, layer, source, first_position, pages);
+  void quantize_pages(const KvShape& shape, int first_layer, std::span<const FullKv> sources,
+                      int first_position, std::span<const PagePlanes> pages) override {
+    backend_.quantize_pages(shape, first_layer, sources, first_position, pages);
   }
   void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
                   FullKv target) override {

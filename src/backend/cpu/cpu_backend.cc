@@ -201,9 +201,11 @@ void CpuBackend::head(const HeadParams& p) {
 
 // --- KV, one layer -------------------------------------------------------------------------------
 
-void CpuBackend::quantize_pages(const KvShape& shape, int layer, FullKv source, int first_position,
+void CpuBackend::quantize_pages(const KvShape& shape, int first_layer,
+                                std::span<const FullKv> sources, int first_position,
                                 std::span<const PagePlanes> pages) {
-  cpu::quantize_pages(kernels_.attention, pool_, shape, layer, source, first_position, pages);
+  cpu::quantize_pages(kernels_.attention, pool_, shape, first_layer, sources, first_position,
+                      pages);
 }
 
 void CpuBackend::load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages,

@@ -152,14 +152,16 @@ std::size_t full_kv_bytes(const KvShape& shape, int capacity) {
 }
 
 void quantize_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape& shape,
-                    int layer, FullKv source, int first_position,
+                    int first_layer, std::span<const FullKv> sources, int first_position,
                     std::span<const PagePlanes> pages) {
   check_shape(shape);
-  check_full_kv(source, static_cast<int>(pages.size()) * shape.page_size);
+  const int num_pages = static_cast<int>(pages.size());
+  for (const FullKv& source : sources) check_full_kv(source, num_pages * shape.page_size);
   check(first_position % 16 == 0, "pages start at a multiple of 16");
-  for_heads(pool, shape, static_cast<int>(pages.size()), [&](int page, int head) {
+  for_heads(pool, shape, static_cast<int>(sources.size()) * num_pages, [&](int piece, int head) {
+    const int index = piece / num_pages, page = piece % num_pages, layer = first_layer + index;
     const PageBlocks blocks =
-        page_blocks(shape, source, head, first_position + page * shape.page_size);
+        page_blocks(shape, sources[index], head, first_position + page * shape.page_size);
     kernels.quantize_unit({blocks.keys, blocks.values, page_shape(shape),
                            bytes(pages[page].upper + shape.upper_offset(layer, head)),
                            bytes(pages[page].lower + shape.lower_offset(layer, head))});

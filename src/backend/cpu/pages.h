@@ -21,7 +21,7 @@ std::size_t full_kv_bytes(const KvShape& shape, int capacity);
 
 // Backend::quantize_pages. REQUIRES: first_position is a multiple of 16.
 void quantize_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape& shape,
-                    int layer, FullKv source, int first_position,
+                    int first_layer, std::span<const FullKv> sources, int first_position,
                     std::span<const PagePlanes> pages);
 void load_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape& shape, int layer,
                 std::span<const PagePlanes> pages, KvRead read, FullKv target);

@@ -151,6 +151,10 @@ void expected_unit(const KvShape& shape, Tokens& tokens, int head, int first, st
 class PagesOnIsa : public testing::TestWithParam<Isa> {
  protected:
   const AttentionKernels& kernels() const { return cpu::kernels(GetParam()).attention; }
+  void quantize_layer(ThreadPool& pool, const KvShape& shape, int layer, FullKv source,
+                      int first_position, std::span<const PagePlanes> pages) const {
+    quantize_pages(kernels(), pool, shape, layer, {&source, 1}, first_position, pages);
+  }
   ThreadPool pool_{2};
 };
 
@@ -172,8 +176,7 @@ TEST_P(PagesOnIsa, BytesEqualTheCanonicalCodec) {
       const Guarded before = full;
       Pages pages(shape, 2);
       const int layer = shape.num_layers - 1;
-      quantize_pages(kernels(), pool_, shape, layer, {full.data(), count}, first_position,
-                     pages.planes);
+      quantize_layer(pool_, shape, layer, {full.data(), count}, first_position, pages.planes);
       EXPECT_TRUE(full == before);
       EXPECT_TRUE(pages.upper.intact());
       EXPECT_TRUE(pages.lower.intact());
@@ -201,7 +204,7 @@ TEST_P(PagesOnIsa, LoadingGivesTheDecodedValuesRoundedToFp16) {
       Tokens tokens = random_tokens(shape, count, 9);
       Guarded full = full_kv_of(shape, tokens, capacity, 0);
       Pages pages(shape, 2);
-      quantize_pages(kernels(), pool_, shape, 0, {full.data(), capacity}, 0, pages.planes);
+      quantize_layer(pool_, shape, 0, {full.data(), capacity}, 0, pages.planes);
       Guarded loaded(full_kv_bytes(shape, capacity));
       load_pages(kernels(), pool_, shape, 0, pages.planes, read, {loaded.data(), capacity});
       EXPECT_TRUE(loaded.intact());
@@ -232,8 +235,8 @@ TEST_P(PagesOnIsa, BytesDoNotDependOnTheNumberOfThreads) {
   Guarded full = full_kv_of(shape, tokens, 4 * 64, 0);
   Pages one(shape, 4), four(shape, 4);
   ThreadPool single(1), several(4);
-  quantize_pages(kernels(), single, shape, 0, {full.data(), 4 * 64}, 0, one.planes);
-  quantize_pages(kernels(), several, shape, 0, {full.data(), 4 * 64}, 0, four.planes);
+  quantize_layer(single, shape, 0, {full.data(), 4 * 64}, 0, one.planes);
+  quantize_layer(several, shape, 0, {full.data(), 4 * 64}, 0, four.planes);
   EXPECT_TRUE(one.upper == four.upper);
   EXPECT_TRUE(one.lower == four.lower);
 }

@@ -118,10 +118,10 @@ class CudaBackend final : public Backend {
   void mark(Mark mark) override { rounds_.mark(mark); }
   double seconds_between(Mark from, Mark to) override { return rounds_.seconds_between(from, to); }
 
-  // --- KV, one layer ---
-  void quantize_pages(const KvShape& shape, int layer, FullKv source, int first_position,
-                      std::span<const PagePlanes> pages) override {
-    cuda::quantize_pages(device_, shape, layer, source, first_position, pages);
+  // --- KV ---
+  void quantize_pages(const KvShape& shape, int first_layer, std::span<const FullKv> sources,
+                      int first_position, std::span<const PagePlanes> pages) override {
+    cuda::quantize_pages(device_, shape, first_layer, sources, first_position, pages);
   }
   void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
                   FullKv target) override {

@@ -142,7 +142,8 @@ TEST_F(CudaDevice, PagesOfOtherSizesAreRefused) {
   for (const int page_size : {80, 320}) {
     const KvShape shape{1, 1, 64, page_size};
     expect_error(ErrorKind::kInvalidRequest, {"256 tokens", std::to_string(page_size)}, [&] {
-      quantize_pages(*device_, shape, 0, {nullptr, 1024}, 0, std::vector<PagePlanes>(1));
+      const FullKv source{nullptr, 1024};
+      quantize_pages(*device_, shape, 0, {&source, 1}, 0, std::vector<PagePlanes>(1));
     });
   }
 }

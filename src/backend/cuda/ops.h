@@ -16,8 +16,9 @@ void attention(Device& device, const AttentionParams& params);
 void prefill_attention(Device& device, const PrefillAttentionParams& params);
 
 // --- pages.cu ------------------------------------------------------------------------------------
-void quantize_pages(Device& device, const KvShape& shape, int layer, FullKv source,
-                    int first_position, std::span<const PagePlanes> pages);
+void quantize_pages(Device& device, const KvShape& shape, int first_layer,
+                    std::span<const FullKv> sources, int first_position,
+                    std::span<const PagePlanes> pages);
 void load_pages(Device& device, const KvShape& shape, int layer, std::span<const PagePlanes> pages,
                 KvRead read, FullKv target);
 void page_bounds(Device& device, const PageBoundsParams& params);

@@ -95,41 +95,50 @@ void require_shape(const KvShape& shape) {
   }
 }
 
-// Calls launch(task, grid) for pages in numbers that a grid can have.
+// Calls launch(task, grid) for the full precision of layers from first_layer on and for pages, in
+// numbers that a task and a grid can have.
 template <typename Launch>
-void for_panels(const PanelTask& task, std::size_t num_pages, const Launch& launch) {
-  require_shape(task.shape);
-  check(task.full.capacity >= task.shape.page_size, "a page's positions lie in different slots");
+void for_panels(const KvShape& shape, int first_layer, std::span<const FullKv> layers,
+                int first_position, std::span<const PagePlanes> pages, const Launch& launch) {
+  require_shape(shape);
   constexpr std::size_t kMaxGrid = 65535;
-  for (std::size_t page = 0; page < num_pages; page += kMaxGrid) {
-    PanelTask part = task;
-    part.pages += page;
-    part.first_position += static_cast<int>(page) * task.shape.page_size;
-    const auto count = static_cast<unsigned>(std::min(kMaxGrid, num_pages - page));
-    launch(part, dim3(num_panels(task.shape), task.shape.num_kv_heads, count));
+  for (std::size_t layer = 0; layer < layers.size(); layer += kPanelLayers) {
+    PanelTask task{.shape = shape, .first_layer = first_layer + static_cast<int>(layer)};
+    for (const FullKv& full : layers.subspan(layer)) {
+      check(full.capacity >= shape.page_size, "a page's positions lie in different slots");
+      task.full[task.layers++] = full;
+      if (task.layers == kPanelLayers) break;
+    }
+    for (std::size_t page = 0; page < pages.size(); page += kMaxGrid) {
+      task.pages = pages.data() + page;
+      task.first_position = first_position + static_cast<int>(page) * shape.page_size;
+      const auto count = static_cast<unsigned>(std::min(kMaxGrid, pages.size() - page));
+      launch(task, dim3(num_panels(shape), task.layers * shape.num_kv_heads, count));
+    }
   }
 }
 
 }  // namespace
 
-void quantize_pages(Device& device, const KvShape& shape, int layer, FullKv source,
-                    int first_position, std::span<const PagePlanes> pages) {
-  const PanelTask task{shape, layer, pages.data(), source, first_position};
-  for_panels(task, pages.size(), [&](const PanelTask& part, dim3 grid) {
-    quantize_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(part);
+void quantize_pages(Device& device, const KvShape& shape, int first_layer,
+                    std::span<const FullKv> sources, int first_position,
+                    std::span<const PagePlanes> pages) {
+  const auto launch = [&](const PanelTask& task, dim3 grid) {
+    quantize_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(task);
     require_launch("quantize_pages");
-  });
+  };
+  for_panels(shape, first_layer, sources, first_position, pages, launch);
 }
 
 void load_pages(Device& device, const KvShape& shape, int layer, std::span<const PagePlanes> pages,
                 KvRead read, FullKv target) {
   check(read != KvRead::kFull, "pages are read at 4 or 8 bits");
-  const PanelTask task{shape, layer, pages.data(), target, 0};
-  for_panels(task, pages.size(), [&](const PanelTask& part, dim3 grid) {
+  const auto launch = [&](const PanelTask& task, dim3 grid) {
     load_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(
-        part, read == KvRead::kBoth);
+        task, read == KvRead::kBoth);
     require_launch("load_pages");
-  });
+  };
+  for_panels(shape, layer, {&target, 1}, 0, pages, launch);
 }
 
 void page_bounds(Device& device, const PageBoundsParams& params) {

@@ -165,10 +165,11 @@ __device__ __forceinline__ void encode_strip(const Panel<kValues>& panel, int st
 template <bool kValues>
 __device__ __forceinline__ void quantize_panel(const PanelTask& task, int index, void* shared) {
   const Panel<kValues> panel(task.shape, index, shared);
-  for_each_piece(task, panel, blockIdx.y, blockIdx.z,
+  const PanelPlace place(task);
+  for_each_piece(task, panel, place,
                  [](__half* staged, const __half* full) { copy_async16(staged, full); });
   commit_async_copies();
-  const PanelUnit unit = panel_unit(task, panel, blockIdx.y, blockIdx.z);
+  const PanelUnit unit = panel_unit(task, panel, place);
   wait_async_copies<0>();
   __syncthreads();
   if (const int strip = threadIdx.x / 32; strip < panel.num_strips()) {
@@ -180,8 +181,9 @@ __device__ __forceinline__ void quantize_panel(const PanelTask& task, int index,
   store_words(task.shape, panel, unit);
 }
 
-// Grid: [num_panels, num_kv_heads, pages]. Shared memory: panel_bytes.
-__global__ void __launch_bounds__(kPanelThreads) quantize_panels(PanelTask task) {
+// Shared memory: panel_bytes.
+__global__ void __launch_bounds__(kPanelThreads)
+    quantize_panels(const __grid_constant__ PanelTask task) {
   extern __shared__ uint4 shared[];
   const int keys = key_panels(task.shape), index = blockIdx.x;
   if (index < keys) return quantize_panel<false>(task, index, shared);
@@ -236,7 +238,8 @@ template <bool kValues>
 __device__ __forceinline__ void load_panel(const PanelTask& task, int index, bool both,
                                            void* shared) {
   const Panel<kValues> panel(task.shape, index, shared);
-  const PanelUnit unit = panel_unit(task, panel, blockIdx.y, blockIdx.z);
+  const PanelPlace place(task);
+  const PanelUnit unit = panel_unit(task, panel, place);
   const int strip = threadIdx.x / 32;
   const bool has_strip = strip < panel.num_strips();
   ColumnScale columns[4];
@@ -245,13 +248,14 @@ __device__ __forceinline__ void load_panel(const PanelTask& task, int index, boo
   __syncthreads();
   if (has_strip) decode_strip(panel, strip, columns, both ? 0.0f : 7.5f);
   __syncthreads();
-  for_each_piece(task, panel, blockIdx.y, blockIdx.z, [](const __half* staged, __half* full) {
+  for_each_piece(task, panel, place, [](const __half* staged, __half* full) {
     *reinterpret_cast<uint4*>(full) = *reinterpret_cast<const uint4*>(staged);
   });
 }
 
-// Grid: [num_panels, num_kv_heads, pages]. Shared memory: panel_bytes.
-__global__ void __launch_bounds__(kPanelThreads) load_panels(PanelTask task, bool both) {
+// Shared memory: panel_bytes.
+__global__ void __launch_bounds__(kPanelThreads)
+    load_panels(const __grid_constant__ PanelTask task, bool both) {
   extern __shared__ uint4 shared[];
   const int keys = key_panels(task.shape), index = blockIdx.x;
   if (index < keys) return load_panel<false>(task, index, both, shared);

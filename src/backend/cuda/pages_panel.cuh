@@ -23,14 +23,28 @@ inline constexpr int kPanelThreads = 32 * kPanelWarps;
 inline constexpr int kKeyChannels = 16 * kPanelWarps;  // of a panel, at most
 inline constexpr int kMaxPageSize = 256;               // a panel lies in 48 KB
 
-// One layer's pages and their full precision. Page i holds positions first_position + i * page_size
-// and on.
+inline constexpr int kPanelLayers = 64;  // of a launch, at most
+
+// Pages and their full precision, of `layers` layers from first_layer on. Page i holds positions
+// first_position + i * page_size and on.
 struct PanelTask {
   KvShape shape;
-  int layer;
+  int first_layer;
+  int layers;
   const PagePlanes* pages;
-  FullKv full;
   int first_position;
+  FullKv full[kPanelLayers];
+};
+
+// What a block works on. Grid: [num_panels, layers * num_kv_heads, pages].
+struct PanelPlace {
+  int layer;  // of the task's
+  int kv_head;
+  int page;
+  __device__ explicit PanelPlace(const PanelTask& task)
+      : layer(blockIdx.y / task.shape.num_kv_heads),
+        kv_head(blockIdx.y % task.shape.num_kv_heads),
+        page(blockIdx.z) {}
 };
 
 // Tokens of which a lane's words lie side by side (layout.h).
@@ -90,19 +104,20 @@ struct Panel {
 // Calls f(staged, full) for every 16 bytes of the panel and where they lie in the FullKv.
 template <bool kValues, typename F>
 __device__ __forceinline__ void for_each_piece(const PanelTask& task, const Panel<kValues>& panel,
-                                               int kv_head, int page, const F& f) {
+                                               const PanelPlace& place, const F& f) {
   constexpr int kPieces = (kValues ? kValueGroup : kKeyChannels) / 8;  // of a row
   constexpr int kRows = kPanelThreads / kPieces;                       // at a time
   const int channel = threadIdx.x % kPieces * 8;
   if (channel >= panel.num_channels) return;
   const KvShape& shape = task.shape;
-  const unsigned capacity = task.full.capacity;
-  const unsigned position = task.first_position + page * shape.page_size +
+  const FullKv& kv = task.full[place.layer];
+  const unsigned capacity = kv.capacity;
+  const unsigned position = task.first_position + place.page * shape.page_size +
                             panel.first_slab_group * slab_tokens(shape) + threadIdx.x / kPieces;
   unsigned slot = position % capacity;
   __half* full =
-      reinterpret_cast<__half*>(task.full.data) +
-      full_kv_index(shape, task.full.capacity, kv_head, kValues ? 1 : 0, static_cast<int>(slot)) +
+      reinterpret_cast<__half*>(kv.data) +
+      full_kv_index(shape, kv.capacity, place.kv_head, kValues ? 1 : 0, static_cast<int>(slot)) +
       panel.first_channel + channel;
 #pragma unroll 4
   for (int token = threadIdx.x / kPieces; token < panel.num_tokens; token += kRows) {
@@ -129,11 +144,12 @@ struct PanelUnit {
 
 template <bool kValues>
 __device__ __forceinline__ PanelUnit panel_unit(const PanelTask& task, const Panel<kValues>& panel,
-                                                int kv_head, int page) {
+                                                const PanelPlace& place) {
   const KvShape& shape = task.shape;
-  const PagePlanes planes = task.pages[page];
-  std::byte* upper = planes.upper + shape.upper_offset(task.layer, kv_head);
-  std::byte* lower = planes.lower + shape.lower_offset(task.layer, kv_head);
+  const PagePlanes planes = task.pages[place.page];
+  const int layer = task.first_layer + place.layer;
+  std::byte* upper = planes.upper + shape.upper_offset(layer, place.kv_head);
+  std::byte* lower = planes.lower + shape.lower_offset(layer, place.kv_head);
   __half* scales = reinterpret_cast<__half*>(upper + 2 * shape.plane_bytes());
   const std::size_t plane = kValues ? shape.plane_bytes() : 0;
   auto* upper_plane = reinterpret_cast<std::uint32_t*>(upper + plane);

@@ -183,10 +183,16 @@ class ReferenceBackend final : public HostBackend {
     std::copy(logits.begin(), logits.end(), params.logits);
   }
 
-  // --- KV, one layer ---
+  // --- KV ---
 
-  void quantize_pages(const KvShape& shape, int layer, FullKv source, int first_position,
-                      std::span<const PagePlanes> pages) override {
+  void quantize_pages(const KvShape& shape, int first_layer, std::span<const FullKv> sources,
+                      int first_position, std::span<const PagePlanes> pages) override {
+    for (const FullKv& source : sources) {
+      quantize_layer(shape, first_layer++, source, first_position, pages);
+    }
+  }
+  void quantize_layer(const KvShape& shape, int layer, FullKv source, int first_position,
+                      std::span<const PagePlanes> pages) {
     for_each_unit(shape, pages, [&](int page, int kv_head) {
       const int first = first_position + page * shape.page_size;
       std::vector<float> keys(static_cast<std::size_t>(shape.page_size) * shape.head_dim);

@@ -103,6 +103,26 @@ TEST_F(CudaDevice, OtherFailuresNameTheCall) {
   cudaGetLastError();
 }
 
+// What a kernel does to the wrong memory is beyond repair: in a process of its own.
+TEST_F(CudaDevice, AFaultOfAKernelIsAnErrorOfThisAndEveryLaterCall) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto fault = [] {
+    auto device = std::make_unique<Device>();
+    const KvShape shape{1, 1, 64, 32};
+    Buffer target = allocate_on_device(1 << 20);
+    copy_full_kv(*device, shape, {reinterpret_cast<std::byte*>(4096), 64}, {target.data(), 64}, 0,
+                 16);
+    for (int i = 0; i < 2; ++i) {
+      expect_error(ErrorKind::kDevice, {"the GPU: ", " in cuda"}, [&] { device->synchronize(); });
+    }
+    expect_error(ErrorKind::kDevice, {"the GPU: "}, [] { allocate_on_device(4096); });
+    target = {};
+    device.reset();
+    std::exit(testing::Test::HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(fault(), testing::ExitedWithCode(0), "");
+}
+
 TEST_F(CudaDevice, ScratchGrowsAndKindsAreApart) {
   std::byte* counters = device_->scratch(Scratch::kCounters, 4096);
   std::byte* small = device_->scratch(Scratch::kWorkspace, 4096);

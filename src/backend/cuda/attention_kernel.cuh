@@ -11,59 +11,81 @@ namespace quantspec::cuda {
 // The CTA's queries in shared memory, and what belongs to a column.
 template <class S>
 struct Queries {
-  float4* operands;  // as page_scores wants them; a column's greatest element is in [32, 64)
-  float* factors;    // [columns]: from products of those to scores in powers of two
-  int* visible;      // [columns]: tokens seen from first_full on
-  int* gathered;     // [columns]: tokens that were gathered
+  std::byte* operands;  // as load_query wants them; a column's greatest element is in [32, 64)
+  float* factors;       // [columns]: from products of those to scores in powers of two
+  int* visible;         // [columns]: tokens seen from first_full on
+  int* gathered;        // [columns]: tokens that were gathered
   __device__ explicit Queries(std::byte* shared)
-      : operands(reinterpret_cast<float4*>(shared)),
+      : operands(shared),
         factors(reinterpret_cast<float*>(shared + S::kQueryBytes)),
         visible(reinterpret_cast<int*>(factors + S::kColumns)),
         gathered(visible + S::kColumns) {}
 };
 
-// Phase 1. NOTE: queries are brought to [32, 64) so that, times key scales, they neither overflow
-// fp16 (scales of fp16 keys are below 2^10) nor sink below it.
+// One column. NOTE: queries are brought to [32, 64) so that, times key scales, they neither
+// overflow fp16 (scales of fp16 keys are below 2^10) nor sink below it.
+template <class S, int kEach>
+__device__ __forceinline__ void store_query(const AttentionArgs& args, const Work& work,
+                                            const Queries<S>& queries, int column,
+                                            const float (&q)[kEach], Lane lane) {
+  float most = 0.0f;
+#pragma unroll
+  for (const float x : q) most = fmaxf(most, fabsf(x));
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
+  }
+  const int exponent = min(max((__float_as_int(most) >> 23) - 127, -60), 60) - 5;
+  const float shrink = __int_as_float((127 - exponent) << 23);  // 2^-exponent
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int channel = lane.index + 32 * i;
+    if (channel >= S::kHeadDim) continue;
+    const int k = channel % 16;
+    const int tile = column / 8 * S::kChannelTiles + channel / 16;
+    std::byte* word =
+        queries.operands + (tile * 32 + column % 8 * 4 + k % 8 / 2) * S::kQueryWordBytes;
+    __half* operand = reinterpret_cast<__half*>(word) + k / 8 * 2 + k % 2;
+    const float x = q[i] * shrink;
+    operand[0] = __float2half_rn(x);
+    if constexpr (S::kPlanes == 2) operand[4] = __float2half_rn(x - __half2float(operand[0]));
+  }
+  if (lane.index == 0) {
+    const int row =
+        (work.block * S::kColumns + column) / (args.num_heads / args.shape.num_kv_heads);
+    queries.factors[column] = args.scale * __int_as_float((127 + exponent) << 23);
+    queries.visible[column] = work.state.first_position + row + 1 - work.state.first_full;
+    queries.gathered[column] = args.batch.kv[work.sequence].num_gathered;
+  }
+}
+
+// Phase 1.
 template <class S>
 __device__ __forceinline__ void load_queries(const AttentionArgs& args, const Work& work,
                                              const Queries<S>& queries, Lane lane) {
-  constexpr int kEach = (S::kHeadDim + 31) / 32;
+  constexpr int kEach = (S::kHeadDim + 31) / 32, kAtOnce = S::kColumnTiles;
   const int group = args.num_heads / args.shape.num_kv_heads;
-  for (int column = work.warp; column < S::kColumns; column += blockDim.x / 32) {
-    const int index = work.block * S::kColumns + column, row = index / group;
-    const bool live = row < work.state.num_rows;
-    const std::ptrdiff_t first =
-        (static_cast<std::ptrdiff_t>(work.state.first_row + row) * args.num_heads +
-         work.kv_head * group + index % group) *
-        S::kHeadDim;
-    float q[kEach];
-    float most = 0.0f;
+  const int warps = blockDim.x / 32;
+  for (int first = work.warp; first < S::kColumns; first += kAtOnce * warps) {
+    float q[kAtOnce][kEach];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int channel = lane.index + 32 * i;
-      q[i] = live && channel < S::kHeadDim ? args.q[first + channel] : 0.0f;
-      most = fmaxf(most, fabsf(q[i]));
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int index = work.block * S::kColumns + first + n * warps, row = index / group;
+      const bool live = row < work.state.num_rows;
+      const float* from =
+          args.q + (static_cast<std::ptrdiff_t>(work.state.first_row + row) * args.num_heads +
+                    work.kv_head * group + index % group) *
+                       S::kHeadDim;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int channel = lane.index + 32 * i;
+        q[n][i] = live && channel < S::kHeadDim ? __ldcg(from + channel) : 0.0f;
+      }
     }
 #pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
-    }
-    const int exponent = min(max((__float_as_int(most) >> 23) - 127, -60), 60) - 5;
-    const float shrink = __int_as_float((127 - exponent) << 23);  // 2^-exponent
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int channel = lane.index + 32 * i;
-      if (channel >= S::kHeadDim) continue;
-      const int k = channel % 16, place = k / 8 * 2 + k % 2;
-      const int tile = column / 8 * S::kChannelTiles + channel / 16;
-      float* operand =
-          reinterpret_cast<float*>(queries.operands + tile * 32 + column % 8 * 4 + k % 8 / 2);
-      operand[place] = q[i] * shrink;
-    }
-    if (lane.index == 0) {
-      queries.factors[column] = args.scale * __int_as_float((127 + exponent) << 23);
-      queries.visible[column] = work.state.first_position + row + 1 - work.state.first_full;
-      queries.gathered[column] = args.batch.kv[work.sequence].num_gathered;
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int column = first + n * warps;
+      if (column < S::kColumns) store_query<S>(args, work, queries, column, q[n], lane);
     }
   }
 }
@@ -161,11 +183,12 @@ __device__ __forceinline__ void read_split(const AttentionArgs& args, const Work
   }
 }
 
-// Grid: [splits, kv heads, sequences * column blocks].
+// Grid: [splits * column blocks, kv heads, sequences].
 template <class S>
 __global__ void __launch_bounds__(32 * S::kMaxWarps, S::kCtas)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
+  let_next_kernel_start();
   const Lane lane;
   const Work work = Work::of<S>(args);
   const int warps = blockDim.x / 32;
@@ -175,9 +198,8 @@ __global__ void __launch_bounds__(32 * S::kMaxWarps, S::kCtas)
   if (live > 0) {
     const Queries<S> queries(shared);
     PieceStream<S> stream(args, work, slots + work.warp * S::kSlots * S::kSlotBytes, lane);
-    // NOTE: before the stream starts, or these small loads wait for all that it asks for.
-    load_queries<S>(args, work, queries, lane);
     stream.start();
+    load_queries<S>(args, work, queries, lane);
     __syncthreads();
     WarpSums<S> sums;
     read_split<S>(args, work, queries, lane, stream, sums);
@@ -189,6 +211,8 @@ __global__ void __launch_bounds__(32 * S::kMaxWarps, S::kCtas)
         ((head * args.column_blocks + work.block) * args.splits + work.split) * S::kColumns;
     store_partial<S>(buffer, live, args.partials + partial * S::kHeadDim,
                      args.partial_sums + partial);
+  } else {
+    wait_for_previous_kernels();
   }
   if (arrive_last(args.arrivals + head, args.splits * args.column_blocks,
                   reinterpret_cast<int*>(shared))) {

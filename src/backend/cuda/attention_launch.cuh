@@ -24,11 +24,17 @@ struct AttentionSplit {
     split.splits = std::max(1, Narrowest::kCtas * device.num_sms() / num_kv_heads);
     split.warps = S::kMaxWarps;
     while (split.warps > 1 &&
-           Widest::kSlotsOffset + split.warps * Widest::kSlots * Widest::kSlotBytes >
-               static_cast<int>(device.max_shared_bytes())) {
+           split.shared_bytes<Widest>() > static_cast<int>(device.max_shared_bytes())) {
       split.warps /= 2;
     }
     return split;
+  }
+
+  // Of a kernel of T: queries, then slots, over which warps and then splits are merged.
+  template <class T>
+  int shared_bytes() const {
+    return T::kSlotsOffset + std::max({warps * T::kSlots * T::kSlotBytes, T::merge_bytes(warps),
+                                       (2 + splits) * T::kColumns * 4});
   }
 };
 
@@ -59,9 +65,6 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   args.chunk_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
                      std::countr_zero(static_cast<unsigned>(S::kChunkTokens));
   allocate_scratch<S>(device, launch);
-  const int bytes = S::kSlotsOffset +
-                    std::max({split.warps * S::kSlots * S::kSlotBytes, S::merge_bytes(split.warps),
-                              (split.splits + 1) * S::kColumns * 8});
   static const bool ready = [&] {
     QUANTSPEC_CUDA(cudaFuncSetAttribute(attention_kernel<S>,
                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -69,23 +72,33 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
     return true;
   }();
   static_cast<void>(ready);
-  const dim3 grid(args.splits, args.shape.num_kv_heads, args.batch.count * args.column_blocks);
-  attention_kernel<S><<<grid, 32 * split.warps, bytes, device.stream()>>>(args);
-  require_launch("attention");
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3(args.splits * args.column_blocks, args.shape.num_kv_heads, args.batch.count);
+  config.blockDim = 32 * split.warps;
+  config.dynamicSmemBytes = split.template shared_bytes<S>();
+  config.stream = device.stream();
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = device.may_begin_early();
+  config.attrs = &attribute;
+  config.numAttrs = device.capability() >= 90 ? 1 : 0;
+  QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, attention_kernel<S>, args));
 }
 
+// As few blocks of columns as there may be, none wider than needed.
 template <int kHeadDim, int kPlanes>
 void launch_planes(Device& device, AttentionLaunch& launch) {
-  const int tiles = (launch.columns + 7) / 8;
   constexpr int kWidest = AttentionSplit<AttentionShape<kHeadDim, 4, 1, kPlanes>>::kWidest;
   if (launch.args.shape.page_size < 64) {
     return launch_shape<AttentionShape<kHeadDim, 2, kWidest, kPlanes>>(device, launch);
   }
-  if (tiles == 1) return launch_shape<AttentionShape<kHeadDim, 4, 1, kPlanes>>(device, launch);
-  if (tiles == 2 || kWidest == 2) {
-    return launch_shape<AttentionShape<kHeadDim, 4, 2, kPlanes>>(device, launch);
-  }
+  const int tiles = (launch.columns + 7) / 8, blocks = (tiles + kWidest - 1) / kWidest;
+  const int width = (tiles + blocks - 1) / blocks;
+  if (width == 1) return launch_shape<AttentionShape<kHeadDim, 4, 1, kPlanes>>(device, launch);
+  if (width == 2) return launch_shape<AttentionShape<kHeadDim, 4, 2, kPlanes>>(device, launch);
   if constexpr (kWidest == 4) {
+    if (width == 3) return launch_shape<AttentionShape<kHeadDim, 4, 3, kPlanes>>(device, launch);
     launch_shape<AttentionShape<kHeadDim, 4, 4, kPlanes>>(device, launch);
   }
 }

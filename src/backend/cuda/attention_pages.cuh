@@ -7,28 +7,28 @@
 
 namespace quantspec::cuda {
 
-// The 4-bit codes of one tile as an A operand. A code in the low bits of an fp16 is the subnormal
-// code * 2^-24, exact. Columns k from 8 on hold 16 times the code: B carries 1/16 there.
-__device__ __forceinline__ void code_fragment(std::uint32_t word, std::uint32_t (&a)[4]) {
-  a[0] = word & 0x000f000f;
-  a[2] = word & 0x00f000f0;
-  a[1] = word >> 8 & 0x000f000f;
-  a[3] = word >> 8 & 0x00f000f0;
+// The codes of one tile as an A operand. A code in the low bits of an fp16 is the subnormal
+// code * 2^-24, exact. Of 4-bit codes, columns k from 8 on hold 16 times the code: B carries 1/16
+// there.
+template <class S>
+__device__ __forceinline__ void code_fragment(std::uint32_t upper, std::uint32_t lower,
+                                              std::uint32_t (&a)[4]) {
+  if constexpr (S::kPlanes == 1) {
+    a[0] = upper & 0x000f000f;
+    a[2] = upper & 0x00f000f0;
+    a[1] = upper >> 8 & 0x000f000f;
+    a[3] = upper >> 8 & 0x00f000f0;
+  } else {
+    const std::uint32_t even = select_bits(0xf0f0f0f0, upper << 4, lower);  // nibbles 0, 2, 4, 6
+    const std::uint32_t odd = select_bits(0xf0f0f0f0, upper, lower >> 4);   // nibbles 1, 3, 5, 7
+    a[0] = even & 0x00ff00ff;
+    a[1] = __byte_perm(even, 0, 0x4341);
+    a[2] = odd & 0x00ff00ff;
+    a[3] = __byte_perm(odd, 0, 0x4341);
+  }
 }
 template <class S>
 inline constexpr float kHighColumns = S::kPlanes == 1 ? 0.0625f : 1.0f;
-
-// The codes of both planes as fp16 code - 128.
-__device__ __forceinline__ void centred_fragment(std::uint32_t upper, std::uint32_t lower,
-                                                 std::uint32_t (&a)[4]) {
-  both_fragment(upper, lower, a);
-  const __half2 centre = __float2half2_rn(kCodeBias + 128.0f);
-#pragma unroll
-  for (std::uint32_t& x : a) {
-    const __half2 centred = __hsub2(reinterpret_cast<__half2&>(x), centre);
-    x = reinterpret_cast<const std::uint32_t&>(centred);
-  }
-}
 
 // A lane's words of the token tiles of one channel tile, of one plane.
 template <int kTiles>
@@ -58,51 +58,53 @@ __device__ __forceinline__ std::uint32_t bits(__half2 x) {
 }
 
 // Queries times key scales as the operand of codes, and bias += queries times what a code of 0
-// reads as, offset + 7.5 scale. In fp16, as a draft may.
-__device__ __forceinline__ QueryOperand fold_in_half(float4 q, ChannelScales scale,
-                                                     ChannelScales offset, float (&bias)[4]) {
-  const __half2 low = __floats2half2_rn(q.x, q.y), high = __floats2half2_rn(q.z, q.w);
-  const __half2 middle = __float2half2_rn(7.5f);
-  const std::uint32_t zero_low = bits(__hfma2(middle, scale.low, offset.low));
-  const std::uint32_t zero_high = bits(__hfma2(middle, scale.high, offset.high));
-  const std::uint32_t zeros[4] = {zero_low, zero_low, zero_high, zero_high};  // every row
-  mma_f16(bias, zeros, bits(low), bits(high));
-  const __half2 sixteenth = __float2half2_rn(0.0625f);  // code_fragment
-  return {{bits(__hmul2(low, scale.low)), bits(__hmul2(high, __hmul2(scale.high, sixteenth)))},
-          {0, 0}};
+// reads as: offset + 7.5 scale in a draft.
+template <class S>
+__device__ __forceinline__ QueryOperand fold(const QueryOperand& q, ChannelScales scale,
+                                             ChannelScales offset, float (&bias)[4]) {
+  const auto half = [](const std::uint32_t& x) { return reinterpret_cast<const __half2&>(x); };
+  QueryOperand b;
+  if constexpr (S::kPlanes == 1) {  // in fp16, as a draft may
+    const __half2 middle = __float2half2_rn(7.5f);
+    const std::uint32_t zero_low = bits(__hfma2(middle, scale.low, offset.low));
+    const std::uint32_t zero_high = bits(__hfma2(middle, scale.high, offset.high));
+    const std::uint32_t zeros[4] = {zero_low, zero_low, zero_high, zero_high};  // every row
+    add_query_product<S>(bias, zeros, q);
+    const __half2 sixteenth = __float2half2_rn(kHighColumns<S>);
+    b.high[0] = bits(__hmul2_rn(half(q.high[0]), scale.low));
+    b.high[1] = bits(__hmul2_rn(half(q.high[1]), __hmul2_rn(scale.high, sixteenth)));
+  } else {
+    const std::uint32_t zeros[4] = {bits(offset.low), bits(offset.low), bits(offset.high),
+                                    bits(offset.high)};
+    add_query_product<S>(bias, zeros, q);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const __half2 s = k == 0 ? scale.low : scale.high;
+      const __half2 high = __hmul2_rn(half(q.high[k]), s);
+      const __half2 cut_off = __hfma2(half(q.high[k]), s, __hneg2(high));  // exact
+      b.high[k] = bits(high);
+      b.low[k] = bits(__hfma2(half(q.low[k]), s, cut_off));
+    }
+  }
+  return b;
 }
 
-// The same in fp32, of codes around 128: zero += queries times (offset + 128 scale).
+// products (tokens x columns) and how they become scores. `queries` as load_query wants them,
+// `factors`: [columns].
 template <class S>
-__device__ __forceinline__ QueryOperand fold_exactly(float4 q, ChannelScales scale,
-                                                     ChannelScales offset, float& zero) {
-  const float2 s0 = __half22float2(scale.low), s8 = __half22float2(scale.high);
-  const float2 o0 = __half22float2(offset.low), o8 = __half22float2(offset.high);
-  zero = fmaf(q.x, fmaf(S::kCentre, s0.x, o0.x), zero);
-  zero = fmaf(q.y, fmaf(S::kCentre, s0.y, o0.y), zero);
-  zero = fmaf(q.z, fmaf(S::kCentre, s8.x, o8.x), zero);
-  zero = fmaf(q.w, fmaf(S::kCentre, s8.y, o8.y), zero);
-  return query_operand<S>({q.x * s0.x, q.y * s0.y, q.z * s8.x, q.w * s8.y});
-}
-
-// products (tokens x columns) and how they become scores. `queries`: [column tile, channel tile,
-// lane] B operands in fp32 (channels 2t, 2t + 1, 2t + 8, 2t + 9), `factors`: [columns].
-template <class S>
-__device__ __forceinline__ void page_scores(const std::byte* piece, const float4* queries,
+__device__ __forceinline__ void page_scores(const std::byte* piece, const std::byte* queries,
                                             const float* factors, Lane lane,
                                             float (&products)[S::kColumnTiles][S::kTokenTiles][4],
                                             ScoreMap<S>& map) {
   const std::byte* scales = piece + S::kPlanes * S::kPlaneBytes;
-  float bias[S::kColumnTiles][4];  // of kUpper: the same in every row
-  float zero[S::kColumnTiles];     // of kBoth: of column g, over this lane's channels
+  float bias[S::kColumnTiles][4];  // the same in every row
 #pragma unroll
   for (int n = 0; n < S::kColumnTiles; ++n) {
     clear(bias[n]);
-    zero[n] = 0.0f;
 #pragma unroll
     for (int i = 0; i < S::kTokenTiles; ++i) clear(products[n][i]);
   }
-#pragma unroll(S::kColumnTiles <= 2 ? S::kChannelTiles : 2)
+#pragma unroll(S::kColumnTiles <= 2 ? S::kChannelTiles : 1)
   for (int tile = 0; tile < S::kChannelTiles; ++tile) {
     const std::byte* at = scales + 32 * tile + 4 * lane.t;
     const ChannelScales scale = load_channels(at), offset = load_channels(at + 2 * S::kHeadDim);
@@ -111,33 +113,19 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const float4
     QueryOperand b[S::kColumnTiles];
 #pragma unroll
     for (int n = 0; n < S::kColumnTiles; ++n) {
-      const float4 q = queries[(n * S::kChannelTiles + tile) * 32 + lane.index];
-      if constexpr (S::kPlanes == 1) {
-        b[n] = fold_in_half(q, scale, offset, bias[n]);
-      } else {
-        b[n] = fold_exactly<S>(q, scale, offset, zero[n]);
-      }
+      b[n] = fold<S>(load_query<S>(queries, n * S::kChannelTiles + tile, lane), scale, offset,
+                     bias[n]);
     }
 #pragma unroll
     for (int i = 0; i < S::kTokenTiles; ++i) {
       std::uint32_t codes[4];
-      if constexpr (S::kPlanes == 1) {
-        code_fragment(upper.word[i], codes);
-      } else {
-        centred_fragment(upper.word[i], lower.word[i], codes);
-      }
+      code_fragment<S>(upper.word[i], lower.word[i], codes);
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) add_query_product<S>(products[n][i], codes, b[n]);
     }
   }
 #pragma unroll
   for (int n = 0; n < S::kColumnTiles; ++n) {
-    if constexpr (S::kPlanes == 2) {
-      zero[n] += __shfl_xor_sync(~0u, zero[n], 1);
-      zero[n] += __shfl_xor_sync(~0u, zero[n], 2);
-#pragma unroll
-      for (int c = 0; c < 2; ++c) bias[n][c] = __shfl_sync(~0u, zero[n], 4 * (2 * lane.t + c));
-    }
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const float factor = factors[8 * n + 2 * lane.t + c];
@@ -176,15 +164,28 @@ __device__ __forceinline__ float value_exponent(const std::byte* scales, Lane la
   return static_cast<float>((__float_as_int(x) >> 23) - 126);
 }
 
-// sums.zero -= probabilities times the centre of a 4-bit code. NOTE: 4-bit codes are not centred
-// before the product, which would be four more instructions a tile; their mean is that small that
-// fp32 sums bear it. 8-bit codes are.
+// Whether the sums take probabilities as the products do, rounded: that halves the error of a
+// column which a few tokens dominate. NOTE: not where one token has several value scales, and so
+// several roundings.
+template <class S>
+inline constexpr bool kConsistent = S::kPlanes == 2 && S::kValueGroups == 1;
+
+// Values of other products are read around a centre, code 8 of 4 bits (draft value offset + scale
+// (16 u + 7.5)) or 128 of 8, which reads as offset + kCentre scale.
+template <class S>
+inline constexpr float kCentre = kConsistent<S>    ? 0.0f
+                                 : S::kPlanes == 1 ? 135.5f
+                                                   : 128.0f;
+
+// sums.zero -= probabilities times the centre of a code. NOTE: codes are not centred before the
+// product, which would be four more instructions a tile; their mean is that small that fp32 sums
+// bear it.
 template <class S>
 __device__ __forceinline__ void subtract_centres(
     const std::uint32_t (&b)[S::kColumnTiles][S::kTokenTiles][2], int group, Lane lane,
     WarpSums<S>& sums) {
   std::uint32_t centre[4];
-  code_fragment(0x88888888, centre);
+  code_fragment<S>(0x88888888, 0, centre);
   centre[1] = centre[3] = 0;
   if (lane.g != 0) centre[0] = centre[2] = 0;  // row 0 alone, so that one lane has the sum
 #pragma unroll
@@ -200,12 +201,6 @@ __device__ __forceinline__ void subtract_centres(
     }
   }
 }
-
-// Whether the sums take probabilities as the products do, rounded: that halves the error of a
-// column which a few tokens dominate. NOTE: not where one token has several value scales, and so
-// several roundings.
-template <class S>
-inline constexpr bool kConsistent = S::kPlanes == 2 && S::kValueGroups == 1;
 
 __device__ __forceinline__ void add_tokens(const float (&p)[4], float zero0, float zero8,
                                            float (&sum)[2], float (&zero)[2]) {
@@ -241,7 +236,7 @@ __device__ __forceinline__ void add_page_values(
       const float exact0 = s.x == 0.0f ? 1.0f : 0.0f, exact8 = s.y == 0.0f ? 1.0f : 0.0f;
       const float inverse0 = s.x == 0.0f ? 0.0f : __fdividef(1.0f, s.x);
       const float inverse8 = s.y == 0.0f ? 0.0f : __fdividef(1.0f, s.y);
-      const float zero0 = fmaf(S::kCentre, s.x, o.x), zero8 = fmaf(S::kCentre, s.y, o.y);
+      const float zero0 = fmaf(kCentre<S>, s.x, o.x), zero8 = fmaf(kCentre<S>, s.y, o.y);
       const float scale8 = s.y * kHighColumns<S>;
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
@@ -261,7 +256,7 @@ __device__ __forceinline__ void add_page_values(
         }
       }
     }
-    if constexpr (S::kPlanes == 1) subtract_centres<S>(b, group, lane, sums);
+    if constexpr (!kConsistent<S>) subtract_centres<S>(b, group, lane, sums);
 #pragma unroll
     for (int tile = group * kGroupTiles; tile < min((group + 1) * kGroupTiles, S::kChannelTiles);
          ++tile) {
@@ -271,11 +266,7 @@ __device__ __forceinline__ void add_page_values(
 #pragma unroll
       for (int i = 0; i < S::kTokenTiles; ++i) {
         std::uint32_t codes[4];
-        if constexpr (S::kPlanes == 1) {
-          code_fragment(upper.word[i], codes);
-        } else {
-          centred_fragment(upper.word[i], lower.word[i], codes);
-        }
+        code_fragment<S>(upper.word[i], lower.word[i], codes);
 #pragma unroll
         for (int n = 0; n < S::kColumnTiles; ++n) {
           mma_f16(sums.out[n][tile], codes, b[n][i][0], b[n][i][1]);

@@ -10,6 +10,11 @@
 // then the slabs), part j belongs to split j % splits, warp j / splits % warps. Every warp has its
 // own softmax; they are merged in fixed order at the end. Neither rows, nor batch, nor column tiles
 // change what a warp adds up in which order; and what a row does not see adds exact zeros.
+//
+// On 9.0 a launch begins while the kernel ahead still runs, and its copies with it: of what that
+// kernel does not write. States, page tables and pages are older than the pass, and so are the
+// ring's tokens before the pass's own; lists of pages come from a kernel that lets nothing start
+// before its end. Queries, the pass's own tokens, and all that a launch writes wait.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -67,11 +72,9 @@ struct AttentionShape {
                                         ? (kKeyBytes > kSlabBytes ? kKeyBytes : kSlabBytes)
                                         : (kValueBytes > kSlabBytes ? kValueBytes : kSlabBytes);
 
-  // Products with codes are in units of 1 / kCodeUnit scales: 4-bit codes are 16 scales apart, and
-  // subnormals (code_fragment). Values are read around a centre, code 8 of 4 bits (draft value
-  // offset + scale (16 u + 7.5)) or 128 of 8, which reads as offset + kCentre scale.
-  static constexpr float kCodeUnit = kPlanes == 1 ? 16.0f * 0x1p24f : 1.0f;
-  static constexpr float kCentre = kPlanes == 1 ? 135.5f : 128.0f;
+  // Products with codes are in units of 1 / kCodeUnit scales: codes are subnormals, and those of 4
+  // bits are 16 scales apart (code_fragment).
+  static constexpr float kCodeUnit = kPlanes == 1 ? 16.0f * 0x1p24f : 0x1p24f;
 
   // Pieces under way or being read, of a warp. NOTE: a third takes L1 from spilled registers. On an
   // H200, 128k tokens: draft 0.146 ms with it and 0.144 without, verifying 32 columns 0.178 and
@@ -82,7 +85,8 @@ struct AttentionShape {
   static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;
 
   // Shared memory before the slots: queries, then what Queries has of each column.
-  static constexpr int kQueryBytes = kColumns * kHeadDim * 4;
+  static constexpr int kQueryWordBytes = 8 * kPlanes;  // of a lane and tile
+  static constexpr int kQueryBytes = kColumns * kHeadDim * 2 * kPlanes;
   static constexpr int kSlotsOffset = (kQueryBytes + kColumns * 12 + 127) / 128 * 128;
   // What merging the warps puts over the slots: a padded row of channels, exponent, sum and zeros.
   static constexpr int kMergeStride = kHeadDim + 4;
@@ -111,11 +115,16 @@ struct Work {
   template <class S>
   __device__ static Work of(const AttentionArgs& args) {
     Work work;
-    work.split = blockIdx.x;
+    // Blocks of a split are neighbours, so that one finds in L2 what another reads.
+    work.split = blockIdx.x / args.column_blocks;
+    work.block = blockIdx.x % args.column_blocks;
     work.kv_head = blockIdx.y;
-    work.sequence = blockIdx.z / args.column_blocks;
-    work.block = blockIdx.z % args.column_blocks;
-    work.state = args.batch.states[work.sequence];
+    work.sequence = blockIdx.z;
+    // NOTE: from L2, as all that is read before other kernels have ended: L1 may hold older words.
+    const SequenceState* state = args.batch.states + work.sequence;
+    work.state = {__ldcg(&state->first_row), __ldcg(&state->num_rows),
+                  __ldcg(&state->first_position), __ldcg(&state->first_full),
+                  __ldcg(&state->num_pages)};
     work.warp = threadIdx.x / 32;
     work.first_part = work.split + args.splits * work.warp;
     work.part_stride = args.splits * (blockDim.x / 32);

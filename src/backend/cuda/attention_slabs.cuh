@@ -8,7 +8,7 @@ namespace quantspec::cuda {
 
 // Products of queries and keys. As page_scores.
 template <class S>
-__device__ __forceinline__ void slab_scores(const std::byte* piece, const float4* queries,
+__device__ __forceinline__ void slab_scores(const std::byte* piece, const std::byte* queries,
                                             const float* factors, Lane lane,
                                             float (&products)[S::kColumnTiles][S::kSlabTiles][4],
                                             ScoreMap<S>& map) {
@@ -33,8 +33,7 @@ __device__ __forceinline__ void slab_scores(const std::byte* piece, const float4
     }
 #pragma unroll
     for (int n = 0; n < S::kColumnTiles; ++n) {
-      const float4 q = queries[(n * S::kChannelTiles + tile) * 32 + lane.index];
-      const QueryOperand b = query_operand<S>(q);
+      const QueryOperand b = load_query<S>(queries, n * S::kChannelTiles + tile, lane);
 #pragma unroll
       for (int i = 0; i < S::kSlabTiles; ++i) add_query_product<S>(products[n][i], keys[i], b);
     }
@@ -74,7 +73,7 @@ __device__ __forceinline__ void load_values(const std::byte* piece, int token_ti
 template <class S>
 __device__ __forceinline__ bool all_finite(const std::byte* piece, Lane lane) {
   __half2 nan = __float2half2_rn(0.0f);
-#pragma unroll 1
+#pragma unroll 4
   for (int tile = 0; tile < S::kChannelTiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < S::kSlabTiles; ++i) {

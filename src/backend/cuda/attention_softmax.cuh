@@ -41,14 +41,12 @@ struct WarpSums {
 
   // From units of 1 / kCodeUnit to whole ones.
   __device__ __forceinline__ void end_codes() {
-    if constexpr (S::kPlanes == 1) {
 #pragma unroll
-      for (int n = 0; n < S::kColumnTiles; ++n) {
+    for (int n = 0; n < S::kColumnTiles; ++n) {
 #pragma unroll
-        for (int i = 0; i < S::kChannelTiles; ++i) {
+      for (int i = 0; i < S::kChannelTiles; ++i) {
 #pragma unroll
-          for (float& x : out[n][i]) x *= S::kCodeUnit;
-        }
+        for (float& x : out[n][i]) x *= S::kCodeUnit;
       }
     }
   }
@@ -132,28 +130,22 @@ __device__ __forceinline__ void to_probabilities(float (&products)[S::kColumnTil
   }
 }
 
-__device__ __forceinline__ std::uint32_t pack(float low, float high) {
-  const __half2 x = __floats2half2_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(x);
-}
-__device__ __forceinline__ float2 unpack(std::uint32_t pair) {
-  return __half22float2(reinterpret_cast<const __half2&>(pair));
-}
-
 // Queries as a B operand. The target pass adds what rounding to fp16 cuts off as a second product.
 struct QueryOperand {
   std::uint32_t high[2];
   std::uint32_t low[2];
 };
+// `queries`: [column tile * channel tiles + channel tile, lane].
 template <class S>
-__device__ __forceinline__ QueryOperand query_operand(float4 q) {
-  QueryOperand b;
-  b.high[0] = pack(q.x, q.y), b.high[1] = pack(q.z, q.w);
+__device__ __forceinline__ QueryOperand load_query(const std::byte* queries, int tile, Lane lane) {
+  const std::byte* at = queries + (tile * 32 + lane.index) * S::kQueryWordBytes;
   if constexpr (S::kPlanes == 2) {
-    const float2 x = unpack(b.high[0]), y = unpack(b.high[1]);
-    b.low[0] = pack(q.x - x.x, q.y - x.y), b.low[1] = pack(q.z - y.x, q.w - y.y);
+    const uint4 x = *reinterpret_cast<const uint4*>(at);
+    return {{x.x, x.y}, {x.z, x.w}};
+  } else {
+    const uint2 x = *reinterpret_cast<const uint2*>(at);
+    return {{x.x, x.y}, {0, 0}};
   }
-  return b;
 }
 template <class S>
 __device__ __forceinline__ void add_query_product(float (&product)[4],

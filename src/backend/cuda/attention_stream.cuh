@@ -10,10 +10,11 @@ namespace quantspec::cuda {
 // kBytes consecutive bytes, a multiple of 16, by the lanes of a warp.
 template <int kBytes>
 __device__ __forceinline__ void copy_block(std::byte* to, const std::byte* from, int lane) {
+  to += 16 * lane;
+  from += 16 * lane;
 #pragma unroll
   for (int at = 0; at < kBytes; at += 512) {
-    const int mine = at + lane * 16;
-    if (at + 512 <= kBytes || mine < kBytes) copy_async16(to + mine, from + mine);
+    if (at + 512 <= kBytes || at + 16 * lane < kBytes) copy_async16(to + at, from + at);
   }
 }
 
@@ -25,8 +26,14 @@ class PieceStream {
       : args_(args), work_(work), slots_(slots), lane_(lane), part_(work.first_part) {
     find_units();
   }
+  // Asks for the first pieces, then waits for the kernels before this one: the other way round
+  // where those write the pieces.
   __device__ __forceinline__ void start() {
+    static_assert(S::kSlots == 2, "the pieces of one part");
+    if (own_tokens()) wait_for_previous_kernels();
+#pragma unroll 1
     for (int i = 0; i < S::kSlots; ++i) issue();
+    wait_for_previous_kernels();
   }
 
   // Waits for the next piece.
@@ -42,6 +49,11 @@ class PieceStream {
   }
 
  private:
+  // Whether the part to copy has tokens of the launch's own rows.
+  __device__ __forceinline__ bool own_tokens() const {
+    const int slab = part_ - work_.num_chunks - work_.gathered_slabs;
+    return (slab + 1) * S::kSlabTokens > work_.state.first_position - work_.state.first_full;
+  }
   __device__ __forceinline__ void issue() {
     if (part_ < work_.num_parts) {
       std::byte* slot = slots_ + slot_ * S::kSlotBytes;
@@ -86,10 +98,16 @@ class PieceStream {
     if (mine < work_.num_chunks) {
       const SequenceKv& kv = args_.batch.kv[work_.sequence];
       int page = mine >> args_.chunk_shift;
-      if (kv.page_lists != nullptr) page = kv.page_lists[work_.kv_head * kv.pages_listed + page];
-      const PagePlanes planes = kv.pages[page];
-      found_upper_ = planes.upper + args_.shape.upper_offset(args_.layer, work_.kv_head);
-      found_lower_ = planes.lower + args_.shape.lower_offset(args_.layer, work_.kv_head);
+      // NOTE: from L2, as Work's state.
+      if (kv.page_lists != nullptr) {
+        page = __ldcg(kv.page_lists + work_.kv_head * kv.pages_listed + page);
+      }
+      const auto* pages = reinterpret_cast<const ulonglong2*>(kv.pages);
+      const ulonglong2 planes = __ldcg(pages + page);
+      found_upper_ = reinterpret_cast<const std::byte*>(planes.x) +
+                     args_.shape.upper_offset(args_.layer, work_.kv_head);
+      found_lower_ = reinterpret_cast<const std::byte*>(planes.y) +
+                     args_.shape.lower_offset(args_.layer, work_.kv_head);
     }
     found_ = 0;
   }
@@ -116,15 +134,26 @@ class PieceStream {
                          : work_.state.first_full + (slab - work_.gathered_slabs) * S::kSlabTokens;
     const std::byte* rows =
         full.data + 2 * full_kv_index(args_.shape, full.capacity, work_.kv_head, values_, 0);
+    constexpr int kRowUnits = S::kHeadDim / 8;  // 16 bytes each
 #pragma unroll 1
     for (int tile = 0; tile < S::kSlabTiles; ++tile, token += 16) {
       // 16 tokens from a multiple of 16 on lie side by side: capacities are multiples of 16.
       const std::byte* from = rows + (token % full.capacity) * std::size_t(2 * S::kHeadDim);
+      std::byte* to = slot + 16 * tile * S::kRowBytes;
+      if constexpr (32 % kRowUnits == 0) {
+        from += 16 * lane_.index;
+        to += lane_.index / kRowUnits * S::kRowBytes + lane_.index % kRowUnits * 16;
+#pragma unroll
+        for (int row = 0; row < 16; row += 32 / kRowUnits) {
+          copy_async16(to + row * S::kRowBytes, from + row * (2 * S::kHeadDim));
+        }
+      } else {
 #pragma unroll 2
-      for (int k = 0; k < S::kHeadDim / 16; ++k) {
-        const int mine = lane_.index + 32 * k;  // 16 bytes each
-        const int row = mine / (S::kHeadDim / 8), column = mine % (S::kHeadDim / 8);
-        copy_async16(slot + (16 * tile + row) * S::kRowBytes + column * 16, from + mine * 16);
+        for (int k = 0; k < kRowUnits / 2; ++k) {
+          const int mine = lane_.index + 32 * k;
+          const int row = mine / kRowUnits, column = mine % kRowUnits;
+          copy_async16(to + row * S::kRowBytes + column * 16, from + mine * 16);
+        }
       }
     }
   }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "backend/params.h"
 #include "base/buffer.h"
@@ -106,6 +107,13 @@ class Device {
   // to begin_pass(), in one View, or none.
   SequenceBatch batch(std::span<const SequenceRows> sequences, int num_kv_heads);
 
+  // Kernels that begin early (ptx.cuh) read some things before they wait for those ahead: weights,
+  // pages and lists of them, tokens older than the pass. Who writes such things calls
+  // order_next_launch(), but for what begins every pass with ordinary launches (embed.cu); every
+  // launch of a kernel that can begin early asks, once, whether it may.
+  void order_next_launch() { next_is_ordered_ = true; }
+  bool may_begin_early() { return !std::exchange(next_is_ordered_, false); }
+
   // Changes when device memory is given back, of whatever owner: what was captured before may point
   // there and is good for nothing.
   static int generation();
@@ -117,6 +125,7 @@ class Device {
   cudaStream_t stream_ = nullptr;
   std::string name_;
   int capability_ = 0;
+  bool next_is_ordered_ = false;
   int num_sms_ = 0;
   std::size_t max_shared_bytes_ = 0;
   std::size_t l2_bytes_ = 0;

@@ -42,6 +42,7 @@ void launch_copy(Device& device, const KvShape& shape, FullKv source, FullKv tar
   const dim3 grid((pieces + kThreads - 1) / kThreads, 2, shape.num_kv_heads);
   copy_rows<<<grid, kThreads, 0, device.stream()>>>(shape, source, target, positions, first, count);
   require_launch("copy_rows");
+  device.order_next_launch();
 }
 
 // Where one position's keys (which = 0) or values lie.

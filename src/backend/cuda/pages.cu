@@ -128,6 +128,7 @@ void quantize_pages(Device& device, const KvShape& shape, int first_layer,
     require_launch("quantize_pages");
   };
   for_panels(shape, first_layer, sources, first_position, pages, launch);
+  device.order_next_launch();
 }
 
 void load_pages(Device& device, const KvShape& shape, int layer, std::span<const PagePlanes> pages,
@@ -139,6 +140,7 @@ void load_pages(Device& device, const KvShape& shape, int layer, std::span<const
     require_launch("load_pages");
   };
   for_panels(shape, layer, {&target, 1}, 0, pages, launch);
+  device.order_next_launch();
 }
 
 void page_bounds(Device& device, const PageBoundsParams& params) {
@@ -159,6 +161,7 @@ void select_pages(Device& device, const SelectPagesParams& params) {
   const auto launch = [&](auto kernel, int threads) {
     kernel<<<params.num_kv_heads, threads, 0, device.stream()>>>(params);
     require_launch("select_pages");
+    device.order_next_launch();
   };
   if (params.num_pages <= kSelectThreads) {
     launch(select_pages_of_head<1>, std::max(round_up(params.num_pages, 32), 256));

@@ -36,6 +36,17 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], const std::uint32_t (&a)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// c += A B of bytes, A (16 x 32) unsigned, B (32 x 8) signed: each register has four k where the
+// above has a pair, b[0] k = 4t.., b[1] 4t + 16...
+__device__ __forceinline__ void mma_u8(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                       std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                       std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 // Transposes an 8 x 8 matrix of 16-bit elements, a row's pair (2t, 2t + 1) of row g in each lane.
 __device__ __forceinline__ std::uint32_t transpose8x8(std::uint32_t x) {
   std::uint32_t y;
@@ -59,6 +70,13 @@ __device__ __forceinline__ void load_matrices_transposed(const void* row, std::u
                : "memory");
 }
 
+// x, which the compiler takes for something new: what follows from it is not computed ahead of a
+// loop around, which would cost the loop registers.
+__device__ __forceinline__ int afresh(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // --- arithmetic ----------------------------------------------------------------------------------
 
 // 2^x to about 2 units in the last place; 0 where that is below the normal numbers.
@@ -68,7 +86,7 @@ __device__ __forceinline__ float exp2_approximately(float x) {
   return y;
 }
 
-// --- codes to fp16 -------------------------------------------------------------------------------
+// --- bits ----------------------------------------------------------------------------------------
 
 // mask ? a : b, bit by bit
 __device__ __forceinline__ std::uint32_t select_bits(std::uint32_t mask, std::uint32_t a,
@@ -76,19 +94,6 @@ __device__ __forceinline__ std::uint32_t select_bits(std::uint32_t mask, std::ui
   std::uint32_t y;
   asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(y) : "r"(mask), "r"(a), "r"(b));
   return y;
-}
-
-inline constexpr float kCodeBias = 1024.0f;  // fp16 0x6400 | n is 1024 + n
-
-// The words of both planes as an A operand: 1024 + b, b the whole code.
-__device__ __forceinline__ void both_fragment(std::uint32_t upper, std::uint32_t lower,
-                                              std::uint32_t (&a)[4]) {
-  const std::uint32_t even = select_bits(0xf0f0f0f0, upper << 4, lower);  // nibbles 0, 2, 4, 6
-  const std::uint32_t odd = select_bits(0xf0f0f0f0, upper, lower >> 4);   // nibbles 1, 3, 5, 7
-  a[0] = __byte_perm(even, 0x64646464, 0x4240);
-  a[1] = __byte_perm(even, 0x64646464, 0x4341);
-  a[2] = __byte_perm(odd, 0x64646464, 0x4240);
-  a[3] = __byte_perm(odd, 0x64646464, 0x4341);
 }
 
 // --- shared memory, asynchronous copies ----------------------------------------------------------
@@ -163,7 +168,30 @@ __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32
       "r"(parity)
       : "memory");
 }
+// `bytes` a multiple of 16, both sides 16-byte aligned; to a shared_address().
+__device__ __forceinline__ void copy_bulk(std::uint32_t to_shared, const void* from,
+                                          std::uint32_t bytes, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to_shared),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
 #endif
+
+// --- arrivals ------------------------------------------------------------------------------------
+
+// Adds to a counter in global memory, and returns what was there. What this block wrote before its
+// last barrier is visible to whoever sees the sum, and what they wrote so to this block after its
+// next.
+__device__ __forceinline__ int add_acquire_release(int* counter, int x) {
+  int before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(x)
+               : "memory");
+  return before;
+}
 
 // --- kernels in a row, blocks in a cluster -------------------------------------------------------
 

@@ -17,11 +17,17 @@ namespace {
 // Activation rows of one launch; an op with more of them reads the weights again.
 constexpr int kMaxRows = 17;
 // Stages of a ring, the best first (wait_for_stage() knows them).
-constexpr int kDepths[] = {8, 6, 4, 3, 2};
+constexpr int kDepths[] = {8, 6, 5, 4, 3, 2};
 
 // --- sharing out ---------------------------------------------------------------------------------
 
 constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
+
+int total_tiles(const LinearArgs& args) {
+  int tiles = 0;
+  for (const LinearSource& source : args.sources) tiles += source.tiles;
+  return tiles;
+}
 
 bool wants_whole_heads(const LinearArgs& args) {
   return args.op == LinearOp::kQkv &&
@@ -51,7 +57,7 @@ void set_row_blocks(LinearArgs& args, int row_warps) {
   args.row_blocks = 0;
   for (int i = 0; i < sources; ++i) {
     LinearSource& source = args.sources[i];
-    source.blocks = divide_up(row_tiles(source.outputs), own_tiles);
+    source.blocks = divide_up(source.tiles, own_tiles);
     args.row_blocks += source.blocks;
   }
 }
@@ -65,15 +71,15 @@ LinearPlaces places_of(const LinearArgs& args) {
         std::max(chunks, (slice + slices) * args.chunks / kSlices - slice * args.chunks / kSlices);
   }
   LinearPlaces places{};
-  places.stage_bytes = 2 * Format::unit_bytes(args.group);
-  int end = kLinearWarps * args.depth * places.stage_bytes;
+  int end = kLinearWarps * args.depth * Format::kStageBytes;
   const auto take = [&](int bytes) {
     const int begin = end;
     end += round_up(bytes, 128);
     return begin;
   };
-  places.stride = chunks * kChunkInputs + 32;
-  places.group_stride = (chunks * 2) | 1;  // groups of 64, at most
+  places.barriers = take(Format::kPlanes ? kLinearWarps * args.depth * 8 : 0);
+  places.stride = chunks * kChunkInputs + Format::kPadding / Format::kInputBytes;
+  places.group_stride = (chunks * Format::kChunkGroups) | 1;
   places.values = take(places.stride * rows * Format::kColumns * Format::kInputBytes);
   places.groups = take(Format::kGroupBytes * places.group_stride * rows);
   places.scales = places.groups;
@@ -84,17 +90,22 @@ LinearPlaces places_of(const LinearArgs& args) {
   return places;
 }
 
-// The row_warps to begin with. Narrow blocks finish with few barriers, wide ones read fewer
+// The row_warps to begin with. Narrow blocks finish with few barriers, wide ones prepare fewer
 // activations.
-// NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes at 1 row: 4 is 6 to 16%
-// faster than 1, with more rows 8 is the fastest. Full matrices at 1 row: 1 or 2 is up to 27%
-// faster than 8; from 4 rows on 8 is the fastest, but where there is less than a pair of tiles for
-// every other warp (4096 x 4096: 2 is 20% faster than 8).
+// NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 11 chunks of
+// activations for a warp, 1 is the fastest; 2 is up to 16, of the largest matrices up to 32;
+// then 8. Full matrices at 1 row: 1 or 2 is up to 27% faster than 8; from 4 rows on 8 is the
+// fastest, but where there is less than a pair of tiles for every other warp (4096 x 4096: 2 is 20%
+// faster).
 template <typename Format>
 int narrowest(const Device& device, LinearArgs& args) {
   constexpr int kRoom[] = {36 << 10, 68 << 10};  // for activations, with 1 and 2 row_warps
   if (wants_whole_heads(args)) return kSlices;
-  if (Format::kPlanes) return args.num_rows <= 2 ? kSlices / 2 : kSlices;
+  if (Format::kPlanes) {
+    const int chunks = divide_up(args.num_rows * args.chunks, kLinearWarps);  // of a warp, with 1
+    if (chunks <= 11) return 1;
+    return chunks <= (total_tiles(args) > 12 * device.num_sms() ? 32 : 16) ? 2 : kSlices;
+  }
   set_row_blocks(args, 1);
   if (args.num_rows > 2 && args.row_blocks > device.num_sms()) return kSlices;
   for (int i = 0; i < 2; ++i) {
@@ -144,7 +155,7 @@ int resident_clusters(const Device& device, cudaLaunchConfig_t config, int size)
   int& clusters = known[{size, config.dynamicSmemBytes}];
   if (clusters == 0) {
     config.gridDim = size;
-    if (config.numAttrs > 0) {
+    if (size > 1) {
       QUANTSPEC_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config));
     } else {
       QUANTSPEC_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -155,26 +166,64 @@ int resident_clusters(const Device& device, cudaLaunchConfig_t config, int size)
   return clusters;
 }
 
-template <typename Format, int kTiles>
+// Whether one block of threads on each multiprocessor has no more than two tiles, so that a second
+// would only prepare the activations again; the next kernel's blocks have the room.
+bool one_block_suffices(const Device& device, const LinearArgs& args) {
+  return total_tiles(args) <= 2 * device.num_sms();
+}
+
+// Once for each kernel.
+template <auto kKernel>
+void prepare(const Device& device) {
+  static thread_local bool prepared = false;
+  if (prepared) return;
+  QUANTSPEC_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(device.max_shared_bytes())));
+  QUANTSPEC_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared));
+  prepared = true;
+}
+
+template <typename Format, int kTiles, int kOp>
 void launch(Device& device, const LinearArgs& args) {
-  constexpr auto kernel = decode_linear<Format, kTiles>;
-  QUANTSPEC_CUDA(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, args.places.total));
+  constexpr auto kernel = decode_linear<Format, kTiles, kOp>;
+  prepare<kernel>(device);
   cudaLaunchConfig_t config{};
   config.blockDim = kLinearThreads;
   config.dynamicSmemBytes = args.places.total;
   config.stream = device.stream();
   cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(args.row_warps), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = device.may_begin_early();
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(args.row_warps), 1, 1};
   config.attrs = attributes;
-  config.numAttrs = device.capability() >= 90 ? 2 : 0;
-  config.gridDim =
-      std::min(args.row_blocks, resident_clusters<kernel>(device, config, args.row_warps)) *
-      args.row_warps;
+  config.numAttrs = device.capability() < 90 ? 0 : args.row_warps == 1 ? 1 : 2;
+  int clusters = resident_clusters<kernel>(device, config, args.row_warps);
+  if (Format::kPlanes && one_block_suffices(device, args)) {
+    clusters = std::min(clusters, device.num_sms() / args.row_warps);
+  }
+  config.gridDim = std::min(args.row_blocks, clusters) * args.row_warps;
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args));
+}
+
+// Formats that models mostly have get kernels of their own for each op: small ones, which come into
+// the instruction cache sooner.
+template <typename Format, int kTiles>
+void launch_op(Device& device, const LinearArgs& args) {
+  if constexpr (Format::kOfEachOp) {
+    switch (args.op) {
+      case LinearOp::kStore:
+        return launch<Format, kTiles, static_cast<int>(LinearOp::kStore)>(device, args);
+      case LinearOp::kAdd:
+        return launch<Format, kTiles, static_cast<int>(LinearOp::kAdd)>(device, args);
+      case LinearOp::kGateUp:
+        return launch<Format, kTiles, static_cast<int>(LinearOp::kGateUp)>(device, args);
+      case LinearOp::kQkv:
+        return launch<Format, kTiles, static_cast<int>(LinearOp::kQkv)>(device, args);
+    }
+  }
+  launch<Format, kTiles, kAnyOp>(device, args);
 }
 
 // All rows of an op, some at a time, with the kernel of kTiles for as many.
@@ -189,7 +238,7 @@ void run(Device& device, LinearArgs args, int num_rows) {
     bool done = false;
     const auto launch_where_enough = [&]<int kCount>() {
       if (done || args.num_rows > Format::max_rows(kCount)) return;
-      launch<Format, kCount>(device, args);
+      launch_op<Format, kCount>(device, args);
       done = true;
     };
     (launch_where_enough.template operator()<kTiles>(), ...);
@@ -212,14 +261,17 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
     }
   }
   const std::size_t units = plane_units(args.cols);
-  args.unit_bytes = upper_unit_bytes(args.group);
-  args.stride = units * args.unit_bytes;
+  args.stride = units * upper_unit_bytes(args.group);
   args.lower_stride = units * kLowerUnitBytes;
-  if (read == WeightRead::kUpper) {
-    run<PlaneFormat<false>, 1, 3>(device, args, num_rows);
-  } else {
-    run<PlaneFormat<true>, 1, 3>(device, args, num_rows);
-  }
+  const auto run_planes = [&]<bool kBoth>() {
+    if (args.group == 64) {
+      run<PlaneFormat<kBoth, 64>, 1, 2, 5>(device, args, num_rows);
+    } else {
+      run<PlaneFormat<kBoth, 128>, 1, 2, 5>(device, args, num_rows);
+    }
+  };
+  read == WeightRead::kUpper ? run_planes.template operator()<false>()
+                             : run_planes.template operator()<true>();
 }
 
 LinearSource source_of(const Linear& linear, WeightRead read) {
@@ -230,7 +282,8 @@ LinearSource source_of(const Linear& linear, WeightRead read) {
   return {.data = full ? static_cast<const std::byte*>(linear.full.data) : linear.upper,
           .lower = linear.lower,
           .bias = linear.bias,
-          .outputs = linear.outputs()};
+          .outputs = linear.outputs(),
+          .tiles = row_tiles(linear.outputs())};
 }
 
 // Whether matrices can be read by one launch.

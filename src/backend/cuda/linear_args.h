@@ -24,6 +24,7 @@ struct LinearSource {
   const std::byte* lower = nullptr;  // the lower plane, where it is read
   const float* bias = nullptr;
   int outputs = 0;
+  int tiles = 0;
   int blocks = 0;  // row blocks of this source (of kGateUp: of both together, at the first)
 };
 
@@ -44,7 +45,7 @@ struct QkvArgs {
 
 // Where a block keeps what in its shared memory, in bytes; the rings come first.
 struct LinearPlaces {
-  int stage_bytes;
+  int barriers;
   int values;
   int stride;  // as in Inputs
   int group_stride;
@@ -66,7 +67,6 @@ struct LinearArgs {
   int units;       // of cols, Format::kUnit each
   int chunks;      // of cols, 128 each
   int group;       // of planes
-  int unit_bytes;  // of an upper plane
   const float* x;  // [num_rows, cols]
   int first_row;   // of the rows of the op
   int num_rows;

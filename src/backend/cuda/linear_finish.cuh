@@ -21,7 +21,8 @@ struct Sums {
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {
       const int rank = slice >> rank_shift, of_rank = slice - (rank << rank_shift);
-      parts[slice] = load_cluster(here + of_rank * rows * width * 4, rank);
+      const std::uint32_t at = here + of_rank * rows * width * 4;
+      parts[slice] = row_shift == 0 ? __uint_as_float(load_shared4(at)) : load_cluster(at, rank);
     }
     float sum = parts[0];
 #pragma unroll
@@ -39,36 +40,47 @@ struct OwnRow {
       : row(role.rank + (i >> row_shift << args.row_shift)), i(i & ((1 << row_shift) - 1)) {}
 };
 
-// kStore, kAdd: what element i is added to. Read ahead of the sums, so that it does not cost the
-// end of the kernel a trip to memory.
-__device__ __forceinline__ float plain_base(const LinearArgs& args, const WarpRole& role, int block,
-                                            int i) {
-  const int width = args.block_tiles * kTileRows;
+// What the finish of a row block wants from memory beside weights. It is asked for ahead, so that
+// it does not cost the end of the kernel a trip to memory.
+struct Ahead {
+  // kStore, kAdd: what the thread's first element is added to, bias and output. kQkv: cos and sin
+  // of the warp's first row and the lane's first pair.
+  float first, second;
+  SequenceState state;  // kQkv: of sequence `lane`
+};
+
+// kStore, kAdd: of element i.
+template <int kOp>
+__device__ __forceinline__ Ahead plain_ahead(const LinearArgs& args, const WarpRole& role,
+                                             int block, int i) {
   const OwnRow own(args, role, i, args.row_shift + 5);
-  const int output = block * width + own.i, outputs = args.sources[0].outputs;
-  if (own.row >= args.num_rows || output >= outputs) return 0.0f;
-  float base = args.sources[0].bias != nullptr ? args.sources[0].bias[output] : 0.0f;
-  if (args.op == LinearOp::kAdd) {
-    base +=
+  const int output = block * args.block_tiles * kTileRows + own.i,
+            outputs = args.sources[0].outputs;
+  Ahead ahead{};
+  if (own.row >= args.num_rows || output >= outputs) return ahead;
+  if (args.sources[0].bias != nullptr) ahead.first = args.sources[0].bias[output];
+  if (is_op<kOp>(args, LinearOp::kAdd)) {
+    ahead.second =
         __ldcg(args.out + static_cast<std::size_t>(args.first_row + own.row) * outputs + output);
   }
-  return base;
+  return ahead;
 }
 
+template <int kOp>
 __device__ __forceinline__ void finish_plain(const LinearArgs& args, const WarpRole& role,
-                                             int block, const Sums& sums, float base) {
-  const int width = args.block_tiles * kTileRows, outputs = args.sources[0].outputs;
+                                             int block, const Sums& sums, Ahead ahead) {
+  const int outputs = args.sources[0].outputs;
 #pragma unroll 1
-  for (int i = threadIdx.x;; i += kLinearThreads) {
+  for (int i = afresh(threadIdx.x);; i += kLinearThreads) {
     const OwnRow own(args, role, i, args.row_shift + 5);
     if (own.row >= args.num_rows) return;
-    const int output = block * width + own.i;
-    const float next = plain_base(args, role, block, i + kLinearThreads);
+    const int output = block * args.block_tiles * kTileRows + own.i;
+    const Ahead next = plain_ahead<kOp>(args, role, block, i + kLinearThreads);
     if (output < outputs) {
       args.out[static_cast<std::size_t>(args.first_row + own.row) * outputs + output] =
-          sums.at(own.row, own.i) + base;
+          sums.at(own.row, own.i) + (ahead.first + ahead.second);
     }
-    base = next;
+    ahead = next;
   }
 }
 
@@ -76,7 +88,7 @@ __device__ __forceinline__ void finish_gate_up(const LinearArgs& args, const War
                                                int block, const Sums& sums) {
   const int half = args.block_tiles / 2 * kTileRows, outputs = args.sources[0].outputs;
 #pragma unroll 1
-  for (int i = threadIdx.x;; i += kLinearThreads) {
+  for (int i = afresh(threadIdx.x);; i += kLinearThreads) {
     const OwnRow own(args, role, i, args.row_shift + 4);
     if (own.row >= args.num_rows) return;
     const int output = block * half + own.i;
@@ -89,9 +101,8 @@ __device__ __forceinline__ void finish_gate_up(const LinearArgs& args, const War
   }
 }
 
-// Where K or V of an activation row goes; null: nowhere. All lanes of a warp.
-__device__ __forceinline__ __half* full_kv_row(const QkvArgs& qkv, int row, int kv_head,
-                                               int which) {
+// What full_kv_row() looks through.
+__device__ __forceinline__ SequenceState state_of_lane(const QkvArgs& qkv) {
   const int lane = threadIdx.x % 32;
   SequenceState state{};
   if (lane < qkv.num_sequences) {
@@ -99,6 +110,11 @@ __device__ __forceinline__ __half* full_kv_row(const QkvArgs& qkv, int row, int 
     state.num_rows = __ldcg(&qkv.states[lane].num_rows);
     state.first_position = __ldcg(&qkv.states[lane].first_position);
   }
+  return state;
+}
+// Where K or V of an activation row goes; null: nowhere. All lanes of a warp.
+__device__ __forceinline__ __half* full_kv_row(const QkvArgs& qkv, const SequenceState& state,
+                                               int row, int kv_head, int which) {
   const unsigned at =
       __ballot_sync(~0u, row >= state.first_row && row < state.first_row + state.num_rows);
   if (at == 0) return nullptr;
@@ -109,56 +125,88 @@ __device__ __forceinline__ __half* full_kv_row(const QkvArgs& qkv, int row, int 
          full_kv_index(qkv.shape, full.capacity, kv_head, which, position % full.capacity);
 }
 
+// What a row block of kQkv has.
+struct HeadBlock {
+  int source;  // queries, keys or values
+  bool whole;  // whole heads
+  int half;    // pairs of a head, or of the part of one that is here
+  int heads, first_head, first_channel;
+
+  __device__ HeadBlock(const LinearArgs& args, int block) : source(0) {
+    const QkvArgs& qkv = args.qkv;
+    while (block >= args.sources[source].blocks) block -= args.sources[source++].blocks;
+    const int dim = qkv.shape.head_dim;
+    whole = qkv.half_tiles == 0;
+    half = whole ? dim / 2 : qkv.half_tiles * kTileRows;
+    heads = whole ? args.block_tiles * kTileRows / dim : 1;
+    const int head = static_cast<unsigned>(block) / static_cast<unsigned>(qkv.parts);
+    first_head = head * heads;
+    first_channel = (block - head * qkv.parts) * half;
+  }
+  __device__ int rotated() const { return source < 2; }
+};
+
+// Whether the warp has no row of a part of a head.
+__device__ __forceinline__ bool nothing_to_finish(const LinearArgs& args, const WarpRole& role) {
+  return args.qkv.half_tiles != 0 &&
+         role.rank + static_cast<int>(threadIdx.x / 32 << args.row_shift) >= args.num_rows;
+}
+__device__ __forceinline__ void load_angle(const LinearArgs& args, int row, int channel,
+                                           Ahead& ahead) {
+  const std::size_t at = static_cast<std::size_t>(row) * (args.qkv.shape.head_dim / 2) + channel;
+  ahead.first = __ldcg(args.qkv.cos + at);
+  ahead.second = __ldcg(args.qkv.sin + at);
+}
+
 // A warp takes a head, or its part of one, of an activation row.
 __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRole& role, int block,
-                                           const Sums& sums) {
+                                           const Sums& sums, Ahead ahead) {
   const QkvArgs& qkv = args.qkv;
-  const int dim = qkv.shape.head_dim;
-  int source = 0;
-  while (block >= args.sources[source].blocks) block -= args.sources[source++].blocks;
+  if (nothing_to_finish(args, role)) return;
+  if (args.row_warps > 1) ahead.state = state_of_lane(qkv);
+  const HeadBlock at(args, block);
+  const int dim = qkv.shape.head_dim, source = at.source;
   const float* bias = args.sources[source].bias;
   const int outputs = args.sources[source].outputs;
-  const bool whole = qkv.half_tiles == 0;
-  const int half = whole ? dim / 2 : qkv.half_tiles * kTileRows;  // pairs of this part
-  const int heads = whole ? args.block_tiles * kTileRows / dim : 1;
-  const int first_head = block / qkv.parts * heads, first_channel = block % qkv.parts * half;
-  const bool rotated = source < 2;
-  const Norm norm = rotated ? qkv.norms[source] : Norm{};
+  const Norm norm = at.rotated() ? qkv.norms[source] : Norm{};
 #pragma unroll 1
-  for (int task = threadIdx.x / 32;; task += kLinearWarps) {
-    const int own_head = task % heads;
-    const int own_row = role.rank + (task / heads << args.row_shift);
+  for (int task = afresh(threadIdx.x) / 32;; task += kLinearWarps) {
+    const int task_row = at.heads == 1 ? task : task / at.heads;
+    const int own_head = task - task_row * at.heads;
+    const int own_row = role.rank + (task_row << args.row_shift);
     if (own_row >= args.num_rows) return;
-    const int head = first_head + own_head, row = args.first_row + own_row;
+    const int head = at.first_head + own_head, row = args.first_row + own_row;
     if (head * dim >= outputs) continue;
     const auto value = [&](int pair, bool high) {
-      const int channel = first_channel + pair + (high ? dim / 2 : 0);
-      const float sum = sums.at(own_row, own_head * dim + (high ? half : 0) + pair);
+      const int channel = at.first_channel + pair + (high ? dim / 2 : 0);
+      const float sum = sums.at(own_row, own_head * dim + (high ? at.half : 0) + pair);
       return bias == nullptr ? sum : sum + bias[head * dim + channel];
     };
     float factor = 1.0f;
     if (norm.weight != nullptr) {
       float squares = 0.0f;
 #pragma unroll 1
-      for (int pair = role.lane; pair < half; pair += 32) {
+      for (int pair = role.lane; pair < at.half; pair += 32) {
         const float low = value(pair, false), high = value(pair, true);
         squares = fmaf(low, low, fmaf(high, high, squares));
       }
       factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + norm.epsilon);
     }
-    __half* kv = source == 0 ? nullptr : full_kv_row(qkv, row, head, source - 1);
+    __half* kv = source == 0 ? nullptr : full_kv_row(qkv, ahead.state, row, head, source - 1);
     float* q = args.out + static_cast<std::size_t>(row) * outputs + head * dim;
 #pragma unroll 1
-    for (int pair = role.lane; pair < half; pair += 32) {
-      const int channel = first_channel + pair;
+    for (int pair = role.lane; pair < at.half; pair += 32) {
+      const int channel = at.first_channel + pair;
       float low = value(pair, false), high = value(pair, true);
       if (norm.weight != nullptr) {
         low *= factor * norm.weight[channel];
         high *= factor * norm.weight[channel + dim / 2];
       }
-      if (rotated) {
-        const std::size_t angle = static_cast<std::size_t>(row) * (dim / 2) + channel;
-        const float cos = __ldcg(qkv.cos + angle), sin = __ldcg(qkv.sin + angle);
+      if (at.rotated()) {
+        if (args.row_warps > 1 || task >= kLinearWarps || pair >= 32) {
+          load_angle(args, row, channel, ahead);
+        }
+        const float cos = ahead.first, sin = ahead.second;
         const float turned = fmaf(low, cos, -(high * sin));
         high = fmaf(high, cos, low * sin);
         low = turned;
@@ -174,17 +222,32 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
   }
 }
 
-// What the op does with the sums of a row block. `base`: plain_base() of this thread.
+template <int kOp>
+__device__ __forceinline__ Ahead look_ahead(const LinearArgs& args, const WarpRole& role,
+                                            int block) {
+  if (is_op<kOp>(args, LinearOp::kGateUp)) return {};
+  if (!is_op<kOp>(args, LinearOp::kQkv)) return plain_ahead<kOp>(args, role, block, threadIdx.x);
+  Ahead ahead{};
+  if (args.row_warps > 1 || nothing_to_finish(args, role)) return ahead;
+  ahead.state = state_of_lane(args.qkv);
+  const HeadBlock at(args, block);
+  const int warp = threadIdx.x / 32, row = at.heads == 1 ? warp : warp / at.heads;
+  if (at.rotated() && row < args.num_rows && role.lane < at.half) {
+    load_angle(args, args.first_row + row, at.first_channel + role.lane, ahead);
+  }
+  return ahead;
+}
+
+// What the op does with the sums of a row block. ahead: look_ahead() of this thread.
+template <int kOp>
 __device__ __forceinline__ void finish(const LinearArgs& args, const WarpRole& role, int block,
-                                       const Sums& sums, float base) {
-  switch (args.op) {
-    case LinearOp::kStore:
-    case LinearOp::kAdd:
-      return finish_plain(args, role, block, sums, base);
-    case LinearOp::kGateUp:
-      return finish_gate_up(args, role, block, sums);
-    case LinearOp::kQkv:
-      return finish_qkv(args, role, block, sums);
+                                       const Sums& sums, const Ahead& ahead) {
+  if (is_op<kOp>(args, LinearOp::kGateUp)) {
+    finish_gate_up(args, role, block, sums);
+  } else if (is_op<kOp>(args, LinearOp::kQkv)) {
+    finish_qkv(args, role, block, sums, ahead);
+  } else {
+    finish_plain<kOp>(args, role, block, sums, ahead);
   }
 }
 

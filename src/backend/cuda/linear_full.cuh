@@ -14,15 +14,22 @@ namespace quantspec::cuda {
 template <typename T>
 struct FullFormat {
   static constexpr int kUnit = 64;
+  static constexpr int kStageUnits = 1;
+  static constexpr int kTogether = 2;
   static constexpr int kColumns = 2;
   static constexpr int kInputBytes = 2;
+  static constexpr int kPadding = 64;
   static constexpr bool kPlanes = false;
   static constexpr bool kHalf = std::is_same_v<T, __half>;
+  static constexpr bool kOfEachOp = !kHalf;
+  static constexpr int kChunkGroups = 2;
   static constexpr int kGroupBytes = kHalf ? 4 : 0;
   static constexpr int kRowBytes = 2 * kUnit;  // of a stage; 8 pieces of 16 bytes
   static constexpr int kUnitBytes = kTileRows * kRowBytes;
-  static constexpr int unit_bytes(int) { return kUnitBytes; }
+  static constexpr int kStageBytes = 2 * kUnitBytes;
   static constexpr int max_rows(int tiles) { return tiles * 4; }
+  template <int kTiles>
+  using Sums = float[kTogether][kTiles][4];
 
   // A stage is [row, piece], with pieces exchanged in odd rows so that 8 lanes that read two rows
   // meet different banks.
@@ -37,7 +44,8 @@ struct FullFormat {
                 unit * kRowBytes + lane % 8 * 16,
             nullptr};
   }
-  __device__ static void load(const LinearArgs& args, WeightPlace& place, std::uint32_t stage) {
+  __device__ static void load(const LinearArgs& args, WeightPlace& place, std::uint32_t stage,
+                              int) {
     const int lane = threadIdx.x % 32;
     const std::byte* from = place.data;
     stage += piece_at(lane / 8, lane % 8);
@@ -63,11 +71,16 @@ struct FullFormat {
     }
   }
 
-  __device__ static void put(const LinearArgs& args, const Inputs& to, int row, int first,
-                             float4 x) {
+  template <int kBatch>
+  __device__ static void put(const Inputs& to, const int (&rows)[kBatch],
+                             const int (&firsts)[kBatch], const float4 (&x)[kBatch]) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) put(to, rows[i], firsts[i], x[i]);
+  }
+  __device__ static void put(const Inputs& to, int row, int first, float4 x) {
     const int lane = threadIdx.x % 32, input = first + lane * 4;
     if constexpr (kHalf) {
-      const PowerOfTwo power = scale_to_half(greatest(x, kUnit / 4));
+      const PowerOfTwo power = scale_to_half(greatest<kUnit / 4>(x));
       if (lane % (kUnit / 4) == 0) to.scales[row * to.group_stride + input / kUnit] = power.inverse;
       x = {x.x * power.scale, x.y * power.scale, x.z * power.scale, x.w * power.scale};
     }
@@ -93,13 +106,12 @@ struct FullFormat {
     return lane;
   }
 
-  // step: units since the slice's first.
   template <int kTiles>
-  __device__ static void multiply(const LinearArgs&, const LaneInputs<kTiles>& inputs, int step,
-                                  std::uint32_t stage, TileSums<kTiles>& sums) {
+  __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, int,
+                                  std::uint32_t stage, Sums<kTiles>& sums) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    TileSums<kTiles> of_unit = {};
-    TileSums<kTiles>& dots = *(kHalf ? &of_unit : &sums);
+    Sums<kTiles> of_unit = {};
+    Sums<kTiles>& dots = *(kHalf ? &of_unit : &sums);
     const auto chunk = [&]<int kChunk>() {
       const std::uint32_t place = stage + piece_at(g, 4 * kChunk + t);
       const uint4 a[2][2] = {
@@ -107,7 +119,7 @@ struct FullFormat {
           {load_shared16<kUnitBytes>(place), load_shared16<kUnitBytes + 8 * kRowBytes>(place)}};
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        const uint4 b = load_shared16<64 * kChunk>(inputs.values[n] + step * (2 * kUnit));
+        const uint4 b = load_shared16<64 * kChunk>(inputs.values[n] + unit * (2 * kUnit));
 #pragma unroll
         for (int tile = 0; tile < 2; ++tile) {
           const uint4 low = a[tile][0], high = a[tile][1];
@@ -121,7 +133,7 @@ struct FullFormat {
     if constexpr (kHalf) {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        const float scale = __uint_as_float(load_shared4(inputs.groups[n][0] + step * 4));
+        const float scale = __uint_as_float(load_shared4(inputs.groups[n][0] + unit * 4));
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           float& sum = sums[i / 4][n][i % 4];
@@ -161,13 +173,21 @@ struct FullFormat {
 // every 16 of rows g and g + 8; sums[n][0], [1] are of row g and activation rows 2 n, 2 n + 1.
 struct Fp32Format {
   static constexpr int kUnit = 32;
+  static constexpr int kStageUnits = 1;
+  static constexpr int kTogether = 2;
   static constexpr int kColumns = 1;
   static constexpr int kInputBytes = 4;
+  static constexpr int kPadding = 128;
+  static constexpr int kChunkGroups = 0;
   static constexpr int kGroupBytes = 0;
   static constexpr bool kPlanes = false;
+  static constexpr bool kOfEachOp = false;
   static constexpr int kRowBytes = 4 * kUnit;
-  static constexpr int unit_bytes(int) { return kTileRows * kRowBytes; }
+  static constexpr int kUnitBytes = kTileRows * kRowBytes;
+  static constexpr int kStageBytes = 2 * kUnitBytes;
   static constexpr int max_rows(int tiles) { return tiles * 2; }
+  template <int kTiles>
+  using Sums = float[kTogether][kTiles][4];
 
   __device__ static WeightPlace begin(const LinearArgs& args, const LinearSource& source, int tile,
                                       int unit) {
@@ -176,7 +196,8 @@ struct Fp32Format {
                 unit * kRowBytes + lane % 8 * 16,
             nullptr};
   }
-  __device__ static void load(const LinearArgs& args, WeightPlace& place, std::uint32_t stage) {
+  __device__ static void load(const LinearArgs& args, WeightPlace& place, std::uint32_t stage,
+                              int) {
     stage += threadIdx.x % 32 * 16;
     for (int i = 0; i < kTileRows / 4; ++i) {
       copy_stream16(stage + i * 4 * kRowBytes, place.data + i * 4 * args.stride);
@@ -184,8 +205,13 @@ struct Fp32Format {
     place.data += kRowBytes;
   }
 
-  __device__ static void put(const LinearArgs&, const Inputs& to, int row, int first, float4 x) {
-    *reinterpret_cast<float4*>(to.at<4>(first + threadIdx.x % 32 * 4, row)) = x;
+  template <int kBatch>
+  __device__ static void put(const Inputs& to, const int (&rows)[kBatch],
+                             const int (&firsts)[kBatch], const float4 (&x)[kBatch]) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      *reinterpret_cast<float4*>(to.at<4>(firsts[i] + threadIdx.x % 32 * 4, rows[i])) = x[i];
+    }
   }
 
   // values[n]: of activation row 2 n, groups[n][1]: of the next.
@@ -202,8 +228,8 @@ struct Fp32Format {
   }
 
   template <int kTiles>
-  __device__ static void multiply(const LinearArgs&, const LaneInputs<kTiles>& inputs, int step,
-                                  std::uint32_t stage, TileSums<kTiles>& sums) {
+  __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, int,
+                                  std::uint32_t stage, Sums<kTiles>& sums) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const auto dot = [](uint4 w, uint4 x, float sum) {
       sum = fmaf(__uint_as_float(w.x), __uint_as_float(x.x), sum);
@@ -215,12 +241,12 @@ struct Fp32Format {
     for (int i = 0; i < kRowBytes; i += 64) {
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
-        const std::uint32_t place = stage + tile * unit_bytes(0) + g * kRowBytes + i + 16 * t;
+        const std::uint32_t place = stage + tile * kUnitBytes + g * kRowBytes + i + 16 * t;
         const uint4 low = load_shared16(place), high = load_shared16<8 * kRowBytes>(place);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          const uint4 x = load_shared16(inputs.values[n] + step * kRowBytes + i);
-          const uint4 y = load_shared16(inputs.groups[n][1] + step * kRowBytes + i);
+          const uint4 x = load_shared16(inputs.values[n] + unit * kRowBytes + i);
+          const uint4 y = load_shared16(inputs.groups[n][1] + unit * kRowBytes + i);
           float(&c)[4] = sums[tile][n];
           c[0] = dot(low, x, c[0]);
           c[1] = dot(low, y, c[1]);

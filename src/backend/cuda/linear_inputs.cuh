@@ -1,24 +1,32 @@
-// How a warp takes two tiles of 16 rows of weights, one unit of inputs at a time, from memory to
+// How a warp takes tiles of 16 rows of weights, a few units of inputs at a time, from memory to
 // sums.
 //
 // A Format has
 //   kUnit            inputs of a unit
+//   kStageUnits      units of a stage of a warp's ring; fewer at the end of a slice
+//   kTogether        tiles that a stage has, 1 or 2
+//   kStageBytes      of a stage
 //   kColumns         columns of B that an activation row takes
 //   kInputBytes      of an activation in one column, in shared memory
+//   kPadding         bytes that columns are longer than they need to be, so that 8 lanes that read
+//                    two columns meet different banks
 //   kPlanes          whether it reads planes
-//   kGroupBytes      of what is kept beside them, for each row and 64 inputs
+//   kOfEachOp        whether each op has a kernel of its own
+//   kChunkGroups     groups of kChunkInputs of a row; what is kept beside a group's activations has
+//   kGroupBytes      so many bytes
 //   max_rows()       activation rows that so many n8 tiles of B hold
-//   unit_bytes()     of a tile in a stage
-//   begin(), load()  a lane's place in a tile; copies the unit there to a stage, asynchronously
-//   put()            puts kChunkInputs of an activation row into shared memory, 4 of each lane
-//   multiply()       adds the products of a unit of both tiles to their sums
-//   for_each_sum()   what a lane's sums belong to
+//   Sums             what a lane holds of the sums of the tiles
+//   begin(), load()  a warp's place in a tile; copies units there to a stage, asynchronously
+//   put()            puts chunks of kChunkInputs of activation rows into shared memory, 4 inputs of
+//                    each lane
+//   multiply()       adds the products of a stage to the sums
+//   for_each_sum()   what a lane's sums of a tile belong to
 //
-// Activations lie in shared memory by column of B, in their order: lane 4 g + t reads inputs 8 t ..
-// 8 t + 7 of every 32 of column g with one load, and those are B of two steps of 16 inputs (b0 =
-// 8t, 8t + 1; b1 = 8t + 2, 8t + 3; then 8t + 4 ..): the order of the inputs within a product is
-// free, so weights are taken in the same order. Columns are 32 inputs longer than they need to be,
-// so that 8 lanes that read two columns meet different banks.
+// Activations lie in shared memory by column of B, in their order: lane 4 g + t reads 16 bytes of
+// column g with one load, of 64 bytes those from 16 t on, and those are B of two products. The
+// order of the inputs within a product is free, so weights are taken in the same order. With 16
+// bits to an input these are inputs 8 t .. 8 t + 7 of every 32 (b0 = 8t, 8t + 1; b1 = 8t + 2, 8t +
+// 3; then 8t + 4 ..), with 8 bits 16 t .. 16 t + 15 of every 64.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -37,11 +45,18 @@ __device__ __forceinline__ float warp_sum(float x, int width = 32) {
   for (int lane = 1; lane < width; lane *= 2) x += __shfl_xor_sync(~0u, x, lane);
   return x;
 }
-// The greatest magnitude among the inputs of `width` lanes, 16 or 32 that begin at a multiple.
-__device__ __forceinline__ float greatest(float4 x, int width) {
-  const float own = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
-  const unsigned lanes = width == 32 ? ~0u : 0xffffu << threadIdx.x % 32 / 16 * 16;
-  return __uint_as_float(__reduce_max_sync(lanes, __float_as_uint(own)));
+// The lanes of a group of kWidth that this one is in, 16 or 32 that begin at a multiple.
+template <int kWidth>
+__device__ __forceinline__ unsigned lanes_of_group() {
+  return kWidth == 32 ? ~0u : 0xffffu << threadIdx.x % 32 / 16 * 16;
+}
+// The greatest magnitude among the inputs of kWidth lanes; a NaN is greater than infinity.
+template <int kWidth>
+__device__ __forceinline__ float greatest(float4 x) {
+  const auto magnitude = [](float v) { return __float_as_uint(v) & 0x7fffffff; };
+  const unsigned own =
+      max(max(magnitude(x.x), magnitude(x.y)), max(magnitude(x.z), magnitude(x.w)));
+  return __uint_as_float(__reduce_max_sync(lanes_of_group<kWidth>(), own));
 }
 
 // The power of two that brings |x| <= max below 2^15, and its inverse; both finite, for every max.
@@ -54,15 +69,29 @@ __device__ __forceinline__ PowerOfTwo scale_to_half(float max) {
   return {__int_as_float(biased << 23), __int_as_float((254 - biased) << 23)};
 }
 
-// Four inputs of a row of `size` from `first` on, zeros beyond.
+// Four inputs of each of kCount rows of `size`, rows[i] from firsts[i] on, zeros beyond.
 // NOTE: past L1: it may hold what an earlier kernel read there, since this one started before the
 // kernel that writes the row had ended.
-__device__ __forceinline__ float4 load_inputs(const float* row, int first, int size) {
+template <int kCount>
+__device__ __forceinline__ void load_inputs(const float* const (&rows)[kCount],
+                                            const int (&firsts)[kCount], int size,
+                                            float4 (&x)[kCount]) {
   if (size % 4 == 0) {
-    return first < size ? __ldcg(reinterpret_cast<const float4*>(row + first)) : float4{};
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      x[i] = {};
+      if (firsts[i] < size) x[i] = __ldcg(reinterpret_cast<const float4*>(rows[i] + firsts[i]));
+    }
+    return;
   }
-  const auto at = [&](int i) { return first + i < size ? __ldcg(row + first + i) : 0.0f; };
-  return {at(0), at(1), at(2), at(3)};
+#pragma unroll 1
+  for (int j = 0; j < 4; ++j) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float next = firsts[i] + j < size ? __ldcg(rows[i] + firsts[i] + j) : 0.0f;
+      x[i] = {x[i].y, x[i].z, x[i].w, next};
+    }
+  }
 }
 
 // The activations of a block of threads, in shared memory; input 0 is the first of the block.
@@ -79,10 +108,6 @@ struct Inputs {
     return values + (column * stride + input) * kBytes;
   }
 };
-
-// Of each of two tiles and n8 tiles of B, what a lane holds of C.
-template <int kTiles>
-using TileSums = float[2][kTiles][4];
 
 // What a lane reads of them for tile n of B, by shared_address(), at the first input of its slice.
 // Columns and rows beyond the last read the last: what comes of them is not used.

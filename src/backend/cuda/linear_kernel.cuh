@@ -1,8 +1,8 @@
 // The kernel of decode_linear.cu. Phases of a block of threads:
 //
-//   stream    every warp owns two tiles at a time and a slice of the inputs, and keeps a ring of
-//             asynchronous copies of weights full from before the first activation is there until
-//             the last unit of its last tile
+//   stream    every warp owns a slice of the inputs and a tile or two at a time, and keeps a ring
+//             of asynchronous copies of weights full from before the first activation is there
+//             until the last unit of its last tile: planes by bulk copies where there are such
 //   prepare   activations of the block's slices go to shared memory as the format wants them,
 //             multiplied with the norm's weights; the norm's factor, one for each activation row,
 //             waits for the end: each slice brings its sum of squares
@@ -10,12 +10,18 @@
 //   finish    slices are added in order; bias, factor, and what the op does with a sum
 //
 // A block of `row_warps` R takes R pairs of tiles x (8 / R) slices at a time; R blocks, a cluster,
-// have all 8 slices between them and read each other's sums from shared memory. A wider block reads
-// fewer activations and adds more across blocks; the bits are the same.
+// have all 8 slices between them and read each other's sums from shared memory. A wider block
+// prepares fewer activations and adds more across blocks; the bits are the same. With R = 1 there
+// is no cluster.
+//
+// What a launch takes is mostly latency: of one row's product with a matrix of a few MB all is, as
+// its weights are in shared memory before the activations are written. So there is a kernel for
+// each op, small enough to come soon into the instruction cache, little is computed between the
+// wait for the kernels ahead and the end, and what the finish reads is asked for before.
 //
 // Weights are read before the kernels ahead in the stream have ended (programmatic dependent
-// launch): those that write weights must not let the next kernel start early. All else is read, and
-// everything is written, after the wait.
+// launch): those that write weights must not let the next kernel start early. The norm's weights,
+// too; all else is read, and everything is written, after the wait.
 #pragma once
 
 #include "backend/cuda/linear_finish.cuh"
@@ -24,53 +30,118 @@ namespace quantspec::cuda {
 
 // --- prepare -------------------------------------------------------------------------------------
 
-// A warp takes chunks of activation rows, kBatch at a time, so that their loads overlap.
-// squares: [rows, chunks].
-template <typename Format, bool kNormed, int kBatch>
-__device__ __forceinline__ void prepare_inputs(const LinearArgs& args, const WarpRole& role,
-                                               const Inputs& inputs, float* squares,
-                                               WeightStream<Format>& weights) {
-  const int tasks = args.num_rows * role.chunks;
+// A warp takes every 8th chunk of the activation rows, kBatch at a time, so that they overlap;
+// where there are fewer, it takes the last again.
+template <typename Format, bool kNormed>
+class Preparation {
+ public:
+  // Before other kernels are waited for: the norm's weights are there.
+  __device__ Preparation(const LinearArgs& args, const WarpRole& role)
+      : args_(args),
+        role_(role),
+        tasks_(args.num_rows * role.chunks),
+        inverse_((1u << 20) / max(role.chunks, 1) + 1) {
+    if (threadIdx.x / 32 < tasks_) load_weights(threadIdx.x / 32);
+  }
+
+  // squares: [rows, chunks].
+  __device__ void run(const Inputs& inputs, float* squares) {
+    if (threadIdx.x / 32 >= tasks_) return;
+    float4 next[kBatch];
+    load(threadIdx.x / 32, next);
 #pragma unroll 1
-  for (int first = threadIdx.x / 32; first < tasks || first < kLinearWarps;
-       first += kBatch * kLinearWarps) {
-    float4 x[kBatch], weight[kNormed ? kBatch : 1];
-    int row[kBatch], chunk[kBatch];
+    for (int first = threadIdx.x / 32; first < tasks_; first += kBatch * kLinearWarps) {
+      float4 x[kBatch];
+      int rows[kBatch], chunks[kBatch], firsts[kBatch];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int task = first + i * kLinearWarps;
-      if (task >= tasks) break;
-      row[i] = args.num_rows == 1 ? 0 : task / role.chunks;
-      chunk[i] = task - row[i] * role.chunks;
-      const int input = (role.first_chunk + chunk[i]) * kChunkInputs + role.lane * 4;
-      const float* from = args.x + static_cast<std::size_t>(args.first_row + row[i]) * args.cols;
-      x[i] = load_inputs(from, input, args.cols);
-      if constexpr (kNormed) weight[i] = load_inputs(args.norm.weight, input, args.cols);
-    }
-    weights.start(args.depth - 1);
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i * kLinearWarps >= tasks) break;
-      float4 v = x[i];
-      if constexpr (kNormed) {
-        const float4 w = weight[i];
-        const float sum = warp_sum(fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x))));
-        if (role.lane == 0) squares[first + i * kLinearWarps] = sum;
-        v = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
+      for (int i = 0; i < kBatch; ++i) {
+        const Place at = place(first, i);
+        rows[i] = at.row;
+        chunks[i] = at.chunk;
+        firsts[i] = at.chunk * kChunkInputs;
+        x[i] = next[i];
       }
-      Format::put(args, inputs, row[i], chunk[i] * kChunkInputs, v);
+      const int following = first + kBatch * kLinearWarps;
+      if (following < tasks_) load(following, next);
+      if constexpr (kNormed) {
+        float sums[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const float4 v = x[i], w = weight_[i];
+          sums[i] = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x)));
+          x[i] = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
+        }
+        if (following < tasks_) load_weights(following);
+#pragma unroll
+        for (int lane = 1; lane < 32; lane *= 2) {
+#pragma unroll
+          for (int i = 0; i < kBatch; ++i) sums[i] += __shfl_xor_sync(~0u, sums[i], lane);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          if (role_.lane == 0) squares[rows[i] * role_.chunks + chunks[i]] = sums[i];
+        }
+      }
+      Format::template put<kBatch>(inputs, rows, firsts, x);
     }
   }
-}
+
+ private:
+  static constexpr int kBatch = 4;
+  struct Place {
+    int row, chunk;  // chunk: of the block
+    int input;       // the lane's first
+  };
+  __device__ Place place(int first, int i) const {
+    const int task = min(first + i * kLinearWarps, tasks_ - 1);
+    const int row = args_.num_rows == 1 ? 0 : static_cast<int>(task * inverse_ >> 20);
+    const int chunk = task - row * role_.chunks;
+    return {row, chunk, (role_.first_chunk + chunk) * kChunkInputs + role_.lane * 4};
+  }
+  __device__ void load(int first, float4 (&x)[kBatch]) const {
+    const float* from[kBatch];
+    int inputs[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const Place at = place(first, i);
+      from[i] = args_.x + static_cast<std::size_t>(args_.first_row + at.row) * args_.cols;
+      inputs[i] = at.input;
+    }
+    load_inputs<kBatch>(from, inputs, args_.cols, x);
+  }
+  __device__ void load_weights(int first) {
+    if constexpr (kNormed) {
+      const float* from[kBatch];
+      int inputs[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        from[i] = args_.norm.weight;
+        inputs[i] = place(first, i).input;
+      }
+      load_inputs<kBatch>(from, inputs, args_.cols, weight_);
+    }
+  }
+
+  const LinearArgs& args_;
+  const WarpRole& role_;
+  int tasks_;
+  unsigned inverse_;  // of role.chunks, * 2^20
+  float4 weight_[kBatch];
+};
 
 // The norm's factor of each activation row, from the squares of all blocks of the cluster. The
 // order of the sum is that of the chunks, whatever the blocks.
 __device__ __forceinline__ void add_squares(const LinearArgs& args, const WarpRole& role,
                                             const float* squares, float* factors) {
-  for (int row = threadIdx.x / 32; row < args.num_rows; row += kLinearWarps) {
+  // From the last warp on: the first ones finish row blocks.
+  for (int row = kLinearWarps - 1 - threadIdx.x / 32; row < args.num_rows; row += kLinearWarps) {
     float sum = 0.0f;
 #pragma unroll 1
     for (int chunk = role.lane; chunk < args.chunks; chunk += 32) {
+      if (args.row_warps == 1) {
+        sum += squares[row * args.chunks + chunk];
+        continue;
+      }
       int rank = 0;
       while (chunk >= slice_begin(args, (rank + 1) * role.block_slices)) ++rank;
       const int first = slice_begin(args, rank * role.block_slices);
@@ -86,18 +157,19 @@ __device__ __forceinline__ void add_squares(const LinearArgs& args, const WarpRo
 
 // --- the kernel ----------------------------------------------------------------------------------
 
-// kTiles: n8 tiles of B, enough for num_rows * Format::kColumns columns.
-template <typename Format, int kTiles>
-__global__ void __launch_bounds__(kLinearThreads, 2)
+// kOp: the op or kAnyOp. kTiles: n8 tiles of B, enough for num_rows * Format::kColumns columns.
+template <typename Format, int kTiles, int kOp>
+__global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4 ? 2 : 1)
     decode_linear(const __grid_constant__ LinearArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
   const LinearPlaces& places = args.places;
   const WarpRole role(args, Format::kUnit);
-  let_next_kernel_start();
-  WeightStream<Format> weights(args, role, shared);
-  weights.start(args.depth / 2);
-  wait_for_previous_kernels();
-
+  WeightStream<Format, kOp> weights(args, role, shared);
+  if constexpr (WeightStream<Format, kOp>::kBulk) {
+    weights.start();
+  } else {
+    weights.start(args.depth / 2);
+  }
   const Inputs inputs{shared + places.values,
                       reinterpret_cast<float4*>(shared + places.groups),
                       reinterpret_cast<float*>(shared + places.scales),
@@ -106,64 +178,80 @@ __global__ void __launch_bounds__(kLinearThreads, 2)
                       args.num_rows * Format::kColumns};
   auto* squares = reinterpret_cast<float*>(shared + places.squares);
   auto* factors = reinterpret_cast<float*>(shared + places.factors);
-  if (args.norm.weight != nullptr) {
-    prepare_inputs<Format, true, 4>(args, role, inputs, squares, weights);
+  // NOTE: the next kernel's blocks come when this one's activations are there. Earlier, what they
+  // begin with delays the loads, and the end of the kernel ahead: measured, 30% of a
+  // 4096 x 4096 product at 4 bits, 5% of a layer's products. Where there is no norm it is as well
+  // to let them come before the preparation. Never before the wait: attention reads early what the
+  // kernels ahead of this one wrote.
+  const bool normed = !is_op<kOp>(args, LinearOp::kAdd) && args.norm.weight != nullptr;
+  if (normed) {
+    Preparation<Format, true> prepare(args, role);
+    wait_for_previous_kernels();
+    weights.start();
+    prepare.run(inputs, squares);
+    let_next_kernel_start();
   } else {
-    prepare_inputs<Format, false, 8>(args, role, inputs, squares, weights);
+    Preparation<Format, false> prepare(args, role);
+    wait_for_previous_kernels();
+    let_next_kernel_start();
+    weights.start();
+    prepare.run(inputs, squares);
   }
   __syncthreads();
 
   // A row block is finished after the products of the next: nobody waits for the barrier between.
   // Sums have room for two row blocks; whoever writes the second next has seen all finish the
   // first.
-  const int half = args.block_tiles / 2, width = args.block_tiles * kTileRows;
+  const int groups = args.block_tiles / Format::kTogether, width = args.block_tiles * kTileRows;
   const int rows = args.num_rows;
-  const bool plain = args.op == LinearOp::kStore || args.op == LinearOp::kAdd;
   const int room = role.block_slices * rows * width;
   float* const partials = reinterpret_cast<float*>(shared + places.partials);
   const LaneInputs<kTiles> lane_inputs = Format::template lane_inputs<kTiles>(
       args, inputs, role.first_unit * Format::kUnit - role.first_chunk * kChunkInputs);
-  const int steps = role.end_unit - role.first_unit;
-  float base = 0.0f;
+  const int units = role.end_unit - role.first_unit;
   int parity = 0;
-  const auto finish_before = [&](int block) {
-    if (block == role.first_block) return;
-    __syncwarp();
-    cluster_wait();
-    if (args.norm.weight != nullptr && block == role.first_block + role.stride) {
-      add_squares(args, role, squares, factors);
-      __syncthreads();
-    }
-    finish(args, role, block - role.stride,
-           {partials + (1 - parity) * room, args.norm.weight == nullptr ? nullptr : factors, rows,
-            width, args.row_shift},
-           base);
-  };
-  int block = role.first_block;
-  for (; block < args.row_blocks; block += role.stride) {
-    int pair = role.row;
+  Ahead ahead{};
+  if (normed && args.row_warps == 1) add_squares(args, role, squares, factors);
+  for (int block = role.first_block;; block += role.stride) {
+    const bool last = block >= args.row_blocks;
+    int group = role.row;
     do {
-      TileSums<kTiles> sums = {};
-      const bool there = pair < half && locate(args, block, pair).tile >= 0;
+      typename Format::template Sums<kTiles> sums = {};
+      const bool there = !last && group < groups;
 #pragma unroll 1
-      for (int step = 0; there && step < steps; ++step) {
-        Format::multiply(args, lane_inputs, step, weights.next(), sums);
+      for (int unit = 0; there && unit < units; unit += Format::kStageUnits) {
+        Format::multiply(lane_inputs, unit, units - unit, weights.next(), sums);
+        weights.give_back();
       }
-      if (pair == role.row) finish_before(block);
+      if (group == role.row && block != role.first_block) {
+        __syncwarp();
+        if (args.row_warps > 1) {
+          cluster_wait();
+        } else {
+          __syncthreads();
+        }
+        if (normed && args.row_warps > 1 && block == role.first_block + role.stride) {
+          add_squares(args, role, squares, factors);
+          __syncthreads();
+        }
+        const Sums of_before{partials + (1 - parity) * room, normed ? factors : nullptr,
+                             afresh(rows), width, args.row_shift};
+        finish<kOp>(args, role, block - role.stride, of_before, ahead);
+      }
+      if (group == role.row && !last) ahead = look_ahead<kOp>(args, role, block);
       if (!there) continue;
-      float* to = partials + parity * room + role.slice_of_block * rows * width + pair * kTileRows;
+      float* to = partials + parity * room + role.slice_of_block * rows * width + group * kTileRows;
 #pragma unroll
-      for (int tile = 0; tile < 2; ++tile, to += half * kTileRows) {
+      for (int tile = 0; tile < Format::kTogether; ++tile, to += groups * kTileRows) {
         Format::for_each_sum(args, sums[tile],
                              [&](int row, int i, float sum) { to[row * width + i] = sum; });
       }
-    } while ((pair += args.row_warps) < half);
-    if (plain) base = plain_base(args, role, block, threadIdx.x);
+    } while (!last && (group += args.row_warps) < groups);
+    if (last) break;
     __syncwarp();
-    cluster_arrive();
+    if (args.row_warps > 1) cluster_arrive();
     parity = 1 - parity;
   }
-  finish_before(block);
   if (args.row_warps > 1) {  // others read this block's sums
     __syncwarp();
     cluster_arrive();

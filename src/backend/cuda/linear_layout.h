@@ -8,10 +8,10 @@
 //                 of a unit, 8, 2] GroupScale: rows r and r + 8 side by side
 //   lower plane   per unit: 256 words of lower nibbles
 //
-// A word holds 2 rows x 4 inputs: in a unit, lane 4 * (row % 8) + input % 32 / 8 has its words
-// 4 * (input / 64) .. + 3 side by side (one 16-byte load for 64 inputs). With inputs 8 t .. 8 t + 7
-// of every 32 in one lane, activations are wanted in their natural order. What is beyond the matrix
-// has code 0, scale 0 and offset 0.
+// A word holds 4 inputs of rows r (low nibbles of its bytes) and r + 8 (high nibbles): in a unit,
+// lane 4 * (row % 8) + input % 64 / 16 has its words of 64 inputs side by side (one 16-byte load).
+// With inputs 16 t .. 16 t + 15 of every 64 in one lane, activations are wanted in their natural
+// order. What is beyond the matrix has code 0, scale 0 and offset 0.
 #pragma once
 
 #include <cstddef>
@@ -34,10 +34,9 @@ constexpr int row_tiles(int rows) { return round_up(rows, kTileRows) / kTileRows
 
 // The word and the nibble of (row, input) of a unit.
 constexpr NibblePlace weight_place(int row, int input) {
-  const int lane = row % 8 * 4 + input % 32 / 8;
-  return {
-      static_cast<std::size_t>(input / 64 * 128 + lane * 4 + input / 32 % 2 * 2 + input / 4 % 2),
-      input / 2 % 2 + 2 * (row / 8) + 4 * (input % 2)};
+  const int lane = row % 8 * 4 + input % 64 / 16;
+  return {static_cast<std::size_t>(input / 64 * 128 + lane * 4 + input % 16 / 4),
+          row / 8 + 2 * (input % 4)};
 }
 
 // The place of a row's scale among the 16 of a group.

@@ -1,97 +1,117 @@
 // The format (linear_inputs.cuh) of planes of codes (linear_layout.h).
 #pragma once
 
+#include <bit>
+#include <cfloat>
+
 #include "backend/cuda/linear_inputs.cuh"
 
 namespace quantspec::cuda {
 
-// A code becomes an fp16 operand by a mask alone: the subnormal whose bits it is, code * 2^-24.
-// Activations are fp16 with a power of two for each row and group. With m, c, v for the upper
-// nibble u (b = u, m = 16, c = 8, v = 135.5) or the whole code (m = 1, c = v = 128):
+// Products are of integers, and exact: codes are the unsigned bytes of A, with no more to it than a
+// mask, and an activation is an integer x' of 16 bits, with a power of two for each row and group.
+// Its parts, x' = 256 hi + lo, are neighbouring columns of B, whose sums meet in one lane. With m,
+// v for what an upper nibble u stands for (16 u + 7.5) or the whole code b:
 //
-//     weight = offset + v scale + m scale (b - c)
-//     sum over a group of weight x = m scale (sum of b x' - c sum of x') + (offset + v scale) sum
-//     of x
+//     weight = offset + scale (m a + v)
+//     sum over a group of weight x = m scale step (sum of a x') + (offset + v scale) step (sum of
+//     x')
 //
-// where x' is the rounded x: its error is multiplied by b - c, not by b.
-template <bool kBoth>
+// Nibbles of rows r + 8 stay where they are in a word: they are 16 u.
+template <bool kBoth, int kGroup>
 struct PlaneFormat {
   static constexpr int kUnit = kPlaneUnit;
-  static constexpr int kColumns = 1;
-  static constexpr int kInputBytes = 2;
+  static constexpr int kStageUnits = 2;
+  static constexpr int kTogether = 1;
+  static constexpr int kColumns = 2;
+  static constexpr int kInputBytes = 1;
+  static constexpr int kPadding = 64;
   static constexpr int kGroupBytes = 16;
   static constexpr bool kPlanes = true;
-  static constexpr float kStep = kBoth ? 1.0f : 16.0f;      // m
-  static constexpr float kCentre = kBoth ? 128.0f : 8.0f;   // c
-  static constexpr float kValue = kBoth ? 128.0f : 135.5f;  // v
-  // The upper nibbles of input 2 and 3 of every 4 are taken 16 times too large.
-  static constexpr float kOddPairs = kBoth ? 1.0f : 0.0625f;
-  // In a stage the lower plane's unit follows the larger of upper units.
-  static constexpr int kLowerAt = upper_unit_bytes(64);
-  static constexpr int unit_bytes(int group) {
-    return kBoth ? kLowerAt + kLowerUnitBytes : upper_unit_bytes(group);
-  }
-  static constexpr int max_rows(int tiles) { return tiles * 8; }
+  static constexpr bool kOfEachOp = kGroup == 128;
+  static constexpr int kChunkGroups = kPlaneUnit / kGroup;  // and of a unit
+  static constexpr int kUpperBytes = upper_unit_bytes(kGroup);
+  static constexpr float kStep = kBoth ? 1.0f : 16.0f;  // m
+  static constexpr float kValue = kBoth ? 0.0f : 7.5f;  // v
+  // In a stage the lower plane's units follow the upper plane's.
+  static constexpr int kLowerAt = kStageUnits * kUpperBytes;
+  static constexpr int kStageBytes = kLowerAt + (kBoth ? kStageUnits * kLowerUnitBytes : 0);
+  static constexpr int max_rows(int tiles) { return tiles * 4; }
+  template <int kTiles>
+  using Sums = float[kTogether][kTiles][2];
 
   __device__ static WeightPlace begin(const LinearArgs& args, const LinearSource& source, int tile,
                                       int unit) {
-    const int lane = threadIdx.x % 32;
-    return {source.data + tile * args.stride + unit * args.unit_bytes + lane * 16,
-            kBoth ? source.lower + tile * args.lower_stride + unit * kLowerUnitBytes + lane * 16
-                  : nullptr};
+    return {source.data + tile * args.stride + unit * kUpperBytes,
+            kBoth ? source.lower + tile * args.lower_stride + unit * kLowerUnitBytes : nullptr};
   }
-  __device__ static void load(const LinearArgs& args, WeightPlace& place, std::uint32_t stage) {
-    const int lane = threadIdx.x % 32;
-    stage += lane * 16;
-    copy_stream16(stage, place.data);
-    copy_stream16(stage + 512, place.data + 512);
-    if (lane < (args.unit_bytes - 1024) / 16) copy_stream16(stage + 1024, place.data + 1024);
-    place.data += args.unit_bytes;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  // One lane.
+  __device__ static void load_bulk(WeightPlace& place, std::uint32_t stage, int units,
+                                   std::uint64_t* barrier) {
+    const int bytes = units * kUpperBytes, lower = kBoth ? units * kLowerUnitBytes : 0;
+    barrier_expect(barrier, bytes + lower);
+    copy_bulk(stage, place.data, bytes, barrier);
+    place.data += bytes;
     if constexpr (kBoth) {
-      copy_stream16(stage + kLowerAt, place.lower);
-      copy_stream16(stage + kLowerAt + 512, place.lower + 512);
-      place.lower += kLowerUnitBytes;
+      copy_bulk(stage + kLowerAt, place.lower, lower, barrier);
+      place.lower += lower;
     }
   }
-
-  __device__ static void put(const LinearArgs& args, const Inputs& to, int row, int first,
-                             float4 x) {
-    const int lane = threadIdx.x % 32, width = args.group / 4;  // lanes of a group
-    const int input = first + lane * 4;
-    const PowerOfTwo power = scale_to_half(greatest(x, width));
-    const float odd = power.scale * kOddPairs;
-    const __half2 a = __floats2half2_rn(x.x * power.scale, x.y * power.scale);
-    const __half2 b = __floats2half2_rn(x.z * odd, x.w * odd);
-    *reinterpret_cast<uint2*>(to.at<2>(input, row)) = {reinterpret_cast<const std::uint32_t&>(a),
-                                                       reinterpret_cast<const std::uint32_t&>(b)};
-    const float sum = warp_sum(x.x + x.y + x.z + x.w, width);
-    const float rounded = warp_sum(
-        __low2float(a) + __high2float(a) + (__low2float(b) + __high2float(b)) * (1 / kOddPairs),
-        width);
-    if (lane % width == 0) {
-      to.groups[row * to.group_stride + group_of(args, input)] = {
-          power.inverse * (kStep * 0x1p24f), rounded * power.inverse * (kStep * kCentre), sum, 0};
+#endif
+  // All lanes.
+  __device__ static void load(const LinearArgs&, WeightPlace& place, std::uint32_t stage,
+                              int units) {
+    const int bytes = units * kUpperBytes, lower = kBoth ? units * kLowerUnitBytes : 0;
+    for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) {
+      copy_stream16(stage + i, place.data + i);
     }
+    for (int i = threadIdx.x % 32 * 16; i < lower; i += 512) {
+      copy_stream16(stage + kLowerAt + i, place.lower + i);
+    }
+    place.data += bytes;
+    place.lower += lower;
   }
 
-  __device__ static int group_of(const LinearArgs& args, int input) {
-    return args.group == 64 ? input / 64 : input / 128;
-  }
-
-  __device__ static void fragment(std::uint32_t upper, std::uint32_t lower, std::uint32_t (&a)[4]) {
-    if constexpr (kBoth) {
-      const std::uint32_t even = select_bits(0xf0f0f0f0, upper << 4, lower);
-      const std::uint32_t odd = select_bits(0xf0f0f0f0, upper, lower >> 4);
-      a[0] = __byte_perm(even, 0, 0x4240);
-      a[1] = __byte_perm(even, 0, 0x4341);
-      a[2] = __byte_perm(odd, 0, 0x4240);
-      a[3] = __byte_perm(odd, 0, 0x4341);
-    } else {
-      a[0] = upper & 0x000f000f;
-      a[2] = upper & 0x00f000f0;
-      upper >>= 8;
-      a[1] = upper & 0x000f000f;
-      a[3] = upper & 0x00f000f0;
+  template <int kBatch>
+  __device__ static void put(const Inputs& to, const int (&rows)[kBatch],
+                             const int (&firsts)[kBatch], const float4 (&x)[kBatch]) {
+    constexpr int kWidth = kGroup / 4;  // lanes of a group
+    const int lane = threadIdx.x % 32, ones = 0x01010101;
+    float step[kBatch];
+    std::uint32_t hi[kBatch], lo[kBatch];
+    int sum[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) step[i] = greatest<kWidth>(x[i]);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const float max = step[i] * 1.01f;  // so that |x'| is below 2^15 - 128
+      const PowerOfTwo power = scale_to_half(max);
+      step[i] = max <= FLT_MAX ? power.inverse : NAN;
+      // The low 22 bits of a float of this magnitude are an integer, here x'.
+      const auto rounded = [&](float v) {
+        return __float_as_uint(fmaf(v, power.scale, 0x1.8p23f));
+      };
+      const std::uint32_t a = rounded(x[i].x), b = rounded(x[i].y);
+      const std::uint32_t c = rounded(x[i].z), d = rounded(x[i].w);
+      lo[i] = __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+      hi[i] = __byte_perm(__byte_perm(a + 128, b + 128, 0x0051),
+                          __byte_perm(c + 128, d + 128, 0x0051), 0x5410);
+      sum[i] =
+          256 * __dp4a(static_cast<int>(hi[i]), ones, 0) + __dp4a(static_cast<int>(lo[i]), ones, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) sum[i] = __reduce_add_sync(lanes_of_group<kWidth>(), sum[i]);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int input = firsts[i] + lane * 4;
+      std::byte* const at = to.at<1>(input, 2 * rows[i]);
+      *reinterpret_cast<std::uint32_t*>(at) = hi[i];
+      *reinterpret_cast<std::uint32_t*>(at + to.stride) = lo[i];
+      if (lane % kWidth == 0) {
+        to.groups[rows[i] * to.group_stride + (input >> std::countr_zero(unsigned{kGroup}))] = {
+            kStep * step[i], step[i], static_cast<float>(sum[i]) * step[i], 0};
+      }
     }
   }
 
@@ -103,112 +123,122 @@ struct PlaneFormat {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       lane.values[n] =
-          shared_address(inputs.at<2>(first + 8 * t, min(8 * n + g, inputs.columns - 1)));
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = min(8 * n + 2 * t + i, args.num_rows - 1);
-        lane.groups[n][i] =
-            shared_address(inputs.groups + row * inputs.group_stride + group_of(args, first));
-      }
+          shared_address(inputs.at<1>(first + 16 * t, min(8 * n + g, inputs.columns - 1)));
+      const int row = min(4 * n + t, args.num_rows - 1);
+      lane.groups[n][0] =
+          shared_address(inputs.groups + row * inputs.group_stride + first / kGroup);
     }
     return lane;
   }
 
-  // step: units since the slice's first.
+  // Dot products of a tile's 16 rows and a group of each of 4 activation rows: [0] + 256 [1], of
+  // row g, and [2], [3] of row g + 8.
   template <int kTiles>
-  __device__ static void multiply(const LinearArgs& args, const LaneInputs<kTiles>& inputs,
-                                  int step, std::uint32_t stage, TileSums<kTiles>& sums) {
-    const int lane = threadIdx.x % 32, second = args.places.stage_bytes / 2;
-    const std::uint32_t place = stage + lane * 16, scales = stage + lane / 4 * 8;
-    TileSums<kTiles> dots = {};
-    add_products<0>(inputs, step, place, second, dots);
-    if (args.group == 64) {
-      add_group<0>(inputs, scales, second, 2 * step, dots, sums);
-      add_products<1>(inputs, step, place, second, dots);
-      add_group<kGroupScaleBytes>(inputs, scales, second, 2 * step + 1, dots, sums);
+  using Dots = std::int32_t[kTiles][4];
+
+  // `units` from `unit` of the slice on; both at once where registers allow.
+  template <int kTiles>
+  __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, int units,
+                                  std::uint32_t stage, Sums<kTiles>& sums) {
+    if (kTiles <= 2 && units > 1) {
+      multiply_units<0, 2>(inputs, unit, stage, sums[0]);
     } else {
-      add_products<1>(inputs, step, place, second, dots);
-      add_group<0>(inputs, scales, second, step, dots, sums);
+      multiply_units<0, 1>(inputs, unit, stage, sums[0]);
+      if (kTiles > 2 && units > 1) multiply_units<1, 1>(inputs, unit, stage, sums[0]);
     }
   }
+  // Units kFirst .. of a stage.
+  template <int kFirst, int kUnits, int kTiles>
+  __device__ static void multiply_units(const LaneInputs<kTiles>& inputs, int unit,
+                                        std::uint32_t stage, float (&sums)[kTiles][2]) {
+    constexpr int kSecond = kChunkGroups == 2 || kTiles <= 2;  // where second halves of a unit go
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t place = stage + lane * 16, scales = stage + lane / 4 * 8;
+    Dots<kTiles> dots[kUnits][kSecond + 1] = {};
+    add_products<2 * kFirst>(inputs, unit, place, dots[0][0]);
+    if constexpr (kUnits == 2) add_products<2 * kFirst + 2>(inputs, unit, place, dots[1][0]);
+    add_products<2 * kFirst + 1>(inputs, unit, place, dots[0][kSecond]);
+    if constexpr (kUnits == 2) add_products<2 * kFirst + 3>(inputs, unit, place, dots[1][kSecond]);
+    add_scaled<kFirst>(inputs, unit, scales, dots[0], sums);
+    if constexpr (kUnits == 2) add_scaled<kFirst + 1>(inputs, unit, scales, dots[1], sums);
+  }
 
-  // Half a unit.
+  // Half kHalf of a stage.
   template <int kHalf, int kTiles>
-  __device__ static void add_products(const LaneInputs<kTiles>& inputs, int step,
-                                      std::uint32_t place, int second, TileSums<kTiles>& dots) {
-    std::uint32_t a[2][4][4];
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      const uint4 upper = load_shared16<512 * kHalf>(place);
-      const uint4 lower = kBoth ? load_shared16<kLowerAt + 512 * kHalf>(place) : uint4{};
-      fragment(upper.x, lower.x, a[tile][0]);
-      fragment(upper.y, lower.y, a[tile][1]);
-      fragment(upper.z, lower.z, a[tile][2]);
-      fragment(upper.w, lower.w, a[tile][3]);
-      place += second;
-    }
+  __device__ static void add_products(const LaneInputs<kTiles>& inputs, int unit,
+                                      std::uint32_t place, Dots<kTiles>& dots) {
+    constexpr int kUpper = kHalf / 2 * kUpperBytes + kHalf % 2 * 512;
+    constexpr int kLower = kLowerAt + kHalf * 512;
+    std::uint32_t a[8];  // rows g and g + 8 of 4 inputs each
+    const uint4 upper = load_shared16<kUpper>(place);
+    const uint4 lower = kBoth ? load_shared16<kLower>(place) : uint4{};
+    bytes(upper.x, lower.x, a[0], a[1]);
+    bytes(upper.y, lower.y, a[2], a[3]);
+    bytes(upper.z, lower.z, a[4], a[5]);
+    bytes(upper.w, lower.w, a[6], a[7]);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const std::uint32_t values = inputs.values[n] + step * (2 * kUnit);
-      const uint4 b = load_shared16<128 * kHalf>(values),
-                  c = load_shared16<128 * kHalf + 64>(values);
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) mma_f16(dots[tile][n], a[tile][0], b.x, b.y);
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) mma_f16(dots[tile][n], a[tile][1], b.z, b.w);
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) mma_f16(dots[tile][n], a[tile][2], c.x, c.y);
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) mma_f16(dots[tile][n], a[tile][3], c.z, c.w);
+      const uint4 b = load_shared16<64 * kHalf>(inputs.values[n] + unit * kPlaneUnit);
+      mma_u8(dots[n], a[0], a[1], a[2], a[3], b.x, b.y);
+      mma_u8(dots[n], a[4], a[5], a[6], a[7], b.z, b.w);
+    }
+  }
+  // What a word has of rows r and r + 8.
+  __device__ static void bytes(std::uint32_t upper, std::uint32_t lower, std::uint32_t& first,
+                               std::uint32_t& second) {
+    if constexpr (kBoth) {
+      first = select_bits(0xf0f0f0f0, upper << 4, lower);
+      second = select_bits(0xf0f0f0f0, upper, lower >> 4);
+    } else {
+      first = upper & 0x0f0f0f0f;
+      second = upper & 0xf0f0f0f0;
     }
   }
 
-  // group: since the slice's first. scales: (scale, offset) of rows g and g + 8.
-  template <int kOffset, int kTiles>
-  __device__ static void add_group(const LaneInputs<kTiles>& inputs, std::uint32_t scales,
-                                   int second, int group, TileSums<kTiles>& dots,
-                                   TileSums<kTiles>& sums) {
-    float scale[2][2], base[2][2];
+  // Unit kIndex of a stage.
+  template <int kIndex, int kTiles, int kParts>
+  __device__ static void add_scaled(const LaneInputs<kTiles>& inputs, int unit,
+                                    std::uint32_t scales, Dots<kTiles> (&dots)[kParts],
+                                    float (&sums)[kTiles][2]) {
+    constexpr int kScales = kIndex * kUpperBytes + 4 * kPlaneUnitWords;
+    const int group = (unit + kIndex) * kChunkGroups;
+    if constexpr (kChunkGroups == 1 && kParts == 2) {
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      const uint2 stored = load_shared8<1024 + kOffset>(scales + tile * second);
-      const float2 low = __half22float2(reinterpret_cast<const __half2&>(stored.x));
-      const float2 high = __half22float2(reinterpret_cast<const __half2&>(stored.y));
-      scale[tile][0] = low.x;
-      scale[tile][1] = high.x;
-      base[tile][0] = fmaf(kValue, low.x, low.y);
-      base[tile][1] = fmaf(kValue, high.x, high.y);
+      for (int i = 0; i < 4 * kTiles; ++i) dots[0][i / 4][i % 4] += dots[1][i / 4][i % 4];
     }
+    add_group(inputs, group, load_shared8<kScales>(scales), dots[0], sums);
+    if constexpr (kChunkGroups == 2) {
+      add_group(inputs, group + 1, load_shared8<kScales + kGroupScaleBytes>(scales), dots[1], sums);
+    }
+  }
+  // group: since the slice's first. stored: (scale, offset) of rows g and g + 8.
+  template <int kTiles>
+  __device__ static void add_group(const LaneInputs<kTiles>& inputs, int group, uint2 stored,
+                                   const Dots<kTiles>& dots, float (&sums)[kTiles][2]) {
+    const float2 low = __half22float2(reinterpret_cast<const __half2&>(stored.x));
+    const float2 high = __half22float2(reinterpret_cast<const __half2&>(stored.y));
+    const float low_base = fmaf(kValue, low.x, low.y), high_base = fmaf(kValue, high.x, high.y);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint4 of_row = load_shared16(inputs.groups[n][i] + group * 16);
-        const float step = __uint_as_float(of_row.x), centre = __uint_as_float(of_row.y);
-        const float sum = __uint_as_float(of_row.z);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          float& dot = dots[j / 2][n][j % 2 * 2 + i];
-          float& total = sums[j / 2][n][j % 2 * 2 + i];
-          total = fmaf(scale[j / 2][j % 2], fmaf(dot, step, -centre),
-                       fmaf(base[j / 2][j % 2], sum, total));
-          dot = 0.0f;
-        }
-      }
+      const uint4 of_row = load_shared16(inputs.groups[n][0] + group * 16);
+      const float low_step = __uint_as_float(of_row.x), high_step = __uint_as_float(of_row.y);
+      const float sum = __uint_as_float(of_row.z);
+      const auto dot = [&](int i) { return static_cast<float>(dots[n][i] * 256 + dots[n][i + 1]); };
+      sums[n][0] = fmaf(__fmul_rn(low.x, low_step), dot(0), fmaf(low_base, sum, sums[n][0]));
+      sums[n][1] = fmaf(__fmul_rn(high.x, high_step), dot(2), fmaf(high_base, sum, sums[n][1]));
     }
   }
 
   template <int kTiles, typename F>
-  __device__ static void for_each_sum(const LinearArgs& args, const float (&sums)[kTiles][4],
+  __device__ static void for_each_sum(const LinearArgs& args, const float (&sums)[kTiles][2],
                                       const F& f) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = 8 * n + 2 * t + i % 2;
-        if (row < args.num_rows) f(row, g + i / 2 * 8, sums[n][i]);
-      }
+      const int row = 4 * n + t;
+      if (row >= args.num_rows) continue;
+      f(row, g, sums[n][0]);
+      f(row, g + 8, sums[n][1]);
     }
   }
 };

@@ -7,30 +7,39 @@ namespace quantspec::cuda {
 
 // --- which rows ----------------------------------------------------------------------------------
 
+// The op of a kernel that is made for one; kAnyOp: args.op.
+inline constexpr int kAnyOp = -1;
+template <int kOp>
+__device__ __forceinline__ bool is_op(const LinearArgs& args, LinearOp op) {
+  return kOp == kAnyOp ? args.op == op : kOp == static_cast<int>(op);
+}
+
 struct TilePlace {
   int source;
-  int tile;  // of the source; -1: beyond the end
+  int tile;  // of the source; beyond the end: the last
 };
 
 // Tile i of a row block.
+template <int kOp>
 __device__ __forceinline__ TilePlace locate(const LinearArgs& args, int block, int i) {
   TilePlace place{0, block * args.block_tiles + i};
-  if (args.op == LinearOp::kGateUp) {
+  if (is_op<kOp>(args, LinearOp::kGateUp)) {
     const int half = args.block_tiles / 2;
     place.source = i >= half;
     place.tile = block * half + (i < half ? i : i - half);
-  } else if (args.op == LinearOp::kQkv) {
+  } else if (is_op<kOp>(args, LinearOp::kQkv)) {
     while (block >= args.sources[place.source].blocks) block -= args.sources[place.source++].blocks;
     const int half = args.qkv.half_tiles;
     if (half == 0) {
       place.tile = block * args.block_tiles + i;
     } else {
-      const int head_half = args.qkv.shape.head_dim / 32, head = block / args.qkv.parts;
+      const int head_half = args.qkv.shape.head_dim / 32;
+      const int head = static_cast<unsigned>(block) / static_cast<unsigned>(args.qkv.parts);
       place.tile = head * 2 * head_half + (block - head * args.qkv.parts) * half +
                    (i < half ? i : head_half + i - half);
     }
   }
-  if (place.tile * kTileRows >= args.sources[place.source].outputs) place.tile = -1;
+  place.tile = min(place.tile, args.sources[place.source].tiles - 1);
   return place;
 }
 
@@ -69,13 +78,23 @@ struct WarpRole {
   }
 };
 
+// Whether planes come by bulk copies, on barriers in shared memory: what is under way then does not
+// stand in the way of activations' loads.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+inline constexpr bool kBulkCopies = true;
+#else
+inline constexpr bool kBulkCopies = false;
+#endif
+
 // Waits until at most depth - 2 of a thread's copies are under way, for the depths there are: 8, 6,
-// 4, 3 and 2.
+// 5, 4, 3 and 2.
 __device__ __forceinline__ void wait_for_stage(int depth) {
   if (depth == 8) {
     wait_async_copies<6>();
   } else if (depth == 6) {
     wait_async_copies<4>();
+  } else if (depth == 5) {
+    wait_async_copies<3>();
   } else if (depth == 4) {
     wait_async_copies<2>();
   } else if (depth == 3) {
@@ -85,21 +104,37 @@ __device__ __forceinline__ void wait_for_stage(int depth) {
   }
 }
 
-// A warp's ring: units in the order in which the warp multiplies them, `depth - 1` under way. It
-// takes tiles i and i + block_tiles / 2 of a row block together; the second may be missing.
-template <typename Format>
+// A warp's ring: stages in the order in which the warp multiplies them, all but the one that it
+// works on under way. Format::kTogether tiles of a row block are taken together, i and i +
+// block_tiles / 2 where they are two.
+template <typename Format, int kOp>
 class WeightStream {
  public:
+  static constexpr bool kBulk = Format::kPlanes && kBulkCopies;
+
   __device__ WeightStream(const LinearArgs& args, const WarpRole& role, std::byte* shared)
       : args_(args),
         role_(role),
-        ring_(shared_address(shared) + threadIdx.x / 32 * args.depth * args.places.stage_bytes),
-        end_(ring_ + args.depth * args.places.stage_bytes),
+        ring_(shared_address(shared) + threadIdx.x / 32 * args.depth * Format::kStageBytes),
+        end_(ring_ + args.depth * Format::kStageBytes),
         writing_(ring_),
         reading_(ring_),
         block_(role.first_block),
-        pair_(role.row) {
-    next_pair();
+        group_(role.row) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    if constexpr (kBulk) {
+      barriers_ = reinterpret_cast<std::uint64_t*>(shared + args.places.barriers) +
+                  threadIdx.x / 32 * args.depth;
+      written_ = read_ = barriers_;
+      if (role.lane == 0) {
+#pragma unroll 1
+        for (int i = 0; i < args.depth; ++i) barrier_init(barriers_ + i, 1);
+        barrier_init_fence();
+      }
+      __syncwarp();
+    }
+#endif
+    if (role.row < args.block_tiles / Format::kTogether) begin_tiles();
   }
 
   // Starts copies until so many have been.
@@ -110,62 +145,98 @@ class WeightStream {
       ++started_;
     }
   }
+  // Starts all that there is room for.
+  __device__ void start() { start(kBulk ? args_.depth : args_.depth - 1); }
 
-  // The next unit; what it returned before is written over.
+  // The next stage, to be given back before the one after it is asked for.
   __device__ std::uint32_t next() {
-    wait_for_stage(args_.depth);
-    __syncwarp();
-    load();
     const std::uint32_t stage = reading_;
-    reading_ += args_.places.stage_bytes;
+    reading_ += Format::kStageBytes;
+    if constexpr (kBulk) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+      barrier_wait(read_, parity_);
+#endif
+      ++read_;
+      if (reading_ == end_) {
+        read_ = barriers_;
+        parity_ ^= 1;
+      }
+    } else {
+      wait_for_stage(args_.depth);
+      __syncwarp();
+      load();  // over the stage before
+    }
     if (reading_ == end_) reading_ = ring_;
     return stage;
   }
+  __device__ void give_back() {
+    if constexpr (kBulk) {
+      __syncwarp();
+      load();
+    }
+  }
 
  private:
-  // Begins the pair of tiles at block_, pair_ or the first after it that is there.
-  __device__ void next_pair() {
+  // Begins the tiles at block_, group_, if there are.
+  __device__ void begin_tiles() {
+    if (block_ >= args_.row_blocks) return;
     units_ = role_.end_unit - role_.first_unit;
-    if (units_ <= 0) return;
-    const int half = args_.block_tiles / 2;
-    for (; block_ < args_.row_blocks; block_ += role_.stride, pair_ = role_.row) {
-      for (; pair_ < half; pair_ += args_.row_warps) {
-        if (!begin(first_, pair_)) continue;
-        if (!begin(second_, half + pair_)) second_.data = nullptr;
-        return;
-      }
+#pragma unroll
+    for (int i = 0; i < Format::kTogether; ++i) {
+      const TilePlace place =
+          locate<kOp>(args_, block_, group_ + i * (args_.block_tiles / Format::kTogether));
+      places_[i] = Format::begin(args_, args_.sources[place.source], place.tile, role_.first_unit);
     }
-    units_ = 0;
-  }
-  __device__ bool begin(WeightPlace& at, int tile) {
-    const TilePlace place = locate(args_, block_, tile);
-    if (place.tile < 0) return false;
-    at = Format::begin(args_, args_.sources[place.source], place.tile, role_.first_unit);
-    return true;
   }
 
   __device__ void load() {
-    if (units_ > 0) {
-      Format::load(args_, first_, writing_);
-      if (second_.data != nullptr) {
-        Format::load(args_, second_, writing_ + args_.places.stage_bytes / 2);
+    if constexpr (kBulk) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+      if (role_.lane != 0) return;
+      if (units_ <= 0) return;
+      const int units = min(units_, Format::kStageUnits);
+      Format::load_bulk(places_[0], writing_, units, written_);
+      writing_ += Format::kStageBytes;
+      ++written_;
+      if (writing_ == end_) {
+        writing_ = ring_;
+        written_ = barriers_;
       }
-      if (--units_ == 0) {
-        pair_ += args_.row_warps;
-        next_pair();
+      advance(units);
+#endif
+    } else {
+      if (units_ > 0) {
+        const int units = min(units_, Format::kStageUnits);
+        Format::load(args_, places_[0], writing_, units);
+        if constexpr (Format::kTogether == 2) {
+          Format::load(args_, places_[1], writing_ + Format::kStageBytes / 2, units);
+        }
+        advance(units);
       }
+      commit_async_copies();
+      writing_ += Format::kStageBytes;
+      if (writing_ == end_) writing_ = ring_;
     }
-    commit_async_copies();
-    writing_ += args_.places.stage_bytes;
-    if (writing_ == end_) writing_ = ring_;
+  }
+  __device__ void advance(int units) {
+    units_ -= units;
+    if (units_ > 0) return;
+    group_ += args_.row_warps;
+    if (group_ >= args_.block_tiles / Format::kTogether) {
+      group_ = role_.row;
+      block_ += role_.stride;
+    }
+    begin_tiles();
   }
 
   const LinearArgs& args_;
   const WarpRole& role_;
   std::uint32_t ring_, end_, writing_, reading_;
-  int block_, pair_;  // that is loaded
-  int units_;         // left of it; 0: nothing is left
-  WeightPlace first_{}, second_{};
+  std::uint64_t *barriers_ = nullptr, *written_ = nullptr, *read_ = nullptr;
+  std::uint32_t parity_ = 0;
+  int block_, group_;  // that is loaded
+  int units_ = 0;      // left of it; 0: nothing is left
+  WeightPlace places_[Format::kTogether] = {};
   int started_ = 0;
 };
 

@@ -54,12 +54,10 @@ __device__ void store_unit(const Unit& unit, int group, std::byte* upper, std::b
   std::uint32_t high = 0, low = 0;
   // The inverse of weight_place().
   const int half = threadIdx.x / 128, lane = threadIdx.x / 4 % 32, word = threadIdx.x % 4;
-  const int first_input = half * 64 + word / 2 * 32 + lane % 4 * 8 + word % 2 * 4;
+  const int first_input = half * 64 + lane % 4 * 16 + word * 4;
 #pragma unroll
   for (int nibble = 0; nibble < 8; ++nibble) {
-    const int row = lane / 4 + nibble / 2 % 2 * 8;
-    const int input = first_input + nibble % 2 * 2 + nibble / 4;
-    const std::uint32_t code = unit.codes[row][input];
+    const std::uint32_t code = unit.codes[lane / 4 + nibble % 2 * 8][first_input + nibble / 2];
     high |= (code >> 4) << (4 * nibble);
     low |= (code & 15) << (4 * nibble);
   }
@@ -167,6 +165,7 @@ void make_planes(Device& device, const TensorView& full, std::byte* upper, std::
     quantize_units<<<grid, kThreads, 0, device.stream()>>>(data, padded_cols(full.cols), to);
     require_launch("make_planes");
   };
+  device.order_next_launch();
   switch (full.dtype) {
     case DType::kF32:
       return launch(static_cast<const float*>(full.data));
@@ -198,6 +197,7 @@ void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, s
     pack_units<<<grid, kThreads, 0, device.stream()>>>(codes, scales, first, to);
     require_launch("import_planes");
   }
+  device.order_next_launch();
 }
 
 }  // namespace quantspec::cuda

@@ -37,7 +37,7 @@ def attention(bench, baselines, path):
         copy = baselines["copy_bytes_per_second"]
         torch = [(row["tokens"], row["bytes_per_second"] / copy) for row in baselines["attention"]
                  if row["shape"] == heads and row["queries"] == 1 and row["tokens"] in contexts]
-        panel.plot(*zip(*torch), "-", color="#AAAAAA", marker="x", label="PyTorch, fp16, 1",
+        panel.plot(*zip(*torch), "-", color="#AAAAAA", marker="x", label="PyTorch, 1 query",
                    zorder=1)
         panel.set_title(title, loc="left", fontsize=style.FONT - 1)
         panel.set_ylim(0, 1.15)

@@ -32,14 +32,21 @@ class Goal:
         return [self.what, self.goal, self.measured, verdict, self.paper]
 
 
+def beside(value, goal, shown):
+    """The value, with another digit where it would read as the goal and is not."""
+    if value is None or value == goal or shown(value) != shown(goal):
+        return shown(value)
+    return f"{value:.3f}×" if shown is times else f"{value:.2%}"
+
+
 def at_least(what, value, goal, shown=times, paper="-"):
-    return Goal(what, f"≥ {shown(goal)}", shown(value), None if value is None else value >= goal,
-                paper)
+    return Goal(what, f"≥ {shown(goal)}", beside(value, goal, shown),
+                None if value is None else value >= goal, paper)
 
 
 def at_most(what, value, goal, shown, paper="-"):
-    return Goal(what, f"≤ {shown(goal)}", shown(value), None if value is None else value <= goal,
-                paper)
+    return Goal(what, f"≤ {shown(goal)}", beside(value, goal, shown),
+                None if value is None else value <= goal, paper)
 
 
 def attention(bench):

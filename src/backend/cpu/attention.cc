@@ -130,7 +130,7 @@ DecodeAttention::Plan DecodeAttention::make_plan(const AttentionParams& params,
                                                  const SequenceRows& rows) {
   const KvView& kv = rows.kv;
   const int kv_heads = params.shape.num_kv_heads;
-  const SplitBorders tokens(kv_heads, token_grain(params.shape, kv.read));
+  const SplitBorders tokens(kv_heads, token_grain(params.shape));
   const int ring_tokens = rows.first_position + rows.num_rows - kv.first_full;
   const int columns = rows.num_rows * group_size(params);
   Plan plan{.rows = &rows,

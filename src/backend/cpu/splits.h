@@ -19,9 +19,8 @@
 namespace quantspec::cpu {
 
 inline constexpr std::size_t kPageGrainBytes = 32 * 1024;  // of both planes
-inline constexpr std::size_t kRingGrainBytes = 64 * 1024;
-// NOTE: of a cache in full precision. Its kernel loses 2% to 4% more in grains half as long.
-inline constexpr std::size_t kFullGrainBytes = 128 * 1024;
+// NOTE: the kernel of full precision would gain 2% to 4% with grains twice as long.
+inline constexpr std::size_t kTokenGrainBytes = 64 * 1024;
 inline constexpr int kMostGrains = 8;
 inline constexpr int kOneGrainSplits = 104;  // of all kv heads together, before splits double
 
@@ -29,10 +28,9 @@ inline int page_grain(const KvShape& shape) {
   return static_cast<int>(std::max<std::size_t>(1, kPageGrainBytes / (4 * shape.plane_bytes())));
 }
 // In tokens, a multiple of 16.
-inline int token_grain(const KvShape& shape, KvRead read) {
-  const std::size_t bytes = read == KvRead::kFull ? kFullGrainBytes : kRingGrainBytes;
+inline int token_grain(const KvShape& shape) {
   const std::size_t token_bytes = 4 * static_cast<std::size_t>(shape.head_dim);
-  return static_cast<int>((bytes / token_bytes + 15) / 16 * 16);
+  return static_cast<int>((kTokenGrainBytes / token_bytes + 15) / 16 * 16);
 }
 
 class SplitBorders {

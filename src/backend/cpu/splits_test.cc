@@ -35,13 +35,10 @@ TEST(Splits, GrainsHaveTheirBytes) {
       const KvShape shape{1, 1, dim, page};
       const std::size_t pages = page_grain(shape) * 4 * shape.plane_bytes();
       const std::size_t page_bytes = 4 * shape.plane_bytes();
-      for (const KvRead read : {KvRead::kUpper, KvRead::kBoth, KvRead::kFull}) {
-        const std::size_t wanted = read == KvRead::kFull ? kFullGrainBytes : kRingGrainBytes;
-        const std::size_t tokens = token_grain(shape, read);
-        EXPECT_EQ(tokens % 16, 0u);
-        EXPECT_GE(tokens * 4 * dim, wanted * 9 / 10);
-        EXPECT_LE(tokens * 4 * dim, wanted + 64 * dim);
-      }
+      const std::size_t tokens = token_grain(shape);
+      EXPECT_EQ(tokens % 16, 0u);
+      EXPECT_GE(tokens * 4 * dim, kTokenGrainBytes * 9 / 10);
+      EXPECT_LE(tokens * 4 * dim, kTokenGrainBytes + 64 * dim);
       EXPECT_TRUE(pages > kPageGrainBytes / 2 && (pages <= kPageGrainBytes || pages == page_bytes));
     }
   }
@@ -70,7 +67,7 @@ Units units_of(const Reads& r) {
   const int pages =
       r.read != KvRead::kFull ? first_full_position(r.context - 1, r.page) / r.page : 0;
   Units units;
-  units.grain = token_grain(shape, r.read) * token_bytes;
+  units.grain = token_grain(shape) * token_bytes;
   const auto add = [&](int count, int grain, double bytes_each) {
     const SplitBorders borders(r.heads, grain);
     for (int split = borders.splits(count); split-- > 0;) {
@@ -81,7 +78,7 @@ Units units_of(const Reads& r) {
       }
     }
   };
-  add(r.context - pages * r.page, token_grain(shape, r.read), token_bytes);
+  add(r.context - pages * r.page, token_grain(shape), token_bytes);
   if (pages > 0) {
     add(pages, page_grain(shape), page_bytes);
     units.grain = std::max(units.grain, page_grain(shape) * page_bytes);

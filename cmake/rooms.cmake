@@ -26,10 +26,16 @@ function(quantspec_room name folder)
   endif()
 endfunction()
 
+# What spends no time in its own code takes a third less to compile.
+function(quantspec_compile_quickly target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 function(quantspec_test name)
   find_package(rapidcheck REQUIRED)
   cmake_parse_arguments(TEST "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${TEST_SOURCES})
+  quantspec_compile_quickly(${name})
   target_link_libraries(${name} PRIVATE ${TEST_DEPENDS} qs_testing rapidcheck
                         GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)

@@ -45,9 +45,11 @@ void require_memory(const EngineOptions& options, const ModelConfig& config, con
   const std::size_t available = backend.available_bytes();
   if (needed <= available) return;
   const int largest = planner.largest_context(available);
-  const std::string advice = largest > 0
-                                 ? fmt::format("the largest that fits is --ctx-size {}", largest)
-                                 : std::string("not even the weights fit");
+  std::string advice = largest > 0 ? fmt::format("the largest that fits is --ctx-size {}", largest)
+                                   : std::string("not even the weights fit");
+  if (largest > config.max_positions) {
+    advice += fmt::format(" (the model was made for {})", config.max_positions);
+  }
   fail(ErrorKind::kOutOfMemory,
        "a context of {} tokens needs {:.0f} MB and {:.0f} MB are available; {}", context,
        needed / kMegabyte, available / kMegabyte, advice);

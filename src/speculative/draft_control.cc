@@ -154,16 +154,17 @@ std::string DraftControl::explain() const {
   if (arms_.empty() || fixed_len_ == 0) return "plain decoding: no drafts are wanted";
   std::string arms;
   for (const Arm& arm : arms_) {
-    arms += arm.rounds == 0 ? fmt::format("; {} not tried", arm.name)
-                            : fmt::format("; {} {:.2f} ms a token, accepts {:.2f}", arm.name,
-                                          1e3 * arm.step.seconds(), arm.acceptance.pooled());
+    arms += arm.rounds == 0
+                ? fmt::format("; {} not tried", arm.name)
+                : fmt::format("; {} drafts a token in {:.2f} ms, accepts {:.2f}", arm.name,
+                              1e3 * arm.step.seconds(), arm.acceptance.pooled());
   }
   if (exploring()) return "still measuring" + arms;
   const DraftChoice choice = best(max_len_);
   std::string head =
       choice.draft_len == 0
           ? std::string("drafting does not pay")
-          : fmt::format("now drafts {} by {}, expects {:.2f} tokens a round, {:.2f} ms each",
+          : fmt::format("now drafts {} by {}, expects {:.2f} tokens a round at {:.2f} ms each",
                         choice.draft_len, arms_[choice.plan].name, tokens(choice),
                         1e3 * seconds_per_token(choice));
   head += fmt::format("; verify {:.2f} ms", 1e3 * verify_.seconds(choice.draft_len + 1));

@@ -37,6 +37,10 @@ void require(cudaError_t status, const char* call) {
 std::string unavailable() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) cudaGetLastError();  // it is not the next call's
+  if (status == cudaErrorInsufficientDriver) {
+    return fmt::format("no NVIDIA driver, or one too old for CUDA {}", CUDART_VERSION / 1000);
+  }
   if (status != cudaSuccess) return cudaGetErrorString(status);
   if (count == 0) return "no GPU is visible";
   int major = 0, minor = 0;

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/cuda/cublas_lt.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/layout.h"
@@ -162,6 +163,10 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend() { return std::make_unique<CudaBackend>(); }
+std::unique_ptr<Backend> make_cuda_backend() {
+  auto backend = std::make_unique<CudaBackend>();
+  cublas_lt();  // or an error now, not after the weights were loaded
+  return backend;
+}
 
 }  // namespace quantspec::cuda

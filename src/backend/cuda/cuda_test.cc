@@ -2,6 +2,7 @@
 // others, in backend/.
 #include "backend/cuda/cuda.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/cublas_lt.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
@@ -35,6 +37,17 @@ void expect_bijection(const KvShape& shape, Place place) {
     }
   }
   EXPECT_EQ(std::ranges::count(uses, 1), std::ssize(uses));
+}
+
+// Without a GPU, too: the library needs none to be loaded.
+TEST(CublasLt, IsLoadedOrNamed) {
+  try {
+    const CublasLt& lt = cublas_lt();
+    EXPECT_STRNE(lt.status_string(CUBLAS_STATUS_SUCCESS),
+                 lt.status_string(CUBLAS_STATUS_ALLOC_FAILED));
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("libcublasLt.so"));
+  }
 }
 
 TEST(CudaLayout, EveryCodeHasItsNibble) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "backend/cuda/cublas_lt.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/layout.h"
 #include "base/error.h"
@@ -16,7 +17,7 @@ constexpr std::uintptr_t kMaxAlignment = 256;
 
 void require_blas(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  fail(ErrorKind::kDevice, "the GPU: {} in {}", cublasLtGetStatusString(status), call);
+  fail(ErrorKind::kDevice, "the GPU: {} in {}", cublas_lt().status_string(status), call);
 }
 #define QUANTSPEC_CUBLAS(call) require_blas((call), #call)
 
@@ -34,13 +35,12 @@ cudaDataType_t data_type(DType dtype) {
 
 template <typename T>
 void set(cublasLtMatmulDescOpaque_t& product, cublasLtMatmulDescAttributes_t attribute, T value) {
-  QUANTSPEC_CUBLAS(cublasLtMatmulDescSetAttribute(&product, attribute, &value, sizeof(value)));
+  QUANTSPEC_CUBLAS(cublas_lt().product_set(&product, attribute, &value, sizeof(value)));
 }
 template <typename T>
 void set(cublasLtMatmulPreferenceOpaque_t& preference,
          cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-  QUANTSPEC_CUBLAS(
-      cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)));
+  QUANTSPEC_CUBLAS(cublas_lt().preference_set(&preference, attribute, &value, sizeof(value)));
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ struct PrefillGemm::Problem {
     // NOTE: pedantic: fp32 weights are multiplied in fp32, not in tf32.
     const cublasComputeType_t compute =
         shape.dtype == DType::kF32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
-    QUANTSPEC_CUBLAS(cublasLtMatmulDescInit(&product, compute, CUDA_R_32F));
+    QUANTSPEC_CUBLAS(cublas_lt().product_init(&product, sizeof(product), compute, CUDA_R_32F));
     set(product, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (bias != nullptr) {
       set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
@@ -63,21 +63,22 @@ struct PrefillGemm::Problem {
       set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
     const int stride = padded_cols(shape.inputs);
-    QUANTSPEC_CUBLAS(cublasLtMatrixLayoutInit(&weights, type, stride, shape.outputs, stride));
-    QUANTSPEC_CUBLAS(cublasLtMatrixLayoutInit(&x, type, stride, shape.rows, stride));
     QUANTSPEC_CUBLAS(
-        cublasLtMatrixLayoutInit(&out, CUDA_R_32F, shape.outputs, shape.rows, shape.outputs));
+        cublas_lt().layout_init(&weights, sizeof(weights), type, stride, shape.outputs, stride));
+    QUANTSPEC_CUBLAS(cublas_lt().layout_init(&x, sizeof(x), type, stride, shape.rows, stride));
+    QUANTSPEC_CUBLAS(cublas_lt().layout_init(&out, sizeof(out), CUDA_R_32F, shape.outputs,
+                                             shape.rows, shape.outputs));
   }
 };
 
-PrefillGemm::PrefillGemm() { QUANTSPEC_CUBLAS(cublasLtCreate(&handle_)); }
+PrefillGemm::PrefillGemm() { QUANTSPEC_CUBLAS(cublas_lt().create(&handle_)); }
 
-PrefillGemm::~PrefillGemm() { cublasLtDestroy(handle_); }
+PrefillGemm::~PrefillGemm() { cublas_lt().destroy(handle_); }
 
 const cublasLtMatmulAlgo_t& PrefillGemm::algorithm(const Shape& shape, Problem& problem) {
   if (const auto found = algorithms_.find(shape); found != algorithms_.end()) return found->second;
   cublasLtMatmulPreferenceOpaque_t preference;
-  QUANTSPEC_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
+  QUANTSPEC_CUBLAS(cublas_lt().preference_init(&preference, sizeof(preference)));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.alignment);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.alignment);
@@ -88,12 +89,12 @@ const cublasLtMatmulAlgo_t& PrefillGemm::algorithm(const Shape& shape, Problem& 
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle_, &problem.product, &problem.weights, &problem.x,
-                                     &problem.out, &problem.out, &preference, 1, &result, &found);
+      cublas_lt().heuristic(handle_, &problem.product, &problem.weights, &problem.x, &problem.out,
+                            &problem.out, &preference, 1, &result, &found);
   if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
     fail(ErrorKind::kDevice, "cuBLASLt has no algorithm for [{}, {}] x [{}, {}] in {} ({})",
          shape.rows, shape.inputs, shape.inputs, shape.outputs, name_of(shape.dtype),
-         cublasLtGetStatusString(status));
+         cublas_lt().status_string(status));
   }
   return algorithms_.emplace(shape, result.algo).first->second;
 }
@@ -112,7 +113,7 @@ void PrefillGemm::multiply(Device& device, const Linear& linear, const void* x, 
   Problem problem(shape, linear.bias);
   const float alpha = 1.0f, beta = add ? 1.0f : 0.0f;
   const cublasLtMatmulAlgo_t& chosen = algorithm(shape, problem);
-  QUANTSPEC_CUBLAS(cublasLtMatmul(
+  QUANTSPEC_CUBLAS(cublas_lt().multiply(
       handle_, &problem.product, &alpha, linear.full.data, &problem.weights, x, &problem.x, &beta,
       out, &problem.out, out, &problem.out, &chosen,
       device.scratch(Scratch::kWorkspace, kWorkspaceBytes), kWorkspaceBytes, device.stream()));

@@ -153,12 +153,12 @@ class ReferenceContext {
   FullKv copy_full(Context& context, FullKv from, Buffer& memory, int first, int end) {
     memory = lab_.reference().allocate(lab_.reference().full_kv_bytes(shape_, from.capacity));
     const FullKv to{memory.data(), from.capacity};
-    float key[kHeadDim], value[kHeadDim];
+    std::vector<float> keys((end - first) * kHeadDim), values(keys.size());
     for (int head = 0; head < shape_.num_kv_heads; ++head) {
-      for (int position = first; position < end; ++position) {
-        lab_.backend().read_full_kv(context.shape(), from, head, position, key, value);
-        lab_.reference().write_full_kv(shape_, to, head, position, key, value);
-      }
+      lab_.backend().read_full_kv(context.shape(), from, head, first, end - first, keys.data(),
+                                  values.data());
+      lab_.reference().write_full_kv(shape_, to, head, first, end - first, keys.data(),
+                                     values.data());
     }
     return to;
   }

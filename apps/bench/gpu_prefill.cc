@@ -43,12 +43,11 @@ class Prompt {
     Backend& reference = lab_.reference();
     Buffer memory = reference.allocate(reference.full_kv_bytes(shape_, tokens_));
     const FullKv kv{memory.data(), tokens_};
-    float key[kHeadDim], value[kHeadDim];
+    std::vector<float> keys(tokens_ * kHeadDim), values(keys.size());
     for (int head = 0; head < shape_.num_kv_heads; ++head) {
-      for (int position = 0; position < tokens_; ++position) {
-        lab_.backend().read_full_kv(shape_, {kv_.data(), tokens_}, head, position, key, value);
-        reference.write_full_kv(shape_, kv, head, position, key, value);
-      }
+      lab_.backend().read_full_kv(shape_, {kv_.data(), tokens_}, head, 0, tokens_, keys.data(),
+                                  values.data());
+      reference.write_full_kv(shape_, kv, head, 0, tokens_, keys.data(), values.data());
     }
     const std::vector<float> q = lab_.download(q_, tokens_ * kRowFloats);
     std::vector<float> out(q.size());

@@ -110,12 +110,13 @@ class Backend {
                               std::span<const int> positions, int first_slot) = 0;
 
   // --- borders: host memory in canonical order (quant.h), for files, other backends and tests ---
-  // Reads / writes K and V of one position and kv head as fp32: [head_dim] each. Writing rounds to
-  // the backend's full precision.
-  virtual void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position,
-                            float* key, float* value) const = 0;
-  virtual void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,
-                             const float* key, const float* value) = 0;
+  // Reads / writes K and V of a kv head at `count` positions from `first` on, as fp32: [count,
+  // head_dim] each. What is written is rounded to the backend's full precision; reading leaves
+  // values out where `values` is null. REQUIRES: count <= capacity
+  virtual void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int first, int count,
+                            float* keys, float* values) const = 0;
+  virtual void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int first, int count,
+                             const float* keys, const float* values) = 0;
   // One unit of a page, from / to canonical order.
   virtual void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page,
                            std::byte* upper, std::byte* lower) const = 0;

@@ -253,6 +253,31 @@ TEST_P(KvOps, FullKvIsReadAsItWasWritten) {
   }
 }
 
+// A range of positions, over the end of the ring and within it, is its positions one by one.
+TEST_P(KvOps, FullKvIsReadAndWrittenInRanges) {
+  for (const KvShape& shape : kShapes) {
+    const int ring = 2 * shape.page_size, dim = shape.head_dim;
+    TestFullKv source(*backend_, shape, ring), target(*backend_, shape, ring);
+    for (const auto& [first, count] : {std::pair{ring - 5, 11}, {ring + 6, ring}, {3, 1}, {3, 0}}) {
+      fill(source, shape, first, count);
+      for (int h = 0; h < shape.num_kv_heads; ++h) {
+        Floats keys(count * dim), values(keys.size()), keys_alone(keys.size());
+        backend_->read_full_kv(shape, source.get(), h, first, count, keys.data(), values.data());
+        backend_->read_full_kv(shape, source.get(), h, first, count, keys_alone.data(), nullptr);
+        EXPECT_EQ(keys, keys_alone);
+        for (int i = 0; i < count; ++i) {
+          const Floats key(&keys[i * dim], &keys[i * dim] + dim);
+          const Floats value(&values[i * dim], &values[i * dim] + dim);
+          EXPECT_EQ(joined({key, value}), source.read(h, first + i)) << first << " " << i;
+        }
+        backend_->write_full_kv(shape, target.get(), h, first, count, keys.data(), values.data());
+      }
+      for (int p = first; p < first + count; ++p) EXPECT_TRUE(holds(target, shape, p)) << p;
+    }
+    EXPECT_TRUE(source.intact() && target.intact());
+  }
+}
+
 TEST_P(KvOps, FullKvTakesTheSpaceOfItsElements) {
   for (const KvShape& shape : kShapes) {
     const std::size_t elements = std::size_t{2} * shape.num_kv_heads * shape.head_dim * 64;

@@ -347,12 +347,13 @@ class TestFullKv {
                 std::vector<std::byte>(backend.full_kv_bytes(shape, capacity), std::byte{0xff})),
         kv_{memory_.data(), capacity} {}
   void write(int kv_head, int position, const float* key, const float* value) {
-    backend_.write_full_kv(shape_, kv_, kv_head, position, key, value);
+    backend_.write_full_kv(shape_, kv_, kv_head, position, 1, key, value);
   }
   // Key then value.
   Floats read(int kv_head, int position) const {
     Floats kv(2 * shape_.head_dim);
-    backend_.read_full_kv(shape_, kv_, kv_head, position, kv.data(), kv.data() + shape_.head_dim);
+    backend_.read_full_kv(shape_, kv_, kv_head, position, 1, kv.data(),
+                          kv.data() + shape_.head_dim);
     return kv;
   }
   FullKv get() const { return kv_; }

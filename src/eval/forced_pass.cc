@@ -65,15 +65,11 @@ void ForcedPass::quantize_page(int layer, int first_position) {
   const std::size_t dim = shape.head_dim;
   std::vector<float> keys(shape.page_size * dim), values(shape.page_size * dim);
   for (int head = 0; head < shape.num_kv_heads; ++head) {
-    for (int i = 0; i < shape.page_size; ++i) {
-      model_.backend().read_full_kv(shape, kv, head, first_position + i, &keys[i * dim],
-                                    &values[i * dim]);
-    }
+    model_.backend().read_full_kv(shape, kv, head, first_position, shape.page_size, keys.data(),
+                                  values.data());
     quantize_and_read(*variant_.codec, shape, keys.data(), values.data());
-    for (int i = 0; i < shape.page_size; ++i) {
-      model_.backend().write_full_kv(shape, kv, head, first_position + i, &keys[i * dim],
-                                     &values[i * dim]);
-    }
+    model_.backend().write_full_kv(shape, kv, head, first_position, shape.page_size, keys.data(),
+                                   values.data());
   }
 }
 

@@ -216,13 +216,10 @@ void GatheredKv::choose(int layer, FullKv prompt, int length, int end,
   const int count = std::min(full_slots(shape_, access_), candidates);
   if (count == 0) return;
   const int dim = shape_.head_dim, group = num_heads / shape_.num_kv_heads;
-  std::vector<float> keys(static_cast<std::size_t>(length) * dim), value(dim);
+  std::vector<float> keys(static_cast<std::size_t>(length) * dim);
   std::vector<int> positions;
   for (int head = 0; head < shape_.num_kv_heads; ++head) {
-    for (int p = 0; p < length; ++p) {
-      backend_->read_full_kv(shape_, prompt, head, p,
-                             keys.data() + static_cast<std::size_t>(p) * dim, value.data());
-    }
+    backend_->read_full_kv(shape_, prompt, head, 0, length, keys.data(), nullptr);
     const HeadText text{
         keys.data(), queries.data(), static_cast<int>(queries.size()) / (num_heads * dim),
         num_heads,   head * group,   group,

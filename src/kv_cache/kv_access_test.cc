@@ -110,7 +110,7 @@ class Cache {
   void write(int layer, FullKv full, int first, int count) {
     for (int head = 0; head < kKvHeads; ++head) {
       for (int p = first; p < first + count; ++p) {
-        backend_->write_full_kv(kShape, full, head, p, text_.key(layer, head, p),
+        backend_->write_full_kv(kShape, full, head, p, 1, text_.key(layer, head, p),
                                 text_.value(layer, head, p));
       }
     }

@@ -109,7 +109,7 @@ class CacheModel {
   void write(int layer, FullKv full, int first) {
     for (int p = first; p < static_cast<int>(tokens_.size()); ++p) {
       for (int head = 0; head < shape_.num_kv_heads; ++head) {
-        backend_->write_full_kv(shape_, full, head, p, &tokens_[p].keys[offset(layer, head)],
+        backend_->write_full_kv(shape_, full, head, p, 1, &tokens_[p].keys[offset(layer, head)],
                                 &tokens_[p].values[offset(layer, head)]);
       }
     }
@@ -118,7 +118,7 @@ class CacheModel {
   void verify_full(int layer, FullKv full, int position) {
     std::vector<float> key(shape_.head_dim), value(shape_.head_dim);
     for (int head = 0; head < shape_.num_kv_heads; ++head) {
-      backend_->read_full_kv(shape_, full, head, position, key.data(), value.data());
+      backend_->read_full_kv(shape_, full, head, position, 1, key.data(), value.data());
       for (int c = 0; c < shape_.head_dim; ++c) {
         ASSERT_EQ(key[c], tokens_[position].keys[offset(layer, head) + c]) << position;
         ASSERT_EQ(value[c], tokens_[position].values[offset(layer, head) + c]) << position;
@@ -174,7 +174,7 @@ class CacheModel {
         decode_unit(shape_, unit.data(), unit.data() + shape_.upper_unit_bytes(), KvRead::kBoth,
                     keys.data(), values.data());
         for (int t = 0; t < shape_.page_size; ++t) {
-          backend_->read_full_kv(shape_, full, head, page * shape_.page_size + t, key.data(),
+          backend_->read_full_kv(shape_, full, head, page * shape_.page_size + t, 1, key.data(),
                                  value.data());
           for (int c = 0; c < shape_.head_dim; ++c) {
             // A backend may round what it dequantizes to fp16: half a unit in the last place.
@@ -327,12 +327,12 @@ TEST_F(CacheFixture, AFullPrecisionCacheNeverMakesAPage) {
     full.commit();
     full.extend(1);
     key.assign(16, static_cast<float>(n));
-    backend->write_full_kv(full.shape(), view.full, 0, n, key.data(), key.data());
+    backend->write_full_kv(full.shape(), view.full, 0, n, 1, key.data(), key.data());
   }
   EXPECT_EQ(full.quantized(), 0);
   EXPECT_EQ(full.committed(), 0);
   for (int n = 0; n < 90; ++n) {
-    backend->read_full_kv(full.shape(), view.full, 0, n, read.data(), value.data());
+    backend->read_full_kv(full.shape(), view.full, 0, n, 1, read.data(), value.data());
     EXPECT_EQ(read[0], n);
   }
 }

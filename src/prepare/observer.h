@@ -95,13 +95,13 @@ class Observer final : public Backend {
                       std::span<const int> positions, int first_slot) override {
     backend_.gather_full_kv(shape, source, target, positions, first_slot);
   }
-  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
-                    float* value) const override {
-    backend_.read_full_kv(shape, source, kv_head, position, key, value);
+  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int first, int count,
+                    float* keys, float* values) const override {
+    backend_.read_full_kv(shape, source, kv_head, first, count, keys, values);
   }
-  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,
-                     const float* key, const float* value) override {
-    backend_.write_full_kv(shape, target, kv_head, position, key, value);
+  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int first, int count,
+                     const float* keys, const float* values) override {
+    backend_.write_full_kv(shape, target, kv_head, first, count, keys, values);
   }
   void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
                    std::byte* lower) const override {

@@ -38,7 +38,7 @@ class Sequence {
         std::vector<float> key(shape.head_dim), value(shape.head_dim);
         for (float& x : key) x = normal(rng);
         for (float& x : value) x = normal(rng);
-        write_full_kv(shape, full(), head, first_full() + t, key.data(), value.data());
+        write_full_kv(shape, full(), head, first_full() + t, 1, key.data(), value.data());
       }
     }
   }
@@ -66,7 +66,7 @@ class Sequence {
     }
     for (int t = 0; t < spec.full_tokens; ++t) {
       const std::size_t i = spec.pages * unit + t * dim;
-      read_full_kv(shape_, full(), head, first_full() + t, &keys[i], &values[i]);
+      read_full_kv(shape_, full(), head, first_full() + t, 1, &keys[i], &values[i]);
     }
   }
 
@@ -361,7 +361,7 @@ TEST_P(AttentionOnIsa, AnInfiniteValueIsSeenFromItsPositionOn) {
   const Case c{{1, 1, 32, 32}, 1, {{1, 20, 4}}};
   Call call(c, KvRead::kBoth, 1.0f, 27);
   const std::vector<float> key(32, 0.0f), value(32, 1e30f);
-  write_full_kv(c.shape, call.sequence(0).full(), 0, call.sequence(0).first_position() + 2,
+  write_full_kv(c.shape, call.sequence(0).full(), 0, call.sequence(0).first_position() + 2, 1,
                 key.data(), value.data());
   const std::vector<float> out = call.run(GetParam(), 1);
   for (int row = 0; row < 4; ++row) {

@@ -223,14 +223,14 @@ void CpuBackend::gather_full_kv(const KvShape& shape, FullKv source, FullKv targ
   cpu::gather_full_kv(pool_, shape, source, target, positions, first_slot);
 }
 
-void CpuBackend::read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position,
-                              float* key, float* value) const {
-  cpu::read_full_kv(shape, source, kv_head, position, key, value);
+void CpuBackend::read_full_kv(const KvShape& shape, FullKv source, int kv_head, int first,
+                              int count, float* keys, float* values) const {
+  cpu::read_full_kv(shape, source, kv_head, first, count, keys, values);
 }
 
-void CpuBackend::write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,
-                               const float* key, const float* value) {
-  cpu::write_full_kv(shape, target, kv_head, position, key, value);
+void CpuBackend::write_full_kv(const KvShape& shape, FullKv target, int kv_head, int first,
+                               int count, const float* keys, const float* values) {
+  cpu::write_full_kv(shape, target, kv_head, first, count, keys, values);
 }
 
 void CpuBackend::export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page,

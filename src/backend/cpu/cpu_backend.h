@@ -41,10 +41,10 @@ class CpuBackend final : public HostBackend {
                     int count) override;
   void gather_full_kv(const KvShape& shape, FullKv source, FullKv target,
                       std::span<const int> positions, int first_slot) override;
-  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
-                    float* value) const override;
-  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,
-                     const float* key, const float* value) override;
+  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int first, int count,
+                    float* keys, float* values) const override;
+  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int first, int count,
+                     const float* keys, const float* values) override;
   void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
                    std::byte* lower) const override;
   void import_unit(const KvShape& shape, int layer, int kv_head, const std::byte* upper,

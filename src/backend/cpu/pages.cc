@@ -236,23 +236,30 @@ void page_bounds(const AttentionKernels& kernels, ThreadPool& pool, const PageBo
   });
 }
 
-void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
-                  float* value) {
-  const int slot = position % source.capacity;
+void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int first, int count,
+                  float* keys, float* values) {
   const std::uint16_t* kv = elements(source);
-  for (int c = 0; c < shape.head_dim; ++c) {
-    key[c] = f16_to_f32(kv[full_key_index(shape, source.capacity, kv_head, slot, c)]);
-    value[c] = f16_to_f32(kv[full_value_row(shape, source.capacity, kv_head, slot) + c]);
+  for (int i = 0; i < count; ++i) {
+    const int slot = (first + i) % source.capacity;
+    const std::ptrdiff_t row = std::ptrdiff_t{i} * shape.head_dim;
+    for (int c = 0; c < shape.head_dim; ++c) {
+      keys[row + c] = f16_to_f32(kv[full_key_index(shape, source.capacity, kv_head, slot, c)]);
+      if (values == nullptr) continue;
+      values[row + c] = f16_to_f32(kv[full_value_row(shape, source.capacity, kv_head, slot) + c]);
+    }
   }
 }
 
-void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position, const float* key,
-                   const float* value) {
-  const int slot = position % target.capacity;
+void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int first, int count,
+                   const float* keys, const float* values) {
   std::uint16_t* kv = elements(target);
-  for (int c = 0; c < shape.head_dim; ++c) {
-    kv[full_key_index(shape, target.capacity, kv_head, slot, c)] = f32_to_f16(key[c]);
-    kv[full_value_row(shape, target.capacity, kv_head, slot) + c] = f32_to_f16(value[c]);
+  for (int i = 0; i < count; ++i) {
+    const int slot = (first + i) % target.capacity;
+    const std::ptrdiff_t row = std::ptrdiff_t{i} * shape.head_dim;
+    for (int c = 0; c < shape.head_dim; ++c) {
+      kv[full_key_index(shape, target.capacity, kv_head, slot, c)] = f32_to_f16(keys[row + c]);
+      kv[full_value_row(shape, target.capacity, kv_head, slot) + c] = f32_to_f16(values[row + c]);
+    }
   }
 }
 

@@ -35,10 +35,10 @@ void gather_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullK
 // Backend::page_bounds: it reads the scales of the keys alone.
 void page_bounds(const AttentionKernels& kernels, ThreadPool& pool, const PageBoundsParams& params);
 
-void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
-                  float* value);
-void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position, const float* key,
-                   const float* value);
+void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int first, int count,
+                  float* keys, float* values);
+void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int first, int count,
+                   const float* keys, const float* values);
 
 void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
                  std::byte* lower);

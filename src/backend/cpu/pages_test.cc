@@ -127,8 +127,8 @@ Guarded full_kv_of(const KvShape& shape, Tokens& tokens, int capacity, int first
   Guarded memory(full_kv_bytes(shape, capacity));
   for (int head = 0; head < shape.num_kv_heads; ++head) {
     for (int t = 0; t < tokens.count; ++t) {
-      write_full_kv(shape, {memory.data(), capacity}, head, first_position + t, tokens.key(head, t),
-                    tokens.value(head, t));
+      write_full_kv(shape, {memory.data(), capacity}, head, first_position + t, 1,
+                    tokens.key(head, t), tokens.value(head, t));
     }
   }
   return memory;
@@ -216,7 +216,7 @@ TEST_P(PagesOnIsa, LoadingGivesTheDecodedValuesRoundedToFp16) {
           export_unit(shape, 0, head, pages.planes[t / tokens_per_page], upper.data(),
                       lower.data());
           decode_unit(shape, upper.data(), lower.data(), read, keys.data(), values.data());
-          read_full_kv(shape, {loaded.data(), capacity}, head, t, key.data(), value.data());
+          read_full_kv(shape, {loaded.data(), capacity}, head, t, 1, key.data(), value.data());
           for (int c = 0; c < shape.head_dim; ++c) {
             const std::size_t i =
                 static_cast<std::size_t>(t % tokens_per_page) * shape.head_dim + c;
@@ -284,7 +284,7 @@ TEST(Pages, CopyMovesExactlyItsPositions) {
     copy_full_kv(pool, shape, {source.data(), 128}, {target.data(), 64}, first, count);
     for (int head = 0; head < shape.num_kv_heads; ++head) {
       for (int t = first; t < first + count; ++t) {
-        write_full_kv(shape, {expected.data(), 64}, head, t, tokens.key(head, t),
+        write_full_kv(shape, {expected.data(), 64}, head, t, 1, tokens.key(head, t),
                       tokens.value(head, t));
       }
     }
@@ -297,8 +297,8 @@ TEST(Pages, WritingRoundsToFp16AndReadingGivesItBack) {
   const KvShape shape{1, 1, 16, 16};
   Guarded full(full_kv_bytes(shape, 16));
   std::vector<float> key(16, 1.0f + 0x1p-11f), value(16, 1e30f), k(16), v(16);
-  write_full_kv(shape, {full.data(), 16}, 0, 16 + 3, key.data(), value.data());
-  read_full_kv(shape, {full.data(), 16}, 0, 3, k.data(), v.data());
+  write_full_kv(shape, {full.data(), 16}, 0, 16 + 3, 1, key.data(), value.data());
+  read_full_kv(shape, {full.data(), 16}, 0, 3, 1, k.data(), v.data());
   EXPECT_EQ(k, std::vector<float>(16, 1.0f));
   EXPECT_EQ(v, std::vector<float>(16, kInfinity));
   EXPECT_TRUE(full.intact());

@@ -138,13 +138,13 @@ class CudaBackend final : public Backend {
   }
 
   // --- borders ---
-  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
-                    float* value) const override {
-    cuda::read_full_kv(device_, shape, source, kv_head, position, key, value);
+  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int first, int count,
+                    float* keys, float* values) const override {
+    cuda::read_full_kv(device_, shape, source, kv_head, first, count, keys, values);
   }
-  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,
-                     const float* key, const float* value) override {
-    cuda::write_full_kv(device_, shape, target, kv_head, position, key, value);
+  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int first, int count,
+                     const float* keys, const float* values) override {
+    cuda::write_full_kv(device_, shape, target, kv_head, first, count, keys, values);
   }
   void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
                    std::byte* lower) const override {

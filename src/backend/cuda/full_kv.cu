@@ -1,5 +1,6 @@
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "backend/cuda/layout.h"
@@ -45,10 +46,21 @@ void launch_copy(Device& device, const KvShape& shape, FullKv source, FullKv tar
   device.order_next_launch();
 }
 
-// Where one position's keys (which = 0) or values lie.
+// Where the keys (which = 0) or values of a position lie.
 std::byte* row_at(const KvShape& shape, FullKv kv, int kv_head, int which, int position) {
   return kv.data + sizeof(std::uint16_t) *
                        full_kv_index(shape, kv.capacity, kv_head, which, position % kv.capacity);
+}
+
+// Calls f(position, at, size) for the runs of adjacent slots, at most two, of `count` positions:
+// `size` elements from `at` on of all.
+template <typename F>
+void for_each_run(const KvShape& shape, FullKv kv, int first, int count, const F& f) {
+  check(count <= kv.capacity, "positions lie in different slots");
+  const int before_end = std::min(count, kv.capacity - first % kv.capacity);
+  const std::size_t dim = shape.head_dim;
+  if (before_end > 0) f(first, 0, before_end * dim);
+  if (count > before_end) f(first + before_end, before_end * dim, (count - before_end) * dim);
 }
 
 // --- units ---------------------------------------------------------------------------------------
@@ -97,25 +109,30 @@ void gather_full_kv(Device& device, const KvShape& shape, FullKv source, FullKv 
   launch_copy(device, shape, source, target, uploaded, first_slot, count);
 }
 
-void read_full_kv(Device& device, const KvShape& shape, FullKv source, int kv_head, int position,
-                  float* key, float* value) {
-  std::vector<std::uint16_t> row(shape.head_dim);
+void read_full_kv(Device& device, const KvShape& shape, FullKv source, int kv_head, int first,
+                  int count, float* keys, float* values) {
+  std::vector<std::uint16_t> rows(static_cast<std::size_t>(count) * shape.head_dim);
   for (int which = 0; which < 2; ++which) {
-    device.download(row.data(), row_at(shape, source, kv_head, which, position),
-                    row.size() * sizeof(row[0]));
-    float* out = which == 0 ? key : value;
-    for (int c = 0; c < shape.head_dim; ++c) out[c] = f16_to_f32(row[c]);
+    float* const out = which == 0 ? keys : values;
+    if (out == nullptr) continue;
+    for_each_run(shape, source, first, count, [&](int position, std::size_t at, std::size_t size) {
+      device.download(&rows[at], row_at(shape, source, kv_head, which, position),
+                      size * sizeof(rows[0]));
+    });
+    std::ranges::transform(rows, out, f16_to_f32);
   }
 }
 
-void write_full_kv(Device& device, const KvShape& shape, FullKv target, int kv_head, int position,
-                   const float* key, const float* value) {
-  std::vector<std::uint16_t> row(shape.head_dim);
+void write_full_kv(Device& device, const KvShape& shape, FullKv target, int kv_head, int first,
+                   int count, const float* keys, const float* values) {
+  std::vector<std::uint16_t> rows(static_cast<std::size_t>(count) * shape.head_dim);
   for (int which = 0; which < 2; ++which) {
-    const float* in = which == 0 ? key : value;
-    for (int c = 0; c < shape.head_dim; ++c) row[c] = f32_to_f16(in[c]);
-    device.upload(row_at(shape, target, kv_head, which, position), row.data(),
-                  row.size() * sizeof(row[0]));
+    std::transform(which == 0 ? keys : values, (which == 0 ? keys : values) + rows.size(),
+                   rows.begin(), f32_to_f16);
+    for_each_run(shape, target, first, count, [&](int position, std::size_t at, std::size_t size) {
+      device.upload(row_at(shape, target, kv_head, which, position), &rows[at],
+                    size * sizeof(rows[0]));
+    });
   }
 }
 

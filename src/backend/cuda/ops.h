@@ -30,11 +30,11 @@ void copy_full_kv(Device& device, const KvShape& shape, FullKv source, FullKv ta
 // positions: host memory.
 void gather_full_kv(Device& device, const KvShape& shape, FullKv source, FullKv target,
                     std::span<const int> positions, int first_slot);
-// key, value, upper, lower: host memory. These wait for the stream.
-void read_full_kv(Device& device, const KvShape& shape, FullKv source, int kv_head, int position,
-                  float* key, float* value);
-void write_full_kv(Device& device, const KvShape& shape, FullKv target, int kv_head, int position,
-                   const float* key, const float* value);
+// keys, values, upper, lower: host memory. These wait for the stream.
+void read_full_kv(Device& device, const KvShape& shape, FullKv source, int kv_head, int first,
+                  int count, float* keys, float* values);
+void write_full_kv(Device& device, const KvShape& shape, FullKv target, int kv_head, int first,
+                   int count, const float* keys, const float* values);
 void export_unit(Device& device, const KvShape& shape, int layer, int kv_head, PagePlanes page,
                  std::byte* upper, std::byte* lower);
 void import_unit(Device& device, const KvShape& shape, int layer, int kv_head,

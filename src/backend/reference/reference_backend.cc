@@ -197,10 +197,7 @@ class ReferenceBackend final : public HostBackend {
       const int first = first_position + page * shape.page_size;
       std::vector<float> keys(static_cast<std::size_t>(shape.page_size) * shape.head_dim);
       std::vector<float> values(keys.size());
-      for (int t = 0; t < shape.page_size; ++t) {
-        const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(t) * shape.head_dim;
-        read_full_kv(shape, source, kv_head, first + t, &keys[row], &values[row]);
-      }
+      read_full_kv(shape, source, kv_head, first, shape.page_size, keys.data(), values.data());
       encode_unit(shape, keys.data(), values.data(),
                   pages[page].upper + shape.upper_offset(layer, kv_head),
                   pages[page].lower + shape.lower_offset(layer, kv_head));
@@ -215,22 +212,17 @@ class ReferenceBackend final : public HostBackend {
                         .layer = layer,
                         .read = read};
       const ReadKv kv = read_kv(shape, view, kv_head, shape.page_size);
-      for (int t = 0; t < shape.page_size; ++t) {
-        const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(t) * shape.head_dim;
-        write_full_kv(shape, target, kv_head, page * shape.page_size + t, &kv.keys[row],
-                      &kv.values[row]);
-      }
+      write_full_kv(shape, target, kv_head, page * shape.page_size, shape.page_size, kv.keys.data(),
+                    kv.values.data());
     });
   }
 
   void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                     int count) override {
-    std::vector<float> key(shape.head_dim), value(shape.head_dim);
+    std::vector<float> keys(static_cast<std::size_t>(count) * shape.head_dim), values(keys.size());
     for (int kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
-      for (int p = first; p < first + count; ++p) {
-        read_full_kv(shape, source, kv_head, p, key.data(), value.data());
-        write_full_kv(shape, target, kv_head, p, key.data(), value.data());
-      }
+      read_full_kv(shape, source, kv_head, first, count, keys.data(), values.data());
+      write_full_kv(shape, target, kv_head, first, count, keys.data(), values.data());
     }
   }
 
@@ -242,27 +234,32 @@ class ReferenceBackend final : public HostBackend {
       std::vector<float> key(shape.head_dim), value(shape.head_dim);
       for (int i = 0; i < count; ++i) {
         const int h = static_cast<int>(kv_head);
-        read_full_kv(shape, source, h, positions[h * count + i], key.data(), value.data());
-        write_full_kv(shape, target, h, first_slot + i, key.data(), value.data());
+        read_full_kv(shape, source, h, positions[h * count + i], 1, key.data(), value.data());
+        write_full_kv(shape, target, h, first_slot + i, 1, key.data(), value.data());
       }
     });
   }
 
   // --- borders ---
 
-  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int position, float* key,
-                    float* value) const override {
+  void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int first, int count,
+                    float* keys, float* values) const override {
     const int dim = shape.head_dim;
-    std::copy_n(at_position(shape, source, full_keys(shape, source, kv_head), position), dim, key);
-    std::copy_n(at_position(shape, source, full_values(shape, source, kv_head), position), dim,
-                value);
+    for (int p = first; p < first + count; ++p, keys += dim) {
+      std::copy_n(at_position(shape, source, full_keys(shape, source, kv_head), p), dim, keys);
+    }
+    if (values == nullptr) return;
+    for (int p = first; p < first + count; ++p, values += dim) {
+      std::copy_n(at_position(shape, source, full_values(shape, source, kv_head), p), dim, values);
+    }
   }
-  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int position,
-                     const float* key, const float* value) override {
+  void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int first, int count,
+                     const float* keys, const float* values) override {
     const int dim = shape.head_dim;
-    std::copy_n(key, dim, at_position(shape, target, full_keys(shape, target, kv_head), position));
-    std::copy_n(value, dim,
-                at_position(shape, target, full_values(shape, target, kv_head), position));
+    for (int p = first; p < first + count; ++p, keys += dim, values += dim) {
+      std::copy_n(keys, dim, at_position(shape, target, full_keys(shape, target, kv_head), p));
+      std::copy_n(values, dim, at_position(shape, target, full_values(shape, target, kv_head), p));
+    }
   }
   void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
                    std::byte* lower) const override {
@@ -283,7 +280,8 @@ class ReferenceBackend final : public HostBackend {
         const std::ptrdiff_t head =
             (static_cast<std::ptrdiff_t>(sequence.first_row + i) * shape.num_kv_heads + h) *
             shape.head_dim;
-        write_full_kv(shape, sequence.kv.full, h, sequence.first_position + i, k + head, v + head);
+        write_full_kv(shape, sequence.kv.full, h, sequence.first_position + i, 1, k + head,
+                      v + head);
       }
     }
   }

@@ -161,7 +161,7 @@ TEST_F(Reference, QkvNormsEachHeadThenRotatesItAndAppendsKAndV) {
     for (int c = 0; c < kDim; ++c) EXPECT_NEAR(q_out[head * kDim + c], expected[c], kTolerance);
   }
   // Position 45 of a ring of 32 is slot 13, so position 13 names the same place.
-  backend_->read_full_kv(shape, {ring.data(), 32}, 0, 13, key.data(), value.data());
+  backend_->read_full_kv(shape, {ring.data(), 32}, 0, 13, 1, key.data(), value.data());
   const Floats expected_key = rotated(normed(project(wk, 0), k_norm, 1e-6));
   const Floats expected_value = project(wv, 0);
   for (int c = 0; c < kDim; ++c) {
@@ -199,7 +199,7 @@ TEST_F(Reference, AttentionIsTheEquation) {
         decode_unit(shape, u, l, read, k, v);
       }
       for (int p = kPages * kPage; p < kEnd; ++p) {
-        backend_->write_full_kv(shape, {ring.data(), 32}, h, p, &keys[h][p * kDim],
+        backend_->write_full_kv(shape, {ring.data(), 32}, h, p, 1, &keys[h][p * kDim],
                                 &values[h][p * kDim]);
       }
     }
@@ -235,7 +235,7 @@ TEST_F(Reference, PrefillAttentionEqualsAttentionBitForBit) {
   const FullKv kv{memory.data(), 384};
   for (int p = 0; p < kFirst + kRows; ++p) {
     for (int h = 0; h < 2; ++h) {
-      backend_->write_full_kv(shape, kv, h, p, random_floats(kDim, 4 * p + h).data(),
+      backend_->write_full_kv(shape, kv, h, p, 1, random_floats(kDim, 4 * p + h).data(),
                               random_floats(kDim, 4 * p + 2 + h).data());
     }
   }

@@ -2,10 +2,11 @@
 """Fills docs/results-h200.md with what was measured on a GPU, and draws it.
 
     tools/make_results_h200.py --bench bench.json --baselines baselines.json \\
-        --rounds 7b.json [8b.json]
+        --rounds 7b.json [8b.json] [--fidelity cuda.json cpu.json]
 
 bench.json is of gpu_bench --json (several files: what a later one has takes the place of an earlier
-one's), baselines.json of tools/gpu_baselines.py --out, the others of gpu_rounds --json. Tables go
+one's), baselines.json of tools/gpu_baselines.py --out, those of --rounds of gpu_rounds --json, those
+of --fidelity of quantspec eval fidelity -o json on the same texts, one for each backend. Tables go
 between <!-- results:NAME --> and <!-- /results:NAME -->, pictures to docs/img/h200-*.svg; text
 outside such marks is not touched. Needs python3-matplotlib.
 """
@@ -24,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAX_BYTES = 120_000
 
 
-def blocks(bench, baselines, reports):
+def blocks(bench, baselines, reports, fidelity):
     """(name of a block, title if it has no marks yet, what stands there)."""
     yield "h200-machine", "Machine", machine(bench, baselines)
     yield "h200-goals", "Goals", h200_goals.goals(bench, reports)
@@ -40,6 +41,8 @@ def blocks(bench, baselines, reports):
     yield "h200-memory", "Memory", h200_tables.memory(reports)
     yield "h200-prefill", "Prefill", h200_tables.prefill(reports)
     yield "h200-checks", "Checks", h200_tables.checks(bench)
+    if fidelity:
+        yield "h200-fidelity", "Fidelity on books", h200_tables.fidelity(fidelity)
 
 
 def machine(bench, baselines):
@@ -77,13 +80,15 @@ def main():
     parser.add_argument("--rounds", nargs="+", **file)
     parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs",
                         help="where results-h200.md is")
+    parser.add_argument("--fidelity", nargs="+", type=pathlib.Path, metavar="FILE", default=[])
     args = parser.parse_args()
     bench = h200_tables.Bench([load(path) for path in args.bench])
     baselines = load(args.baselines)
     reports = [h200_tables.Rounds(load(path)) for path in args.rounds]
     page = args.docs / "results-h200.md"
     text = page.read_text() if page.exists() else "# Results on an H200\n"
-    for name, title, content in blocks(bench, baselines, reports):
+    fidelity = [load(path) for path in args.fidelity]
+    for name, title, content in blocks(bench, baselines, reports, fidelity):
         text = fill(text, name, title, content)
     page.write_text(text)
     draw(bench, baselines, reports, args.docs / "img")

@@ -325,3 +325,22 @@ def baselines(report):
             ["context", *(f"{what}, {n}" for n in (1, 4, 8) for what in ("flash", "best"))],
             lines))
     return "\n".join(parts)
+
+
+def fidelity(reports):
+    """Reports of eval fidelity on the same texts, one for each backend."""
+    rows = [{row["reading"]: row for row in report["rows"] if row["kind"] == "fidelity"}
+            for report in reports]
+    header = ["reading", "against"]
+    for report in reports:
+        backend = report["meta"]["backend"].split()[0]
+        header += [f"acceptance, {backend}", f"same top-1, {backend}", f"KL, nats, {backend}"]
+    body = []
+    for name, first in rows[0].items():
+        cells = [f"`{name}`" if first["reference"] == "target" else name, first["reference"]]
+        for row in (readings[name] for readings in rows):
+            cells += [f"{row['acceptance']:.4f} ± {row['acceptance_error']:.4f}",
+                      f"{row['top1_agreement']:.4f}",
+                      f"{row['kl_mean']:.1e} ± {row['kl_error']:.0e}"]
+        body.append(cells)
+    return table(header, body)

@@ -137,15 +137,16 @@ __device__ __forceinline__ void read_chunk(const AttentionArgs& args, const Work
                                            PieceStream<S>& stream, WarpSums<S>& sums) {
   float products[S::kColumnTiles][S::kTokenTiles][4];
   ScoreMap<S> map;
-  page_scores<S>(stream.next(), queries.operands, queries.factors, lane, products, map);
-  stream.release();
-  const std::byte* values = stream.next();
+  page_scores<S>(stream.template next<kKeys>(), queries.operands, queries.factors, lane, products,
+                 map);
+  stream.template release<kKeys>();
+  const std::byte* values = stream.template next<kValues>();
   make_room<S, S::kTokenTiles>(products, map,
                                value_exponent<S>(values + S::kPlanes * S::kPlaneBytes, lane), sums);
   to_probabilities<S, S::kTokenTiles>(products, map, sums);
   float added[S::kColumnTiles][2];
   add_page_values<S>(values, lane, products, sums, added);
-  stream.release();
+  stream.template release<kValues>();
   if (args.batch.kv[work.sequence].page_mass != nullptr) {
     store_page_sums<S>(args, work, chunk, lane, added, sums);
   }
@@ -158,15 +159,16 @@ __device__ __forceinline__ void read_slab(const AttentionArgs& args, const Work&
                                           PieceStream<S>& stream, WarpSums<S>& sums) {
   float products[S::kColumnTiles][S::kSlabTiles][4];
   ScoreMap<S> map;
-  slab_scores<S>(stream.next(), queries.operands, queries.factors, lane, products, map);
-  stream.release();
+  slab_scores<S>(stream.template next<kKeys>(), queries.operands, queries.factors, lane, products,
+                 map);
+  stream.template release<kKeys>();
   const Visible visible = Visible::of<S>(args, work, slab, queries);
   if (visible.hidden) hide_unseen<S>(visible.first, visible.tokens, lane, products);
   make_room<S, S::kSlabTiles>(products, map, 0.0f, sums);
   to_probabilities<S, S::kSlabTiles>(products, map, sums);
-  add_slab_values<S>(stream.next(), visible.hidden, visible.first, visible.tokens, lane, products,
-                     sums);
-  stream.release();
+  add_slab_values<S>(stream.template next<kValues>(), visible.hidden, visible.first, visible.tokens,
+                     lane, products, sums);
+  stream.template release<kValues>();
 }
 
 template <class S>

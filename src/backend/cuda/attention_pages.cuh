@@ -58,7 +58,8 @@ __device__ __forceinline__ std::uint32_t bits(__half2 x) {
 }
 
 // Queries times key scales as the operand of codes, and bias += queries times what a code of 0
-// reads as: offset + 7.5 scale in a draft.
+// reads as, in rows 0 to 7: offset + 7.5 scale in a draft. NOTE: the other rows have the scales,
+// which are in registers anyway, instead of copies of the offsets; nobody reads them.
 template <class S>
 __device__ __forceinline__ QueryOperand fold(const QueryOperand& q, ChannelScales scale,
                                              ChannelScales offset, float (&bias)[4]) {
@@ -68,14 +69,14 @@ __device__ __forceinline__ QueryOperand fold(const QueryOperand& q, ChannelScale
     const __half2 middle = __float2half2_rn(7.5f);
     const std::uint32_t zero_low = bits(__hfma2(middle, scale.low, offset.low));
     const std::uint32_t zero_high = bits(__hfma2(middle, scale.high, offset.high));
-    const std::uint32_t zeros[4] = {zero_low, zero_low, zero_high, zero_high};  // every row
+    const std::uint32_t zeros[4] = {zero_low, bits(scale.low), zero_high, bits(scale.high)};
     add_query_product<S>(bias, zeros, q);
     const __half2 sixteenth = __float2half2_rn(kHighColumns<S>);
     b.high[0] = bits(__hmul2_rn(half(q.high[0]), scale.low));
     b.high[1] = bits(__hmul2_rn(half(q.high[1]), __hmul2_rn(scale.high, sixteenth)));
   } else {
-    const std::uint32_t zeros[4] = {bits(offset.low), bits(offset.low), bits(offset.high),
-                                    bits(offset.high)};
+    const std::uint32_t zeros[4] = {bits(offset.low), bits(scale.low), bits(offset.high),
+                                    bits(scale.high)};
     add_query_product<S>(bias, zeros, q);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -97,14 +98,14 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
                                             float (&products)[S::kColumnTiles][S::kTokenTiles][4],
                                             ScoreMap<S>& map) {
   const std::byte* scales = piece + S::kPlanes * S::kPlaneBytes;
-  float bias[S::kColumnTiles][4];  // the same in every row
+  float bias[S::kColumnTiles][4];  // the same in rows 0 to 7
 #pragma unroll
   for (int n = 0; n < S::kColumnTiles; ++n) {
     clear(bias[n]);
 #pragma unroll
     for (int i = 0; i < S::kTokenTiles; ++i) clear(products[n][i]);
   }
-#pragma unroll(S::kColumnTiles <= 2 ? S::kChannelTiles : 1)
+#pragma unroll(S::kColumnTiles <= 2 ? S::kChannelTiles : S::kColumnTiles == 3 ? 4 : 1)
   for (int tile = 0; tile < S::kChannelTiles; ++tile) {
     const std::byte* at = scales + 32 * tile + 4 * lane.t;
     const ChannelScales scale = load_channels(at), offset = load_channels(at + 2 * S::kHeadDim);

@@ -10,13 +10,16 @@ namespace quantspec::cuda {
 // kBytes consecutive bytes, a multiple of 16, by the lanes of a warp.
 template <int kBytes>
 __device__ __forceinline__ void copy_block(std::byte* to, const std::byte* from, int lane) {
-  to += 16 * lane;
-  from += 16 * lane;
+  // NOTE: afresh, or ptxas makes an address of its own for every copy.
+  to = afresh(to + 16 * lane);
+  from = afresh(from + 16 * lane);
 #pragma unroll
   for (int at = 0; at < kBytes; at += 512) {
     if (at + 512 <= kBytes || at + 16 * lane < kBytes) copy_async16(to + at, from + at);
   }
 }
+
+enum Piece { kKeys, kValues };  // of a part, and the slot of either
 
 // The pieces of a warp's parts in the order in which it reads them: keys, then values, of each.
 template <class S>
@@ -31,21 +34,23 @@ class PieceStream {
   __device__ __forceinline__ void start() {
     static_assert(S::kSlots == 2, "the pieces of one part");
     if (own_tokens()) wait_for_previous_kernels();
-#pragma unroll 1
-    for (int i = 0; i < S::kSlots; ++i) issue();
+    issue<kKeys>();
+    issue<kValues>();
     wait_for_previous_kernels();
   }
 
-  // Waits for the next piece.
+  // Waits for the next piece, which has keys or values, in turn.
+  template <Piece kPiece>
   __device__ __forceinline__ const std::byte* next() {
     wait_async_copies<S::kSlots - 1>();
     __syncwarp();
-    return slots_ + slot_ * S::kSlotBytes;
+    return slots_ + kPiece * S::kSlotBytes;
   }
-  // The piece is read: its slot takes the next one that is not under way.
+  // The piece is read: its slot takes that of the next part.
+  template <Piece kPiece>
   __device__ __forceinline__ void release() {
     __syncwarp();
-    issue();
+    issue<kPiece>();
   }
 
  private:
@@ -54,40 +59,41 @@ class PieceStream {
     const int slab = part_ - work_.num_chunks - work_.gathered_slabs;
     return (slab + 1) * S::kSlabTokens > work_.state.first_position - work_.state.first_full;
   }
+  template <Piece kPiece>
   __device__ __forceinline__ void issue() {
     if (part_ < work_.num_parts) {
-      std::byte* slot = slots_ + slot_ * S::kSlotBytes;
+      std::byte* slot = slots_ + kPiece * S::kSlotBytes;
       if (part_ < work_.num_chunks) {
-        issue_chunk(slot);
+        issue_chunk<kPiece>(slot);
       } else {
-        issue_slab(slot, part_ - work_.num_chunks);
+        issue_slab(slot, part_ - work_.num_chunks, kPiece);
       }
-      if (values_) part_ += work_.part_stride;
-      values_ = !values_;
+      if (kPiece == kValues) part_ += work_.part_stride;
     }
     commit_async_copies();  // an empty group counts as well
-    slot_ = (slot_ + 1) % S::kSlots;
   }
 
+  template <Piece kPiece>
   __device__ __forceinline__ void issue_chunk(std::byte* slot) {
-    if (!values_) next_chunk();
-    const KvShape& shape = args_.shape;
-    const int planes = values_ ? shape.page_size * (S::kHeadDim / 2) : 0;
-    copy_block<S::kPlaneBytes>(slot, upper_ + planes, lane_.index);
-    if constexpr (S::kPlanes == 2) {
-      copy_block<S::kPlaneBytes>(slot + S::kPlaneBytes, lower_ + planes, lane_.index);
+    if (kPiece == kKeys) next_unit();
+    const int page_size = args_.shape.page_size;
+    const int chunk = part_ & ((1 << args_.chunk_shift) - 1);
+    const int codes = kPiece * page_size * (S::kHeadDim / 2) + chunk * S::kPlaneBytes;
+#pragma unroll
+    for (int i = 0; i < S::kPlanes; ++i) {
+      copy_block<S::kPlaneBytes>(slot + i * S::kPlaneBytes, unit_[i] + codes, lane_.index);
     }
     // Scales, then offsets: of keys side by side, of values those of all the page between.
-    constexpr int kKeyScales = 2 * S::kHeadDim, kValueScales = S::kValueScaleBytes;
-    const std::byte* scales = values_ ? value_scales_ : key_scales_;
-    const int bytes = values_ ? kValueScales : kKeyScales;
-    const int gap = values_ ? 2 * shape.page_size * S::kValueGroups - kValueScales : 0;
+    constexpr int kBytes = kPiece == kValues ? S::kValueScaleBytes : 2 * S::kHeadDim;
+    const int gap = kPiece == kValues ? 2 * page_size * S::kValueGroups - kBytes : 0;
+    const int first = page_size * S::kHeadDim + kPiece * (4 * S::kHeadDim + chunk * kBytes);
+    const std::byte* scales = unit_[0] + first;
 #pragma unroll
-    for (int at = 0; at < 2 * max(kKeyScales, kValueScales); at += 512) {
+    for (int at = 0; at < 2 * kBytes; at += 512) {
       const int mine = at + 16 * lane_.index;
-      if (mine < 2 * bytes) {
+      if (mine < 2 * kBytes) {
         copy_async16(slot + S::kPlanes * S::kPlaneBytes + mine,
-                     scales + mine + (mine < bytes ? 0 : gap));
+                     scales + mine + (mine < kBytes ? 0 : gap));
       }
     }
   }
@@ -104,36 +110,34 @@ class PieceStream {
       }
       const auto* pages = reinterpret_cast<const ulonglong2*>(kv.pages);
       const ulonglong2 planes = __ldcg(pages + page);
-      found_upper_ = reinterpret_cast<const std::byte*>(planes.x) +
-                     args_.shape.upper_offset(args_.layer, work_.kv_head);
-      found_lower_ = reinterpret_cast<const std::byte*>(planes.y) +
-                     args_.shape.lower_offset(args_.layer, work_.kv_head);
+      found_[0] = reinterpret_cast<const std::byte*>(planes.x) +
+                  args_.shape.upper_offset(args_.layer, work_.kv_head);
+      if constexpr (S::kPlanes == 2) {
+        found_[1] = reinterpret_cast<const std::byte*>(planes.y) +
+                    args_.shape.lower_offset(args_.layer, work_.kv_head);
+      }
     }
-    found_ = 0;
+    num_used_ = 0;
   }
-  __device__ __forceinline__ void next_chunk() {
-    if (found_ == 32) find_units();
-    const std::byte* upper = shuffle(found_upper_, found_);
-    const int chunk = part_ & ((1 << args_.chunk_shift) - 1);
-    upper_ = upper + chunk * S::kPlaneBytes;
-    if constexpr (S::kPlanes == 2) lower_ = shuffle(found_lower_, found_) + chunk * S::kPlaneBytes;
-    key_scales_ = upper + args_.shape.page_size * S::kHeadDim;
-    value_scales_ = key_scales_ + 4 * S::kHeadDim + chunk * S::kValueScaleBytes;
-    ++found_;
+  __device__ __forceinline__ void next_unit() {
+    if (num_used_ == 32) find_units();
+#pragma unroll
+    for (int i = 0; i < S::kPlanes; ++i) unit_[i] = shuffle(found_[i], num_used_);
+    ++num_used_;
   }
   __device__ static const std::byte* shuffle(const std::byte* pointer, int lane) {
     return reinterpret_cast<const std::byte*>(
         __shfl_sync(~0u, reinterpret_cast<unsigned long long>(pointer), lane));
   }
 
-  __device__ __forceinline__ void issue_slab(std::byte* slot, int slab) {
+  __device__ __forceinline__ void issue_slab(std::byte* slot, int slab, Piece piece) {
     const SequenceKv& kv = args_.batch.kv[work_.sequence];
     const bool gathered = slab < work_.gathered_slabs;
     const FullKv& full = gathered ? kv.gathered : kv.full;
     int token = gathered ? slab * S::kSlabTokens
                          : work_.state.first_full + (slab - work_.gathered_slabs) * S::kSlabTokens;
     const std::byte* rows =
-        full.data + 2 * full_kv_index(args_.shape, full.capacity, work_.kv_head, values_, 0);
+        full.data + 2 * full_kv_index(args_.shape, full.capacity, work_.kv_head, piece, 0);
     constexpr int kRowUnits = S::kHeadDim / 8;  // 16 bytes each
 #pragma unroll 1
     for (int tile = 0; tile < S::kSlabTiles; ++tile, token += 16) {
@@ -162,17 +166,11 @@ class PieceStream {
   const Work& work_;
   std::byte* slots_;
   Lane lane_;
-  int slot_ = 0;         // of the piece that is read next, and so of the one to copy
-  int part_;             // of the next piece to copy
-  bool values_ = false;  // whether that is its values
-  int found_ = 0;        // units used of those looked up
-  const std::byte* found_upper_ = nullptr;
-  const std::byte* found_lower_ = nullptr;
-  // Of the chunk to copy: keys in both planes, scales of the unit's keys and of the chunk's values.
-  const std::byte* upper_ = nullptr;
-  const std::byte* lower_ = nullptr;
-  const std::byte* key_scales_ = nullptr;
-  const std::byte* value_scales_ = nullptr;
+  int part_;          // of the next piece to copy
+  int num_used_ = 0;  // of the units looked up
+  // In each plane: the units looked up, and that of the part to copy.
+  const std::byte* found_[S::kPlanes] = {};
+  const std::byte* unit_[S::kPlanes] = {};
 };
 
 }  // namespace quantspec::cuda

@@ -76,6 +76,11 @@ __device__ __forceinline__ int afresh(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+template <typename T>
+__device__ __forceinline__ T* afresh(T* x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
 
 // --- arithmetic ----------------------------------------------------------------------------------
 

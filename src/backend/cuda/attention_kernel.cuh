@@ -90,7 +90,7 @@ __device__ __forceinline__ void load_queries(const AttentionArgs& args, const Wo
   }
 }
 
-// What each page got is kept until the exponents of the output are known.
+// What each page got is kept until the sums over all of them are known (attention_mass.cu).
 template <class S>
 __device__ __forceinline__ void store_page_sums(const AttentionArgs& args, const Work& work,
                                                 int chunk, Lane lane,
@@ -98,8 +98,7 @@ __device__ __forceinline__ void store_page_sums(const AttentionArgs& args, const
                                                 const WarpSums<S>& sums) {
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
   const std::ptrdiff_t index = ((head * args.page_capacity) << args.chunk_shift) + chunk;
-  float2* to =
-      args.page_sums + (index * args.column_blocks + work.block) * S::kColumns + 2 * lane.t;
+  float2* to = args.page_sums + index * args.page_columns + work.block * S::kColumns + 2 * lane.t;
 #pragma unroll
   for (int n = 0; n < S::kColumnTiles; ++n) {
 #pragma unroll

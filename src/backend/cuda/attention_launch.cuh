@@ -45,14 +45,16 @@ void allocate_scratch(Device& device, AttentionLaunch& launch) {
   const std::size_t heads = static_cast<std::size_t>(args.batch.count) * args.shape.num_kv_heads;
   const std::size_t columns = heads * args.column_blocks * args.splits * S::kColumns;
   args.page_capacity = launch.wants_page_mass ? launch.num_pages : 0;
-  const std::size_t chunks = (heads * args.page_capacity) << args.chunk_shift;
-  const std::size_t page_sums = chunks * args.column_blocks * S::kColumns;
+  args.page_columns = launch.wants_page_mass ? args.column_blocks * S::kColumns : 0;
+  const std::size_t totals = heads * args.page_columns;
+  const std::size_t page_sums = (totals * args.page_capacity) << args.chunk_shift;
   std::byte* scratch =
       device.scratch(Scratch::kAttention, columns * S::kHeadDim * sizeof(float) +
-                                              (columns + page_sums) * sizeof(float2));
+                                              (columns + totals + page_sums) * sizeof(float2));
   args.partials = reinterpret_cast<float*>(scratch);
   args.partial_sums = reinterpret_cast<float2*>(args.partials + columns * S::kHeadDim);
-  args.page_sums = args.partial_sums + columns;
+  args.totals = args.partial_sums + columns;
+  args.page_sums = args.totals + totals;
   args.arrivals = reinterpret_cast<int*>(device.scratch(Scratch::kCounters, heads * sizeof(int)));
 }
 
@@ -84,6 +86,7 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   config.attrs = &attribute;
   config.numAttrs = device.capability() >= 90 ? 1 : 0;
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, attention_kernel<S>, args));
+  if (launch.wants_page_mass) launch_page_mass(device, args);
 }
 
 // As few blocks of columns as there may be, none wider than needed.

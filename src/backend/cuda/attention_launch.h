@@ -14,6 +14,9 @@ struct AttentionLaunch {
   bool wants_page_mass;  // some sequence does
 };
 
+// The masses of pages, from what a launch of attention left (attention_mass.cu).
+void launch_page_mass(Device& device, const AttentionArgs& args);
+
 // Fills in the rest of args.
 template <int kHeadDim>
 void launch_attention(Device& device, AttentionLaunch& launch);

@@ -107,39 +107,6 @@ __device__ __forceinline__ bool arrive_last(int* arrivals, int expected, int* la
   return *last;
 }
 
-// Adds what the columns of a block gave to each page. `totals`: [column]: exponent, 1 / sum.
-template <class S>
-__device__ __forceinline__ void add_page_mass(const AttentionArgs& args, const Work& work,
-                                              int block, int live, const float2* totals) {
-  const int columns = args.column_blocks * S::kColumns;
-  const int chunks = 1 << args.chunk_shift;
-  const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
-  float* mass = args.batch.kv[work.sequence].page_mass + work.kv_head * work.state.num_pages;
-  for (int page = threadIdx.x; page < work.state.num_pages; page += blockDim.x) {
-    const float2* sums = args.page_sums + (head * args.page_capacity + page) * chunks * columns;
-    float total = block == 0 ? 0.0f : mass[page];
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const float2* chunk_sums = sums + chunk * columns + block * S::kColumns;
-      for (int tile = 0; tile < live; tile += 8) {
-        float4 pair[4];  // of columns
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          pair[i] = __ldcg(reinterpret_cast<const float4*>(chunk_sums + tile) + i);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          if (tile + i >= live) break;
-          const float exponent = i % 2 == 0 ? pair[i / 2].x : pair[i / 2].z;
-          const float sum = i % 2 == 0 ? pair[i / 2].y : pair[i / 2].w;
-          const float2 all = totals[tile + i];
-          total = fmaf(sum, exp2_approximately(exponent - all.x) * all.y, total);
-        }
-      }
-    }
-    mass[page] = total;
-  }
-}
-
 // The columns' exponents and sums over all splits, a warp for each: each split's weight to
 // `weights` [split, column]; to `sums` [column]: exponent, 1 / sum.
 template <class S>
@@ -262,8 +229,8 @@ __device__ __forceinline__ void merge_block(const AttentionArgs& args, const Wor
   }
 }
 
-// Output, and page masses, of all columns of a sequence's kv head. `shared`: [columns] of two
-// floats, [splits, columns] of one.
+// Output of all columns of a sequence's kv head, and totals for the masses of pages. `shared`:
+// [columns] of two floats, [splits, columns] of one.
 template <class S>
 __device__ __forceinline__ void merge_partials(const AttentionArgs& args, const Work& work,
                                                float2* shared) {
@@ -281,7 +248,8 @@ __device__ __forceinline__ void merge_partials(const AttentionArgs& args, const 
     merge_block<S, S::kColumnTiles == 1 ? kMergeSums : 1>(args, work, block, live, partials, sums,
                                                           weights, make_weights);
     if (args.batch.kv[work.sequence].page_mass != nullptr) {
-      add_page_mass<S>(args, work, block, live, sums);
+      float2* totals = args.totals + head * args.page_columns + block * S::kColumns;
+      for (int i = threadIdx.x; i < live; i += blockDim.x) totals[i] = sums[i];
     }
     __syncthreads();
   }

@@ -40,7 +40,9 @@ struct AttentionArgs {
   int chunk_shift;       // a page is 2^chunk_shift chunks
   float* partials;       // [sequence, kv head, block, split, column, channel], not normalized
   float2* partial_sums;  // [sequence, kv head, block, split, column]: exponent, sum
-  float2* page_sums;     // [sequence, kv head, page, chunk, column of any block], like them
+  float2* totals;        // [sequence, kv head, column of any block]: exponent, 1 / sum
+  float2* page_sums;     // [sequence, kv head, page, chunk, column of any block]: exponent, sum
+  int page_columns;      // in totals, and of a chunk in page_sums
   int page_capacity;     // pages in page_sums
   int* arrivals;         // [sequence, kv head], zero
   SequenceBatch batch;

@@ -1,0 +1,69 @@
+// What share of attention each page got. The sums over all pages come last, when what chunks got
+// has left the L2 cache; so this is a kernel of its own, of many blocks, behind attention's.
+#include "backend/cuda/attention_launch.h"
+#include "backend/cuda/ptx.cuh"
+
+namespace quantspec::cuda {
+
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kPages = 8;  // of a warp, loaded together
+
+// Grid: [pages / (kWarps * kPages), kv heads, sequences]. A lane has every 32nd column: the order
+// of the sum does not depend on how attention divided them.
+__global__ void __launch_bounds__(32 * kWarps)
+    page_mass_kernel(const __grid_constant__ AttentionArgs args) {
+  let_next_kernel_start();
+  const int lane = threadIdx.x % 32, kv_head = blockIdx.y, sequence = blockIdx.z;
+  wait_for_previous_kernels();
+  const SequenceState& state = args.batch.states[sequence];
+  const int num_pages = state.num_pages;
+  const int columns = state.num_rows * (args.num_heads / args.shape.num_kv_heads);
+  float* mass = args.batch.kv[sequence].page_mass;
+  const int first = (blockIdx.x * kWarps + threadIdx.x / 32) * kPages;
+  const int pages = min(kPages, num_pages - first), chunks = 1 << args.chunk_shift;
+  if (mass == nullptr || pages <= 0) return;
+  const std::ptrdiff_t head = sequence * args.shape.num_kv_heads + kv_head;
+  const float2* totals = args.totals + head * args.page_columns;
+  const float2* sums =
+      args.page_sums + (head * args.page_capacity + first) * chunks * args.page_columns;
+  float got[kPages] = {};
+  for (int column = lane; column < columns; column += 32) {
+    const float2 total = __ldcg(totals + column);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+#pragma unroll
+      for (int i = 0; i < kPages; ++i) {
+        if (i >= pages) continue;
+        const float2 sum = __ldcg(sums + (i * chunks + chunk) * args.page_columns + column);
+        got[i] = fmaf(sum.y, exp2_approximately(sum.x - total.x) * total.y, got[i]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPages; ++i) {
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) got[i] += __shfl_xor_sync(~0u, got[i], lanes);
+    if (lane == i && i < pages) mass[kv_head * num_pages + first + i] = got[i];
+  }
+}
+
+}  // namespace
+
+void launch_page_mass(Device& device, const AttentionArgs& args) {
+  if (args.page_capacity == 0) return;
+  constexpr int kBlockPages = kWarps * kPages;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3((args.page_capacity + kBlockPages - 1) / kBlockPages,
+                        args.shape.num_kv_heads, args.batch.count);
+  config.blockDim = 32 * kWarps;
+  config.stream = device.stream();
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = device.may_begin_early();
+  config.attrs = &attribute;
+  config.numAttrs = device.capability() >= 90 ? 1 : 0;
+  QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, page_mass_kernel, args));
+}
+
+}  // namespace quantspec::cuda

@@ -20,6 +20,10 @@ struct Queries {
         factors(reinterpret_cast<float*>(shared + S::kQueryBytes)),
         visible(reinterpret_cast<int*>(factors + S::kColumns)),
         gathered(visible + S::kColumns) {}
+  // The operands from a column tile on.
+  __device__ __forceinline__ const std::byte* tile(int column_tile) const {
+    return operands + column_tile * (S::kChannelTiles * 32 * S::kQueryWordBytes);
+  }
 };
 
 // One column. NOTE: queries are brought to [32, 64) so that, times key scales, they neither
@@ -65,8 +69,8 @@ __device__ __forceinline__ void load_queries(const AttentionArgs& args, const Wo
                                              const Queries<S>& queries, Lane lane) {
   constexpr int kEach = (S::kHeadDim + 31) / 32, kAtOnce = S::kColumnTiles;
   const int group = args.num_heads / args.shape.num_kv_heads;
-  const int warps = blockDim.x / 32;
-  for (int first = work.warp; first < S::kColumns; first += kAtOnce * warps) {
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  for (int first = warp; first < S::kColumns; first += kAtOnce * warps) {
     float q[kAtOnce][kEach];
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
@@ -93,18 +97,18 @@ __device__ __forceinline__ void load_queries(const AttentionArgs& args, const Wo
 // What each page got is kept until the sums over all of them are known (attention_mass.cu).
 template <class S>
 __device__ __forceinline__ void store_page_sums(const AttentionArgs& args, const Work& work,
-                                                int chunk, Lane lane,
-                                                const float (&added)[S::kColumnTiles][2],
+                                                int chunk, const Team<S>& team, Lane lane,
+                                                const float (&added)[S::kScoreTiles][2],
                                                 const WarpSums<S>& sums) {
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
   const std::ptrdiff_t index = ((head * args.page_capacity) << args.chunk_shift) + chunk;
   float2* to = args.page_sums + index * args.page_columns + work.block * S::kColumns + 2 * lane.t;
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const float sum = sum_over_tokens(added[n][c]);
-      if (lane.g == 0) to[8 * n + c] = make_float2(sums.exponent[n][c], sum);
+      if (lane.g == 0) to[8 * team.column_tile(n) + c] = make_float2(sums.exponent[n][c], sum);
     }
   }
 }
@@ -132,85 +136,91 @@ struct Visible {
 // Phase 2: a chunk.
 template <class S>
 __device__ __forceinline__ void read_chunk(const AttentionArgs& args, const Work& work, int chunk,
-                                           const Queries<S>& queries, Lane lane,
-                                           PieceStream<S>& stream, WarpSums<S>& sums) {
-  float products[S::kColumnTiles][S::kTokenTiles][4];
+                                           const Queries<S>& queries, const Team<S>& team,
+                                           Lane lane, PieceStream<S>& stream, WarpSums<S>& sums) {
+  const int first = team.column_tile(0);
+  float products[S::kScoreTiles][S::kTokenTiles][4];
   ScoreMap<S> map;
-  page_scores<S>(stream.template next<kKeys>(), queries.operands, queries.factors, lane, products,
-                 map);
+  const std::byte* keys = stream.template next<kKeys>();
+  team.put_away(sums.out[S::kColumnTiles - 1], lane);
+  page_scores<S>(keys, queries.tile(first), queries.factors + 8 * first, lane, products, map);
   stream.template release<kKeys>();
   const std::byte* values = stream.template next<kValues>();
-  make_room<S, S::kTokenTiles>(products, map,
-                               value_exponent<S>(values + S::kPlanes * S::kPlaneBytes, lane), sums);
+  const float exponent = value_exponent<S>(values + S::kPlanes * S::kPlaneBytes, lane);
+  const bool raised = make_room<S, S::kTokenTiles>(products, map, exponent, team, lane, sums);
   to_probabilities<S, S::kTokenTiles>(products, map, sums);
-  float added[S::kColumnTiles][2];
-  add_page_values<S>(values, lane, products, sums, added);
+  float added[S::kScoreTiles][2];
+  add_page_values<S>(values, raised, team, lane, products, sums, added);
   stream.template release<kValues>();
   if (args.batch.kv[work.sequence].page_mass != nullptr) {
-    store_page_sums<S>(args, work, chunk, lane, added, sums);
+    store_page_sums<S>(args, work, chunk, team, lane, added, sums);
   }
 }
 
 // Phase 3: a slab.
 template <class S>
 __device__ __forceinline__ void read_slab(const AttentionArgs& args, const Work& work, int slab,
-                                          const Queries<S>& queries, Lane lane,
+                                          const Queries<S>& queries, const Team<S>& team, Lane lane,
                                           PieceStream<S>& stream, WarpSums<S>& sums) {
-  float products[S::kColumnTiles][S::kSlabTiles][4];
+  const int first = team.column_tile(0);
+  float products[S::kScoreTiles][S::kSlabTiles][4];
   ScoreMap<S> map;
-  slab_scores<S>(stream.template next<kKeys>(), queries.operands, queries.factors, lane, products,
-                 map);
+  slab_scores<S>(stream.template next<kKeys>(), queries.tile(first), queries.factors + 8 * first,
+                 lane, products, map);
   stream.template release<kKeys>();
   const Visible visible = Visible::of<S>(args, work, slab, queries);
-  if (visible.hidden) hide_unseen<S>(visible.first, visible.tokens, lane, products);
-  make_room<S, S::kSlabTiles>(products, map, 0.0f, sums);
+  if (visible.hidden) {
+    hide_unseen<S>(visible.first, visible.tokens + 8 * first, lane, products);
+  }
+  const bool raised = make_room<S, S::kSlabTiles>(products, map, 0.0f, team, lane, sums);
   to_probabilities<S, S::kSlabTiles>(products, map, sums);
   add_slab_values<S>(stream.template next<kValues>(), visible.hidden, visible.first, visible.tokens,
-                     lane, products, sums);
+                     raised, team, lane, products, sums);
   stream.template release<kValues>();
 }
 
 template <class S>
 __device__ __forceinline__ void read_split(const AttentionArgs& args, const Work& work,
-                                           const Queries<S>& queries, Lane lane,
-                                           PieceStream<S>& stream, WarpSums<S>& sums) {
+                                           const Queries<S>& queries, const Team<S>& team,
+                                           Lane lane, PieceStream<S>& stream, WarpSums<S>& sums) {
   int part = work.first_part;
   for (; part < work.num_chunks; part += work.part_stride) {
-    read_chunk<S>(args, work, part, queries, lane, stream, sums);
+    read_chunk<S>(args, work, part, queries, team, lane, stream, sums);
   }
   sums.end_codes();
   for (; part < work.num_parts; part += work.part_stride) {
-    read_slab<S>(args, work, part - work.num_chunks, queries, lane, stream, sums);
+    read_slab<S>(args, work, part - work.num_chunks, queries, team, lane, stream, sums);
   }
 }
 
 // Grid: [splits * column blocks, kv heads, sequences].
 template <class S>
-__global__ void __launch_bounds__(32 * S::kMaxWarps, S::kCtas)
+__global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
   let_next_kernel_start();
   const Lane lane;
   const Work work = Work::of<S>(args);
-  const int warps = blockDim.x / 32;
   const int live = min(S::kColumns, work.columns(args) - work.block * S::kColumns);
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
   std::byte* slots = shared + S::kSlotsOffset;
   if (live > 0) {
     const Queries<S> queries(shared);
-    PieceStream<S> stream(args, work, slots + work.warp * S::kSlots * S::kSlotBytes, lane);
+    constexpr int kTeamSlots = S::kSlots * S::kSlotBytes;
+    const Team<S> team(slots + work.teams * kTeamSlots);
+    PieceStream<S> stream(args, work, slots + team.index * kTeamSlots, team, lane);
     stream.start();
     load_queries<S>(args, work, queries, lane);
     __syncthreads();
     WarpSums<S> sums;
-    read_split<S>(args, work, queries, lane, stream, sums);
+    read_split<S>(args, work, queries, team, lane, stream, sums);
     __syncthreads();  // the slots are free
-    const MergeBuffer<S> buffer(slots, warps);
-    store_warp<S>(sums, work.warp, lane, buffer);
+    const MergeBuffer<S> buffer(slots, work.teams);
+    store_warp<S>(sums, team, lane, buffer);
     __syncthreads();
     const std::ptrdiff_t partial =
         ((head * args.column_blocks + work.block) * args.splits + work.split) * S::kColumns;
-    store_partial<S>(buffer, live, args.partials + partial * S::kHeadDim,
+    store_partial<S>(buffer, live, work.teams, args.partials + partial * S::kHeadDim,
                      args.partial_sums + partial);
   } else {
     wait_for_previous_kernels();

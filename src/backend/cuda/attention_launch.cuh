@@ -1,4 +1,4 @@
-// Which kernel, with which splits, warps and shared memory: what launch_attention does.
+// Which kernel, with which splits, teams and shared memory: what launch_attention does.
 #pragma once
 
 #include <algorithm>
@@ -17,24 +17,25 @@ struct AttentionSplit {
   using Widest = AttentionShape<S::kHeadDim, S::kTokenTiles, kWidest, S::kPlanes>;
   using Narrowest = AttentionShape<S::kHeadDim, S::kTokenTiles, 1, S::kPlanes>;
   int splits;
-  int warps;
+  int teams;  // of a CTA
 
   static AttentionSplit of(const Device& device, int num_kv_heads) {
     AttentionSplit split;
     split.splits = std::max(1, Narrowest::kCtas * device.num_sms() / num_kv_heads);
-    split.warps = S::kMaxWarps;
-    while (split.warps > 1 &&
+    split.teams = S::kMaxTeams;
+    while (split.teams > 1 &&
            split.shared_bytes<Widest>() > static_cast<int>(device.max_shared_bytes())) {
-      split.warps /= 2;
+      split.teams /= 2;
     }
     return split;
   }
 
-  // Of a kernel of T: queries, then slots, over which warps and then splits are merged.
+  // Of a kernel of T: queries, then slots and what teams share, over which teams and then splits
+  // are merged.
   template <class T>
   int shared_bytes() const {
-    return T::kSlotsOffset + std::max({warps * T::kSlots * T::kSlotBytes, T::merge_bytes(warps),
-                                       (2 + splits) * T::kColumns * 4});
+    return T::kSlotsOffset + std::max({teams * (T::kSlots * T::kSlotBytes + T::kTeamBytes),
+                                       T::merge_bytes(teams), (2 + splits) * T::kColumns * 4});
   }
 };
 
@@ -77,7 +78,7 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   cudaLaunchConfig_t config{};
   config.gridDim =
       dim3(args.splits * args.column_blocks, args.shape.num_kv_heads, args.batch.count);
-  config.blockDim = 32 * split.warps;
+  config.blockDim = 32 * S::kTeam * split.teams;
   config.dynamicSmemBytes = split.template shared_bytes<S>();
   config.stream = device.stream();
   cudaLaunchAttribute attribute;
@@ -89,7 +90,14 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   if (launch.wants_page_mass) launch_page_mass(device, args);
 }
 
-// As few blocks of columns as there may be, none wider than needed.
+template <class S>
+bool fits(const Device& device, const AttentionLaunch& launch) {
+  const auto split = AttentionSplit<S>::of(device, launch.args.shape.num_kv_heads);
+  return split.template shared_bytes<S>() <= static_cast<int>(device.max_shared_bytes());
+}
+
+// As few blocks of columns as there may be, none wider than needed; the widest by pairs of warps,
+// where shared memory allows it.
 template <int kHeadDim, int kPlanes>
 void launch_planes(Device& device, AttentionLaunch& launch) {
   constexpr int kWidest = AttentionSplit<AttentionShape<kHeadDim, 4, 1, kPlanes>>::kWidest;
@@ -102,6 +110,10 @@ void launch_planes(Device& device, AttentionLaunch& launch) {
   if (width == 2) return launch_shape<AttentionShape<kHeadDim, 4, 2, kPlanes>>(device, launch);
   if constexpr (kWidest == 4) {
     if (width == 3) return launch_shape<AttentionShape<kHeadDim, 4, 3, kPlanes>>(device, launch);
+    if constexpr (kPlanes == 2 && kHeadDim % 32 == 0) {
+      using Pairs = AttentionShape<kHeadDim, 4, 4, kPlanes, 2>;
+      if (fits<Pairs>(device, launch)) return launch_shape<Pairs>(device, launch);
+    }
     launch_shape<AttentionShape<kHeadDim, 4, 4, kPlanes>>(device, launch);
   }
 }

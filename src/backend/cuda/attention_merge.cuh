@@ -13,38 +13,39 @@ __device__ __forceinline__ float sum_over_tokens(float x) {
   return x;
 }
 
-// Warps' sums in shared memory: [warp, column] rows of channels, then [warp, column] of exponent,
+// Teams' sums in shared memory: [team, column] rows of channels, then [team, column] of exponent,
 // sum, zeros.
 template <class S>
 struct MergeBuffer {
   float* rows;
   float* stats;
-  __device__ MergeBuffer(std::byte* shared, int warps)
+  __device__ MergeBuffer(std::byte* shared, int teams)
       : rows(reinterpret_cast<float*>(shared)),
-        stats(rows + warps * S::kColumns * S::kMergeStride) {}
-  __device__ float* row(int warp, int column) const {
-    return rows + (warp * S::kColumns + column) * S::kMergeStride;
+        stats(rows + teams * S::kColumns * S::kMergeStride) {}
+  __device__ float* row(int team, int column) const {
+    return rows + (team * S::kColumns + column) * S::kMergeStride;
   }
-  __device__ float* stat(int warp, int column) const {
-    return stats + (warp * S::kColumns + column) * S::kMergeStats;
+  __device__ float* stat(int team, int column) const {
+    return stats + (team * S::kColumns + column) * S::kMergeStats;
   }
 };
 
 template <class S>
-__device__ __forceinline__ void store_warp(const WarpSums<S>& sums, int warp, Lane lane,
+__device__ __forceinline__ void store_warp(const WarpSums<S>& sums, const Team<S>& team, Lane lane,
                                            const MergeBuffer<S>& buffer) {
 #pragma unroll
   for (int n = 0; n < S::kColumnTiles; ++n) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const int column = 8 * n + 2 * lane.t + c;
-      float* row = buffer.row(warp, column);
+      const int column = 8 * team.column_tile(n) + 2 * lane.t + c;
+      float* row = buffer.row(team.index, column) + 16 * team.channel_tile();
 #pragma unroll
-      for (int tile = 0; tile < S::kChannelTiles; ++tile) {
+      for (int tile = 0; tile < S::kOutTiles; ++tile) {
         row[16 * tile + lane.g] = sums.out[n][tile][c];
         row[16 * tile + lane.g + 8] = sums.out[n][tile][2 + c];
       }
-      float* stat = buffer.stat(warp, column);
+      if (n >= S::kScoreTiles) continue;
+      float* stat = buffer.stat(team.index, column);
       const float sum = sum_over_tokens(sums.sum[n][c]);
       float zero[S::kValueGroups];
 #pragma unroll
@@ -67,25 +68,24 @@ __device__ __forceinline__ void add_product(float4& sum, float4 x, float weight)
 
 // The partial result of this CTA's split, of `live` columns.
 template <class S>
-__device__ __forceinline__ void store_partial(const MergeBuffer<S>& buffer, int live,
+__device__ __forceinline__ void store_partial(const MergeBuffer<S>& buffer, int live, int teams,
                                               float* partial, float2* partial_sums) {
-  const int warps = blockDim.x / 32;
 #pragma unroll 1
   for (int i = threadIdx.x; i < live * S::kHeadDim / 4; i += blockDim.x) {
     const int column = 4 * i / S::kHeadDim, channel = 4 * i % S::kHeadDim;
     float exponent = -INFINITY, sum = 0.0f;
 #pragma unroll
-    for (int warp = 0; warp < S::kMaxWarps; ++warp) {
-      if (warp < warps) exponent = fmaxf(exponent, buffer.stat(warp, column)[0]);
+    for (int team = 0; team < S::kMaxTeams; ++team) {
+      if (team < teams) exponent = fmaxf(exponent, buffer.stat(team, column)[0]);
     }
     float4 out = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int warp = 0; warp < S::kMaxWarps; ++warp) {
-      if (warp >= warps) break;
-      const float* stat = buffer.stat(warp, column);
+    for (int team = 0; team < S::kMaxTeams; ++team) {
+      if (team >= teams) break;
+      const float* stat = buffer.stat(team, column);
       const float weight = exp2_approximately(stat[0] - exponent);
       const float zero = stat[2 + channel / kValueGroup];
-      float4 x = *reinterpret_cast<const float4*>(buffer.row(warp, column) + channel);
+      float4 x = *reinterpret_cast<const float4*>(buffer.row(team, column) + channel);
       x = {x.x + zero, x.y + zero, x.z + zero, x.w + zero};
       add_product(out, x, weight);
       sum = fmaf(stat[1], weight, sum);

@@ -95,25 +95,25 @@ __device__ __forceinline__ QueryOperand fold(const QueryOperand& q, ChannelScale
 template <class S>
 __device__ __forceinline__ void page_scores(const std::byte* piece, const std::byte* queries,
                                             const float* factors, Lane lane,
-                                            float (&products)[S::kColumnTiles][S::kTokenTiles][4],
+                                            float (&products)[S::kScoreTiles][S::kTokenTiles][4],
                                             ScoreMap<S>& map) {
   const std::byte* scales = piece + S::kPlanes * S::kPlaneBytes;
-  float bias[S::kColumnTiles][4];  // the same in rows 0 to 7
+  float bias[S::kScoreTiles][4];  // the same in rows 0 to 7
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
     clear(bias[n]);
 #pragma unroll
     for (int i = 0; i < S::kTokenTiles; ++i) clear(products[n][i]);
   }
-#pragma unroll(S::kColumnTiles <= 2 ? S::kChannelTiles : S::kColumnTiles == 3 ? 4 : 1)
+#pragma unroll(S::kScoreTiles <= 2 ? S::kChannelTiles : S::kScoreTiles == 3 ? 4 : 1)
   for (int tile = 0; tile < S::kChannelTiles; ++tile) {
     const std::byte* at = scales + 32 * tile + 4 * lane.t;
     const ChannelScales scale = load_channels(at), offset = load_channels(at + 2 * S::kHeadDim);
     const Words<S::kTokenTiles> upper(piece, tile, lane.index);
     const Words<S::kTokenTiles> lower(piece + (S::kPlanes - 1) * S::kPlaneBytes, tile, lane.index);
-    QueryOperand b[S::kColumnTiles];
+    QueryOperand b[S::kScoreTiles];
 #pragma unroll
-    for (int n = 0; n < S::kColumnTiles; ++n) {
+    for (int n = 0; n < S::kScoreTiles; ++n) {
       b[n] = fold<S>(load_query<S>(queries, n * S::kChannelTiles + tile, lane), scale, offset,
                      bias[n]);
     }
@@ -122,11 +122,11 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
       std::uint32_t codes[4];
       code_fragment<S>(upper.word[i], lower.word[i], codes);
 #pragma unroll
-      for (int n = 0; n < S::kColumnTiles; ++n) add_query_product<S>(products[n][i], codes, b[n]);
+      for (int n = 0; n < S::kScoreTiles; ++n) add_query_product<S>(products[n][i], codes, b[n]);
     }
   }
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const float factor = factors[8 * n + 2 * lane.t + c];
@@ -190,7 +190,7 @@ __device__ __forceinline__ void subtract_centres(
   centre[1] = centre[3] = 0;
   if (lane.g != 0) centre[0] = centre[2] = 0;  // row 0 alone, so that one lane has the sum
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
     float product[4];
     clear(product);
 #pragma unroll
@@ -213,15 +213,16 @@ __device__ __forceinline__ void add_tokens(const float (&p)[4], float zero0, flo
   }
 }
 
-// sums += values times probabilities, which are products of to_probabilities. `added`: the sum of
-// those of this lane's tokens.
+// sums += values times probabilities, which are products of to_probabilities. `raised`: what
+// make_room returned. `added`: the sum of the probabilities of this lane's tokens.
 template <class S>
 __device__ __forceinline__ void add_page_values(
-    const std::byte* piece, Lane lane,
-    const float (&probabilities)[S::kColumnTiles][S::kTokenTiles][4], WarpSums<S>& sums,
-    float (&added)[S::kColumnTiles][2]) {
+    const std::byte* piece, bool raised, const Team<S>& team, Lane lane,
+    const float (&probabilities)[S::kScoreTiles][S::kTokenTiles][4], WarpSums<S>& sums,
+    float (&added)[S::kScoreTiles][2]) {
+  static_assert(S::kTeam == 1 || S::kValueGroups == 1, "operands are shared once");
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) clear(added[n]);
+  for (int n = 0; n < S::kScoreTiles; ++n) clear(added[n]);
   constexpr int kGroupTiles = kValueGroup / 16;
   const std::byte* scales = piece + S::kPlanes * S::kPlaneBytes;
 #pragma unroll
@@ -240,7 +241,7 @@ __device__ __forceinline__ void add_page_values(
       const float zero0 = fmaf(kCentre<S>, s.x, o.x), zero8 = fmaf(kCentre<S>, s.y, o.y);
       const float scale8 = s.y * kHighColumns<S>;
 #pragma unroll
-      for (int n = 0; n < S::kColumnTiles; ++n) {
+      for (int n = 0; n < S::kScoreTiles; ++n) {
         const float(&p)[4] = probabilities[n][i];
         float scaled[4] = {p[0] * s.x, p[1] * s.x, p[2] * scale8, p[3] * scale8};
         to_operand(scaled, b[n][i]);
@@ -258,11 +259,15 @@ __device__ __forceinline__ void add_page_values(
       }
     }
     if constexpr (!kConsistent<S>) subtract_centres<S>(b, group, lane, sums);
+    team.take_back(sums.out[S::kColumnTiles - 1], lane);
+    team.share(b, raised, lane,
+               [&](int n, int c, float factor) { sums.rescale_output(n, c, factor); });
 #pragma unroll
-    for (int tile = group * kGroupTiles; tile < min((group + 1) * kGroupTiles, S::kChannelTiles);
+    for (int tile = group * kGroupTiles; tile < min((group + 1) * kGroupTiles, S::kOutTiles);
          ++tile) {
-      const Words<S::kTokenTiles> upper(piece, tile, lane.index);
-      const Words<S::kTokenTiles> lower(piece + (S::kPlanes - 1) * S::kPlaneBytes, tile,
+      const int channels = team.channel_tile() + tile;
+      const Words<S::kTokenTiles> upper(piece, channels, lane.index);
+      const Words<S::kTokenTiles> lower(piece + (S::kPlanes - 1) * S::kPlaneBytes, channels,
                                         lane.index);
 #pragma unroll
       for (int i = 0; i < S::kTokenTiles; ++i) {
@@ -276,7 +281,7 @@ __device__ __forceinline__ void add_page_values(
     }
   }
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) sums.sum[n][c] += added[n][c];
   }

@@ -7,9 +7,11 @@
 // columns of the products' B operand, keys and values are their A operand (layout.h).
 //
 // A CTA reads its *split* of one sequence and kv head: of its *parts* (the chunks of all pages,
-// then the slabs), part j belongs to split j % splits, warp j / splits % warps. Every warp has its
-// own softmax; they are merged in fixed order at the end. Neither rows, nor batch, nor column tiles
-// change what a warp adds up in which order; and what a row does not see adds exact zeros.
+// then the slabs), part j belongs to split j % splits, team j / splits % teams. A *team* is one
+// warp or, where columns are many, two that share the work of each part (Team). Every team has its
+// own softmax; they are merged in fixed order at the end. Neither rows, nor batch, nor column
+// tiles, nor warps change what a team adds up in which order; and what a row does not see adds
+// exact zeros.
 //
 // On 9.0 a launch begins while the kernel ahead still runs, and its copies with it: of what that
 // kernel does not write. States, page tables and pages are older than the pass, and so are the
@@ -48,7 +50,7 @@ struct AttentionArgs {
   SequenceBatch batch;
 };
 
-template <int kHeadDimension, int kTiles, int kColumnTileCount, int kPlaneCount>
+template <int kHeadDimension, int kTiles, int kColumnTileCount, int kPlaneCount, int kTeamWarps = 1>
 struct AttentionShape {
   static constexpr int kHeadDim = kHeadDimension;
   static constexpr int kChannelTiles = kHeadDim / 16;
@@ -57,6 +59,7 @@ struct AttentionShape {
   static constexpr int kColumnTiles = kColumnTileCount;
   static constexpr int kColumns = 8 * kColumnTiles;  // of a CTA
   static constexpr int kPlanes = kPlaneCount;        // 1: upper, 2: both
+  static constexpr int kTeam = kTeamWarps;           // warps
   static constexpr int kValueGroups = (kHeadDim + kValueGroup - 1) / kValueGroup;
   static constexpr int kSlabTiles = kPlanes;  // so that a slab fills a slot as a chunk does
   static constexpr int kSlabTokens = 16 * kSlabTiles;
@@ -74,27 +77,37 @@ struct AttentionShape {
                                         ? (kKeyBytes > kSlabBytes ? kKeyBytes : kSlabBytes)
                                         : (kValueBytes > kSlabBytes ? kValueBytes : kSlabBytes);
 
+  // A warp's share of a part: scores of so many column tiles, then values of so many channel tiles.
+  static constexpr int kScoreTiles = kColumnTiles / kTeam;
+  static constexpr int kOutTiles = kChannelTiles / kTeam;
+  static_assert(kScoreTiles * kTeam == kColumnTiles && kOutTiles * kTeam == kChannelTiles);
+
   // Products with codes are in units of 1 / kCodeUnit scales: codes are subnormals, and those of 4
   // bits are 16 scales apart (code_fragment).
   static constexpr float kCodeUnit = kPlanes == 1 ? 16.0f * 0x1p24f : 0x1p24f;
 
-  // Pieces under way or being read, of a warp. NOTE: a third takes L1 from spilled registers. On an
+  // Pieces under way or being read, of a team. NOTE: a third takes L1 from spilled registers. On an
   // H200, 128k tokens: draft 0.146 ms with it and 0.144 without, verifying 32 columns 0.178 and
   // 0.148.
   static constexpr int kSlots = 2;
-  // The most warps of a CTA, and CTAs of a multiprocessor (by registers).
-  static constexpr int kMaxWarps = 8;
+  // The most teams of a CTA, and CTAs of a multiprocessor (by registers).
+  static constexpr int kMaxTeams = 8;
   static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;
 
   // Shared memory before the slots: queries, then what Queries has of each column.
   static constexpr int kQueryWordBytes = 8 * kPlanes;  // of a lane and tile
   static constexpr int kQueryBytes = kColumns * kHeadDim * 2 * kPlanes;
   static constexpr int kSlotsOffset = (kQueryBytes + kColumns * 12 + 127) / 128 * 128;
-  // What merging the warps puts over the slots: a padded row of channels, exponent, sum and zeros.
+  // Behind the slots, of each team: what its warps tell each other, or put away (Team).
+  static constexpr int kOperandBytes =
+      32 * 16 *
+      (kScoreTiles * kTokenTiles / 2 > kOutTiles ? kScoreTiles * kTokenTiles / 2 : kOutTiles);
+  static constexpr int kTeamBytes = kTeam == 1 ? 0 : kTeam * kOperandBytes + 4 * kColumns;
+  // What merging the teams puts over the slots: a padded row of channels, exponent, sum and zeros.
   static constexpr int kMergeStride = kHeadDim + 4;
   static constexpr int kMergeStats = 2 + kValueGroups;
-  static constexpr int merge_bytes(int warps) {
-    return warps * kColumns * (kMergeStride + kMergeStats) * 4;
+  static constexpr int merge_bytes(int teams) {
+    return teams * kColumns * (kMergeStride + kMergeStats) * 4;
   }
 };
 
@@ -111,8 +124,8 @@ struct Work {
   int num_chunks;      // parts [0, num_chunks)
   int gathered_slabs;  // then so many slabs, then those of the ring
   int num_parts;
-  int warp;
-  int first_part, part_stride;  // of this warp
+  int teams;
+  int first_part, part_stride;  // of this warp's team
 
   template <class S>
   __device__ static Work of(const AttentionArgs& args) {
@@ -127,9 +140,9 @@ struct Work {
     work.state = {__ldcg(&state->first_row), __ldcg(&state->num_rows),
                   __ldcg(&state->first_position), __ldcg(&state->first_full),
                   __ldcg(&state->num_pages)};
-    work.warp = threadIdx.x / 32;
-    work.first_part = work.split + args.splits * work.warp;
-    work.part_stride = args.splits * (blockDim.x / 32);
+    work.teams = blockDim.x / (32 * S::kTeam);
+    work.first_part = work.split + args.splits * (threadIdx.x / (32 * S::kTeam));
+    work.part_stride = args.splits * work.teams;
     const SequenceKv& kv = args.batch.kv[work.sequence];
     const int pages = kv.page_lists == nullptr ? work.state.num_pages : kv.pages_listed;
     const int end = work.state.first_position + work.state.num_rows - work.state.first_full;

@@ -10,12 +10,12 @@ namespace quantspec::cuda {
 template <class S>
 __device__ __forceinline__ void slab_scores(const std::byte* piece, const std::byte* queries,
                                             const float* factors, Lane lane,
-                                            float (&products)[S::kColumnTiles][S::kSlabTiles][4],
+                                            float (&products)[S::kScoreTiles][S::kSlabTiles][4],
                                             ScoreMap<S>& map) {
   // Matrices of an ldmatrix: tokens 0-7 and 8-15 of channels 0-7, then of 8-15.
   const std::byte* row = piece + lane.index % 16 * S::kRowBytes + lane.index / 16 * 16;
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < S::kSlabTiles; ++i) clear(products[n][i]);
 #pragma unroll
@@ -32,7 +32,7 @@ __device__ __forceinline__ void slab_scores(const std::byte* piece, const std::b
       load_matrices(row + i * 16 * S::kRowBytes + 32 * tile, keys[i]);
     }
 #pragma unroll
-    for (int n = 0; n < S::kColumnTiles; ++n) {
+    for (int n = 0; n < S::kScoreTiles; ++n) {
       const QueryOperand b = load_query<S>(queries, n * S::kChannelTiles + tile, lane);
 #pragma unroll
       for (int i = 0; i < S::kSlabTiles; ++i) add_query_product<S>(products[n][i], keys[i], b);
@@ -44,9 +44,9 @@ __device__ __forceinline__ void slab_scores(const std::byte* piece, const std::b
 // `visible` ([columns]: so many tokens are seen) counts.
 template <class S>
 __device__ __forceinline__ void hide_unseen(int first, const int* visible, Lane lane,
-                                            float (&products)[S::kColumnTiles][S::kSlabTiles][4]) {
+                                            float (&products)[S::kScoreTiles][S::kSlabTiles][4]) {
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int seen = visible[8 * n + 2 * lane.t + e % 2] - first;
@@ -71,14 +71,14 @@ __device__ __forceinline__ void load_values(const std::byte* piece, int token_ti
 }
 
 template <class S>
-__device__ __forceinline__ bool all_finite(const std::byte* piece, Lane lane) {
+__device__ __forceinline__ bool all_finite(const std::byte* piece, const Team<S>& team, Lane lane) {
   __half2 nan = __float2half2_rn(0.0f);
 #pragma unroll 4
-  for (int tile = 0; tile < S::kChannelTiles; ++tile) {
+  for (int tile = 0; tile < S::kOutTiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < S::kSlabTiles; ++i) {
       std::uint32_t values[4];
-      load_values<S>(piece, i, tile, lane, values);
+      load_values<S>(piece, i, team.channel_tile() + tile, lane, values);
 #pragma unroll
       for (const std::uint32_t& x : values) {
         nan = __hfma2(reinterpret_cast<const __half2&>(x), __float2half2_rn(0.0f), nan);
@@ -118,11 +118,12 @@ inline __device__ __noinline__ float4 add_seen_product(float4 out, uint4 values,
 // sums += values times probabilities. `hidden`: some column does not see some token.
 template <class S>
 __device__ __forceinline__ void add_slab_values(
-    const std::byte* piece, bool hidden, int first, const int* visible, Lane lane,
-    float (&probabilities)[S::kColumnTiles][S::kSlabTiles][4], WarpSums<S>& sums) {
+    const std::byte* piece, bool hidden, int first, const int* visible, bool raised,
+    const Team<S>& team, Lane lane, float (&probabilities)[S::kScoreTiles][S::kSlabTiles][4],
+    WarpSums<S>& sums) {
   std::uint32_t b[S::kColumnTiles][S::kSlabTiles][2];
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < S::kSlabTiles; ++i) {
       float(&p)[4] = probabilities[n][i];
@@ -131,22 +132,24 @@ __device__ __forceinline__ void add_slab_values(
       for (int e = 0; e < 4; ++e) sums.sum[n][e % 2] += p[e];
     }
   }
-  const bool plain = !hidden || all_finite<S>(piece, lane);
+  team.share(b, raised, lane,
+             [&](int n, int c, float factor) { sums.rescale_output(n, c, factor); });
+  const bool plain = !hidden || all_finite<S>(piece, team, lane);
 #pragma unroll
-  for (int tile = 0; tile < S::kChannelTiles; ++tile) {
+  for (int tile = 0; tile < S::kOutTiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < S::kSlabTiles; ++i) {
       std::uint32_t values[4];
-      load_values<S>(piece, i, tile, lane, values);
+      load_values<S>(piece, i, team.channel_tile() + tile, lane, values);
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
         if (plain) {
           mma_f16(sums.out[n][tile], values, b[n][i][0], b[n][i][1]);
         } else {
           float(&out)[4] = sums.out[n][tile];
-          const float4 sum = add_seen_product({out[0], out[1], out[2], out[3]},
-                                              {values[0], values[1], values[2], values[3]},
-                                              {b[n][i][0], b[n][i][1]}, i, visible + 8 * n, first);
+          const float4 sum = add_seen_product(
+              {out[0], out[1], out[2], out[3]}, {values[0], values[1], values[2], values[3]},
+              {b[n][i][0], b[n][i][1]}, i, visible + 8 * team.column_tile(n), first);
           out[0] = sum.x, out[1] = sum.y, out[2] = sum.z, out[3] = sum.w;
         }
       }

@@ -2,7 +2,7 @@
 // whole number, so that raising it rescales them exactly and bits do not depend on when that is.
 #pragma once
 
-#include "backend/cuda/attention_shape.cuh"
+#include "backend/cuda/attention_team.cuh"
 #include "backend/cuda/ptx.cuh"
 
 namespace quantspec::cuda {
@@ -18,20 +18,24 @@ __device__ __forceinline__ void clear(float (&x)[N]) {
   for (int i = 0; i < N; ++i) x[i] = 0.0f;
 }
 
-// What a lane holds of a warp's sums, of columns 2t, 2t + 1 of each tile. `out` is a C fragment
-// (channels x columns) for every channel tile; `sum` and `zero` are over this lane's tokens.
+// What a lane holds of a warp's sums, of columns 2t, 2t + 1 of each tile (Team::column_tile). `out`
+// is a C fragment (channels x columns) for each of its channel tiles; `sum` and `zero` are over
+// this lane's tokens.
 template <class S>
 struct WarpSums {
-  float out[S::kColumnTiles][S::kChannelTiles][4];  // of p scale (code - centre) / kCodeUnit
-  float zero[S::kColumnTiles][S::kValueGroups][2];  // of p (offset + kCentre scale)
-  float sum[S::kColumnTiles][2];                    // of p
-  float exponent[S::kColumnTiles][2];
+  float out[S::kColumnTiles][S::kOutTiles][4];     // of p scale (code - centre) / kCodeUnit
+  float zero[S::kScoreTiles][S::kValueGroups][2];  // of p (offset + kCentre scale)
+  float sum[S::kScoreTiles][2];                    // of p
+  float exponent[S::kScoreTiles][2];
 
   __device__ WarpSums() {
 #pragma unroll
     for (int n = 0; n < S::kColumnTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < S::kChannelTiles; ++i) clear(out[n][i]);
+      for (int i = 0; i < S::kOutTiles; ++i) clear(out[n][i]);
+    }
+#pragma unroll
+    for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < S::kValueGroups; ++i) clear(zero[n][i]);
       clear(sum[n]);
@@ -44,7 +48,7 @@ struct WarpSums {
 #pragma unroll
     for (int n = 0; n < S::kColumnTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < S::kChannelTiles; ++i) {
+      for (int i = 0; i < S::kOutTiles; ++i) {
 #pragma unroll
         for (float& x : out[n][i]) x *= S::kCodeUnit;
       }
@@ -54,8 +58,10 @@ struct WarpSums {
     sum[n][column] *= factor;
 #pragma unroll
     for (int i = 0; i < S::kValueGroups; ++i) zero[n][i][column] *= factor;
+  }
+  __device__ __forceinline__ void rescale_output(int n, int column, float factor) {
 #pragma unroll
-    for (int i = 0; i < S::kChannelTiles; ++i) {
+    for (int i = 0; i < S::kOutTiles; ++i) {
       out[n][i][column] *= factor;
       out[n][i][2 + column] *= factor;
     }
@@ -65,20 +71,20 @@ struct WarpSums {
 // score = fma(product, multiplier, bias), of columns 2t, 2t + 1 of each tile, in powers of two.
 template <class S>
 struct ScoreMap {
-  float multiplier[S::kColumnTiles][2];
-  float bias[S::kColumnTiles][2];
+  float multiplier[S::kScoreTiles][2];
+  float bias[S::kScoreTiles][2];
 };
 
 // Raises the exponents that the scores to come need. `value_exponent`: no value scale of this
-// lane's tokens is above 2^value_exponent.
+// lane's tokens is above 2^value_exponent. Returns whether it did.
 template <class S, int kTiles>
-__device__ __forceinline__ void make_room(const float (&products)[S::kColumnTiles][kTiles][4],
+__device__ __forceinline__ bool make_room(const float (&products)[S::kScoreTiles][kTiles][4],
                                           const ScoreMap<S>& map, float value_exponent,
-                                          WarpSums<S>& sums) {
-  float greatest[S::kColumnTiles][2];
+                                          const Team<S>& team, Lane lane, WarpSums<S>& sums) {
+  float greatest[S::kScoreTiles][2];
   bool enough = true;
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       float most = products[n][0][c];
@@ -90,9 +96,9 @@ __device__ __forceinline__ void make_room(const float (&products)[S::kColumnTile
       enough = enough && !(greatest[n][c] > sums.exponent[n][c] + kMostRoom);
     }
   }
-  if (__all_sync(~0u, enough)) return;
+  if (__all_sync(~0u, enough)) return false;
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       float most = greatest[n][c];
@@ -103,19 +109,26 @@ __device__ __forceinline__ void make_room(const float (&products)[S::kColumnTile
       // By the column's own scores alone: a column in company is raised when it is alone, too.
       if (most > sums.exponent[n][c] + kMostRoom) {
         const float raised = ceilf(most) - kRoom;
-        sums.rescale(n, c, exp2_approximately(sums.exponent[n][c] - raised));
+        const float factor = exp2_approximately(sums.exponent[n][c] - raised);
+        sums.rescale(n, c, factor);
+        if constexpr (S::kTeam == 1) {
+          sums.rescale_output(n, c, factor);
+        } else {
+          team.rescale(n, c, factor, lane);
+        }
         sums.exponent[n][c] = raised;
       }
     }
   }
+  return true;
 }
 
 // Products become probabilities, relative to 2^exponent.
 template <class S, int kTiles>
-__device__ __forceinline__ void to_probabilities(float (&products)[S::kColumnTiles][kTiles][4],
+__device__ __forceinline__ void to_probabilities(float (&products)[S::kScoreTiles][kTiles][4],
                                                  const ScoreMap<S>& map, const WarpSums<S>& sums) {
 #pragma unroll
-  for (int n = 0; n < S::kColumnTiles; ++n) {
+  for (int n = 0; n < S::kScoreTiles; ++n) {
     float bias[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) bias[c] = map.bias[n][c] - sums.exponent[n][c];

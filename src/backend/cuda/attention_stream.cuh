@@ -1,8 +1,7 @@
-// Pieces on their way to shared memory: every warp has a ring of slots of its own, and copies
-// ahead.
+// Pieces on their way to shared memory: every team has slots of its own, and copies ahead.
 #pragma once
 
-#include "backend/cuda/attention_shape.cuh"
+#include "backend/cuda/attention_team.cuh"
 #include "backend/cuda/ptx.cuh"
 
 namespace quantspec::cuda {
@@ -21,12 +20,13 @@ __device__ __forceinline__ void copy_block(std::byte* to, const std::byte* from,
 
 enum Piece { kKeys, kValues };  // of a part, and the slot of either
 
-// The pieces of a warp's parts in the order in which it reads them: keys, then values, of each.
+// The pieces of a team's parts in the order in which it reads them: keys, then values, of each.
 template <class S>
 class PieceStream {
  public:
-  __device__ PieceStream(const AttentionArgs& args, const Work& work, std::byte* slots, Lane lane)
-      : args_(args), work_(work), slots_(slots), lane_(lane), part_(work.first_part) {
+  __device__ PieceStream(const AttentionArgs& args, const Work& work, std::byte* slots,
+                         const Team<S>& team, Lane lane)
+      : args_(args), work_(work), team_(team), slots_(slots), lane_(lane), part_(work.first_part) {
     find_units();
   }
   // Asks for the first pieces, then waits for the kernels before this one: the other way round
@@ -37,23 +37,39 @@ class PieceStream {
     issue<kKeys>();
     issue<kValues>();
     wait_for_previous_kernels();
+    if constexpr (S::kTeam > 1) meet();
   }
 
-  // Waits for the next piece, which has keys or values, in turn.
+  // The next piece, waited for; it has keys or values, in turn.
   template <Piece kPiece>
   __device__ __forceinline__ const std::byte* next() {
-    wait_async_copies<S::kSlots - 1>();
-    __syncwarp();
+    if constexpr (S::kTeam == 1) {
+      wait_async_copies<S::kSlots - 1>();
+      __syncwarp();
+    }
     return slots_ + kPiece * S::kSlotBytes;
   }
   // The piece is read: its slot takes that of the next part.
   template <Piece kPiece>
   __device__ __forceinline__ void release() {
-    __syncwarp();
+    if constexpr (S::kTeam == 1) {
+      __syncwarp();
+    } else {
+      meet();
+    }
     issue<kPiece>();
   }
 
  private:
+  // Warps of a team meet once between two pieces: the next one has come by then, too.
+  __device__ __forceinline__ void meet() {
+    wait_async_copies<0>();
+    team_.sync();
+  }
+
+  static constexpr int kOwnPlanes = S::kPlanes / S::kTeam;
+  static_assert(kOwnPlanes * S::kTeam == S::kPlanes, "each warp copies some");
+
   // Whether the part to copy has tokens of the launch's own rows.
   __device__ __forceinline__ bool own_tokens() const {
     const int slab = part_ - work_.num_chunks - work_.gathered_slabs;
@@ -80,9 +96,11 @@ class PieceStream {
     const int chunk = part_ & ((1 << args_.chunk_shift) - 1);
     const int codes = kPiece * page_size * (S::kHeadDim / 2) + chunk * S::kPlaneBytes;
 #pragma unroll
-    for (int i = 0; i < S::kPlanes; ++i) {
-      copy_block<S::kPlaneBytes>(slot + i * S::kPlaneBytes, unit_[i] + codes, lane_.index);
+    for (int i = 0; i < kOwnPlanes; ++i) {
+      const int plane = team_.member + i;
+      copy_block<S::kPlaneBytes>(slot + plane * S::kPlaneBytes, unit_[i] + codes, lane_.index);
     }
+    if (team_.member != 0) return;  // scales are in the upper plane's unit
     // Scales, then offsets: of keys side by side, of values those of all the page between.
     constexpr int kBytes = kPiece == kValues ? S::kValueScaleBytes : 2 * S::kHeadDim;
     const int gap = kPiece == kValues ? 2 * page_size * S::kValueGroups - kBytes : 0;
@@ -98,7 +116,7 @@ class PieceStream {
     }
   }
 
-  // Each lane looks up the unit of one of the warp's next 32 chunks.
+  // Each lane looks up the unit of one of the team's next 32 chunks.
   __device__ __forceinline__ void find_units() {
     const int mine = part_ + lane_.index * work_.part_stride;
     if (mine < work_.num_chunks) {
@@ -110,11 +128,13 @@ class PieceStream {
       }
       const auto* pages = reinterpret_cast<const ulonglong2*>(kv.pages);
       const ulonglong2 planes = __ldcg(pages + page);
-      found_[0] = reinterpret_cast<const std::byte*>(planes.x) +
-                  args_.shape.upper_offset(args_.layer, work_.kv_head);
-      if constexpr (S::kPlanes == 2) {
-        found_[1] = reinterpret_cast<const std::byte*>(planes.y) +
-                    args_.shape.lower_offset(args_.layer, work_.kv_head);
+#pragma unroll
+      for (int i = 0; i < kOwnPlanes; ++i) {
+        found_[i] = team_.member + i == 0
+                        ? reinterpret_cast<const std::byte*>(planes.x) +
+                              args_.shape.upper_offset(args_.layer, work_.kv_head)
+                        : reinterpret_cast<const std::byte*>(planes.y) +
+                              args_.shape.lower_offset(args_.layer, work_.kv_head);
       }
     }
     num_used_ = 0;
@@ -122,7 +142,7 @@ class PieceStream {
   __device__ __forceinline__ void next_unit() {
     if (num_used_ == 32) find_units();
 #pragma unroll
-    for (int i = 0; i < S::kPlanes; ++i) unit_[i] = shuffle(found_[i], num_used_);
+    for (int i = 0; i < kOwnPlanes; ++i) unit_[i] = shuffle(found_[i], num_used_);
     ++num_used_;
   }
   __device__ static const std::byte* shuffle(const std::byte* pointer, int lane) {
@@ -134,15 +154,17 @@ class PieceStream {
     const SequenceKv& kv = args_.batch.kv[work_.sequence];
     const bool gathered = slab < work_.gathered_slabs;
     const FullKv& full = gathered ? kv.gathered : kv.full;
-    int token = gathered ? slab * S::kSlabTokens
-                         : work_.state.first_full + (slab - work_.gathered_slabs) * S::kSlabTokens;
+    const int token = gathered
+                          ? slab * S::kSlabTokens
+                          : work_.state.first_full + (slab - work_.gathered_slabs) * S::kSlabTokens;
     const std::byte* rows =
         full.data + 2 * full_kv_index(args_.shape, full.capacity, work_.kv_head, piece, 0);
     constexpr int kRowUnits = S::kHeadDim / 8;  // 16 bytes each
 #pragma unroll 1
-    for (int tile = 0; tile < S::kSlabTiles; ++tile, token += 16) {
+    for (int tile = team_.member; tile < S::kSlabTiles; tile += S::kTeam) {
       // 16 tokens from a multiple of 16 on lie side by side: capacities are multiples of 16.
-      const std::byte* from = rows + (token % full.capacity) * std::size_t(2 * S::kHeadDim);
+      const int place = (token + 16 * tile) % full.capacity;
+      const std::byte* from = rows + place * std::size_t(2 * S::kHeadDim);
       std::byte* to = slot + 16 * tile * S::kRowBytes;
       if constexpr (32 % kRowUnits == 0) {
         from += 16 * lane_.index;
@@ -164,13 +186,14 @@ class PieceStream {
 
   const AttentionArgs& args_;
   const Work& work_;
+  const Team<S>& team_;
   std::byte* slots_;
   Lane lane_;
   int part_;          // of the next piece to copy
   int num_used_ = 0;  // of the units looked up
-  // In each plane: the units looked up, and that of the part to copy.
-  const std::byte* found_[S::kPlanes] = {};
-  const std::byte* unit_[S::kPlanes] = {};
+  // In each plane that this warp copies: the units looked up, and that of the part to copy.
+  const std::byte* found_[kOwnPlanes] = {};
+  const std::byte* unit_[kOwnPlanes] = {};
 };
 
 }  // namespace quantspec::cuda

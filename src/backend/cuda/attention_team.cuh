@@ -1,0 +1,119 @@
+// The warps that share the parts of a team: of two, each has the scores of half of the columns,
+// tells the other its probabilities, and adds up half of the channels for all columns. So each has
+// half of the sums in its registers, and a multiprocessor twice the warps.
+#pragma once
+
+#include "backend/cuda/attention_shape.cuh"
+#include "backend/cuda/ptx.cuh"
+
+namespace quantspec::cuda {
+
+template <class S>
+class Team {
+ public:
+  // `shared`: kTeamBytes of every team.
+  __device__ explicit Team(std::byte* shared)
+      : index(threadIdx.x / (32 * S::kTeam)),
+        member(S::kTeam == 1 ? 0 : threadIdx.x / 32 % S::kTeam),
+        operands_(shared + index * S::kTeamBytes),
+        factors_(reinterpret_cast<float*>(operands_ + S::kTeam * S::kOperandBytes)) {
+    const Lane lane;
+    if constexpr (S::kTeam > 1) {
+      if (lane.index < S::kColumns) factors_[lane.index] = 1.0f;
+    }
+  }
+
+  const int index;   // of the CTA's teams
+  const int member;  // this warp
+
+  // A warp counts column tiles from the first of its own scores on.
+  __device__ __forceinline__ int column_tile(int n) const {
+    return (n + member * S::kScoreTiles) % S::kColumnTiles;
+  }
+  // Its first channel tile.
+  __device__ __forceinline__ int channel_tile() const { return member * S::kOutTiles; }
+
+  __device__ __forceinline__ void sync() const { barrier_sync(1 + index, 32 * S::kTeam); }
+
+  // Sums wait where operands will be, while scores need the registers.
+  __device__ __forceinline__ void put_away(const float (&x)[S::kOutTiles][4], Lane lane) const {
+    if constexpr (S::kTeam > 1) {
+      float4* to = reinterpret_cast<float4*>(operands_ + member * S::kOperandBytes) + lane.index;
+#pragma unroll
+      for (int i = 0; i < S::kOutTiles; ++i) to[32 * i] = {x[i][0], x[i][1], x[i][2], x[i][3]};
+    }
+  }
+  __device__ __forceinline__ void take_back(float (&x)[S::kOutTiles][4], Lane lane) const {
+    if constexpr (S::kTeam > 1) {
+      const float4* from =
+          reinterpret_cast<const float4*>(operands_ + member * S::kOperandBytes) + lane.index;
+#pragma unroll
+      for (int i = 0; i < S::kOutTiles; ++i) {
+        const float4 y = from[32 * i];
+        x[i][0] = y.x, x[i][1] = y.y, x[i][2] = y.z, x[i][3] = y.w;
+      }
+    }
+  }
+
+  // This warp multiplied a column's sums with `factor`: so must be the output's.
+  __device__ __forceinline__ void rescale(int n, int column, float factor, Lane lane) const {
+    if (lane.g == 0) factors_[8 * column_tile(n) + 2 * lane.t + column] = factor;
+  }
+
+  // Operands of all columns (b[n]: of column_tile(n)) from those of this warp's. `rescaled`: it
+  // called rescale() since the last time; rescale_output(n, column, factor) is what that asks for.
+  template <int kTiles, typename F>
+  __device__ __forceinline__ void share(std::uint32_t (&b)[S::kColumnTiles][kTiles][2],
+                                        bool rescaled, Lane lane, const F& rescale_output) const {
+    if constexpr (S::kTeam > 1) {
+      exchange(b, rescaled, lane, rescale_output);
+    }
+  }
+
+ private:
+  template <int kTiles, typename F>
+  __device__ __forceinline__ void exchange(std::uint32_t (&b)[S::kColumnTiles][kTiles][2],
+                                           bool rescaled, Lane lane,
+                                           const F& rescale_output) const {
+    static_assert(S::kTeam == 2 && kTiles % 2 == 0 && kTiles <= S::kTokenTiles);
+    uint4* mine = reinterpret_cast<uint4*>(operands_ + member * S::kOperandBytes) + lane.index;
+    const uint4* others =
+        reinterpret_cast<const uint4*>(operands_ + (1 - member) * S::kOperandBytes) + lane.index;
+#pragma unroll
+    for (int n = 0; n < S::kScoreTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < kTiles; i += 2) {
+        mine[(n * kTiles + i) * 16] = {b[n][i][0], b[n][i][1], b[n][i + 1][0], b[n][i + 1][1]};
+      }
+    }
+    if (barrier_any(1 + index, 32 * S::kTeam, rescaled)) {
+#pragma unroll
+      for (int n = 0; n < S::kColumnTiles; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          rescale_output(n, c, factors_[8 * column_tile(n) + 2 * lane.t + c]);
+        }
+      }
+      sync();
+#pragma unroll
+      for (int n = 0; n < S::kScoreTiles; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) rescale(n, c, 1.0f, lane);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < S::kScoreTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < kTiles; i += 2) {
+        const uint4 x = others[(n * kTiles + i) * 16];
+        std::uint32_t(&to)[kTiles][2] = b[S::kScoreTiles + n];
+        to[i][0] = x.x, to[i][1] = x.y, to[i + 1][0] = x.z, to[i + 1][1] = x.w;
+      }
+    }
+  }
+
+  std::byte* operands_;  // [member]: kOperandBytes
+  float* factors_;       // [columns]: 1, or what sums were multiplied with
+};
+
+}  // namespace quantspec::cuda

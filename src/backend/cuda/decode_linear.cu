@@ -184,9 +184,9 @@ void prepare(const Device& device) {
   prepared = true;
 }
 
-template <typename Format, int kTiles, int kOp>
+template <typename Format, int kTiles, int kOp, bool kAlone>
 void launch(Device& device, const LinearArgs& args) {
-  constexpr auto kernel = decode_linear<Format, kTiles, kOp>;
+  constexpr auto kernel = decode_linear<Format, kTiles, kOp, kAlone>;
   prepare<kernel>(device);
   cudaLaunchConfig_t config{};
   config.blockDim = kLinearThreads;
@@ -207,23 +207,30 @@ void launch(Device& device, const LinearArgs& args) {
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args));
 }
 
-// Formats that models mostly have get kernels of their own for each op: small ones, which come into
-// the instruction cache sooner.
+// Formats that models mostly have get kernels of their own for each op, and again for a row or a
+// few without a cluster: small ones, which come into the instruction cache sooner.
+template <typename Format, int kTiles, int kOp>
+void launch_op(Device& device, const LinearArgs& args) {
+  if constexpr (Format::kOfEachOp && kTiles == 1) {
+    if (args.row_warps == 1) return launch<Format, kTiles, kOp, true>(device, args);
+  }
+  launch<Format, kTiles, kOp, false>(device, args);
+}
 template <typename Format, int kTiles>
 void launch_op(Device& device, const LinearArgs& args) {
   if constexpr (Format::kOfEachOp) {
     switch (args.op) {
       case LinearOp::kStore:
-        return launch<Format, kTiles, static_cast<int>(LinearOp::kStore)>(device, args);
+        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kStore)>(device, args);
       case LinearOp::kAdd:
-        return launch<Format, kTiles, static_cast<int>(LinearOp::kAdd)>(device, args);
+        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kAdd)>(device, args);
       case LinearOp::kGateUp:
-        return launch<Format, kTiles, static_cast<int>(LinearOp::kGateUp)>(device, args);
+        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kGateUp)>(device, args);
       case LinearOp::kQkv:
-        return launch<Format, kTiles, static_cast<int>(LinearOp::kQkv)>(device, args);
+        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kQkv)>(device, args);
     }
   }
-  launch<Format, kTiles, kAnyOp>(device, args);
+  launch_op<Format, kTiles, kAnyOp>(device, args);
 }
 
 // All rows of an op, some at a time, with the kernel of kTiles for as many.

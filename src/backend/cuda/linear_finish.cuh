@@ -37,7 +37,7 @@ struct OwnRow {
   int row, i;
   // row_shift: log2 of per_row
   __device__ OwnRow(const LinearArgs& args, const WarpRole& role, int i, int row_shift)
-      : row(role.rank + (i >> row_shift << args.row_shift)), i(i & ((1 << row_shift) - 1)) {}
+      : row(role.rank + (i >> row_shift << role.row_shift)), i(i & ((1 << row_shift) - 1)) {}
 };
 
 // What the finish of a row block wants from memory beside weights. It is asked for ahead, so that
@@ -53,7 +53,7 @@ struct Ahead {
 template <int kOp>
 __device__ __forceinline__ Ahead plain_ahead(const LinearArgs& args, const WarpRole& role,
                                              int block, int i) {
-  const OwnRow own(args, role, i, args.row_shift + 5);
+  const OwnRow own(args, role, i, role.row_shift + 5);
   const int output = block * args.block_tiles * kTileRows + own.i,
             outputs = args.sources[0].outputs;
   Ahead ahead{};
@@ -72,7 +72,7 @@ __device__ __forceinline__ void finish_plain(const LinearArgs& args, const WarpR
   const int outputs = args.sources[0].outputs;
 #pragma unroll 1
   for (int i = afresh(threadIdx.x);; i += kLinearThreads) {
-    const OwnRow own(args, role, i, args.row_shift + 5);
+    const OwnRow own(args, role, i, role.row_shift + 5);
     if (own.row >= args.num_rows) return;
     const int output = block * args.block_tiles * kTileRows + own.i;
     const Ahead next = plain_ahead<kOp>(args, role, block, i + kLinearThreads);
@@ -89,7 +89,7 @@ __device__ __forceinline__ void finish_gate_up(const LinearArgs& args, const War
   const int half = args.block_tiles / 2 * kTileRows, outputs = args.sources[0].outputs;
 #pragma unroll 1
   for (int i = afresh(threadIdx.x);; i += kLinearThreads) {
-    const OwnRow own(args, role, i, args.row_shift + 4);
+    const OwnRow own(args, role, i, role.row_shift + 4);
     if (own.row >= args.num_rows) return;
     const int output = block * half + own.i;
     if (output >= outputs) continue;
@@ -149,7 +149,7 @@ struct HeadBlock {
 // Whether the warp has no row of a part of a head.
 __device__ __forceinline__ bool nothing_to_finish(const LinearArgs& args, const WarpRole& role) {
   return args.qkv.half_tiles != 0 &&
-         role.rank + static_cast<int>(threadIdx.x / 32 << args.row_shift) >= args.num_rows;
+         role.rank + static_cast<int>(threadIdx.x / 32 << role.row_shift) >= args.num_rows;
 }
 __device__ __forceinline__ void load_angle(const LinearArgs& args, int row, int channel,
                                            Ahead& ahead) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
                                            const Sums& sums, Ahead ahead) {
   const QkvArgs& qkv = args.qkv;
   if (nothing_to_finish(args, role)) return;
-  if (args.row_warps > 1) ahead.state = state_of_lane(qkv);
+  if (role.row_warps > 1) ahead.state = state_of_lane(qkv);
   const HeadBlock at(args, block);
   const int dim = qkv.shape.head_dim, source = at.source;
   const float* bias = args.sources[source].bias;
@@ -173,7 +173,7 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
   for (int task = afresh(threadIdx.x) / 32;; task += kLinearWarps) {
     const int task_row = at.heads == 1 ? task : task / at.heads;
     const int own_head = task - task_row * at.heads;
-    const int own_row = role.rank + (task_row << args.row_shift);
+    const int own_row = role.rank + (task_row << role.row_shift);
     if (own_row >= args.num_rows) return;
     const int head = at.first_head + own_head, row = args.first_row + own_row;
     if (head * dim >= outputs) continue;
@@ -203,7 +203,7 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
         high *= factor * norm.weight[channel + dim / 2];
       }
       if (at.rotated()) {
-        if (args.row_warps > 1 || task >= kLinearWarps || pair >= 32) {
+        if (role.row_warps > 1 || task >= kLinearWarps || pair >= 32) {
           load_angle(args, row, channel, ahead);
         }
         const float cos = ahead.first, sin = ahead.second;
@@ -228,7 +228,7 @@ __device__ __forceinline__ Ahead look_ahead(const LinearArgs& args, const WarpRo
   if (is_op<kOp>(args, LinearOp::kGateUp)) return {};
   if (!is_op<kOp>(args, LinearOp::kQkv)) return plain_ahead<kOp>(args, role, block, threadIdx.x);
   Ahead ahead{};
-  if (args.row_warps > 1 || nothing_to_finish(args, role)) return ahead;
+  if (role.row_warps > 1 || nothing_to_finish(args, role)) return ahead;
   ahead.state = state_of_lane(args.qkv);
   const HeadBlock at(args, block);
   const int warp = threadIdx.x / 32, row = at.heads == 1 ? warp : warp / at.heads;

@@ -14,7 +14,6 @@ namespace quantspec::cuda {
 template <typename T>
 struct FullFormat {
   static constexpr int kUnit = 64;
-  static constexpr int kStageUnits = 1;
   static constexpr int kTogether = 2;
   static constexpr int kColumns = 2;
   static constexpr int kInputBytes = 2;
@@ -44,8 +43,7 @@ struct FullFormat {
                 unit * kRowBytes + lane % 8 * 16,
             nullptr};
   }
-  __device__ static void load(const LinearArgs& args, WeightPlace& place, std::uint32_t stage,
-                              int) {
+  __device__ static void load(const LinearArgs& args, WeightPlace& place, std::uint32_t stage) {
     const int lane = threadIdx.x % 32;
     const std::byte* from = place.data;
     stage += piece_at(lane / 8, lane % 8);
@@ -72,10 +70,12 @@ struct FullFormat {
   }
 
   template <int kBatch>
-  __device__ static void put(const Inputs& to, const int (&rows)[kBatch],
-                             const int (&firsts)[kBatch], const float4 (&x)[kBatch]) {
+  __device__ static void put(const Inputs& to, int row, int chunk, int step, int count,
+                             const float4 (&x)[kBatch]) {
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) put(to, rows[i], firsts[i], x[i]);
+    for (int i = 0; i < kBatch; ++i) {
+      if (i < count) put(to, row, (chunk + i * step) * kChunkInputs, x[i]);
+    }
   }
   __device__ static void put(const Inputs& to, int row, int first, float4 x) {
     const int lane = threadIdx.x % 32, input = first + lane * 4;
@@ -107,8 +107,8 @@ struct FullFormat {
   }
 
   template <int kTiles>
-  __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, int,
-                                  std::uint32_t stage, Sums<kTiles>& sums) {
+  __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, std::uint32_t stage,
+                                  Sums<kTiles>& sums) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     Sums<kTiles> of_unit = {};
     Sums<kTiles>& dots = *(kHalf ? &of_unit : &sums);
@@ -173,7 +173,6 @@ struct FullFormat {
 // every 16 of rows g and g + 8; sums[n][0], [1] are of row g and activation rows 2 n, 2 n + 1.
 struct Fp32Format {
   static constexpr int kUnit = 32;
-  static constexpr int kStageUnits = 1;
   static constexpr int kTogether = 2;
   static constexpr int kColumns = 1;
   static constexpr int kInputBytes = 4;
@@ -196,8 +195,7 @@ struct Fp32Format {
                 unit * kRowBytes + lane % 8 * 16,
             nullptr};
   }
-  __device__ static void load(const LinearArgs& args, WeightPlace& place, std::uint32_t stage,
-                              int) {
+  __device__ static void load(const LinearArgs& args, WeightPlace& place, std::uint32_t stage) {
     stage += threadIdx.x % 32 * 16;
     for (int i = 0; i < kTileRows / 4; ++i) {
       copy_stream16(stage + i * 4 * kRowBytes, place.data + i * 4 * args.stride);
@@ -206,11 +204,12 @@ struct Fp32Format {
   }
 
   template <int kBatch>
-  __device__ static void put(const Inputs& to, const int (&rows)[kBatch],
-                             const int (&firsts)[kBatch], const float4 (&x)[kBatch]) {
+  __device__ static void put(const Inputs& to, int row, int chunk, int step, int count,
+                             const float4 (&x)[kBatch]) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      *reinterpret_cast<float4*>(to.at<4>(firsts[i] + threadIdx.x % 32 * 4, rows[i])) = x[i];
+      const int input = (chunk + i * step) * kChunkInputs + threadIdx.x % 32 * 4;
+      if (i < count) *reinterpret_cast<float4*>(to.at<4>(input, row)) = x[i];
     }
   }
 
@@ -228,8 +227,8 @@ struct Fp32Format {
   }
 
   template <int kTiles>
-  __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, int,
-                                  std::uint32_t stage, Sums<kTiles>& sums) {
+  __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, std::uint32_t stage,
+                                  Sums<kTiles>& sums) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const auto dot = [](uint4 w, uint4 x, float sum) {
       sum = fmaf(__uint_as_float(w.x), __uint_as_float(x.x), sum);

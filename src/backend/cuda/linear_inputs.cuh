@@ -3,8 +3,7 @@
 //
 // A Format has
 //   kUnit            inputs of a unit
-//   kStageUnits      units of a stage of a warp's ring; fewer at the end of a slice
-//   kTogether        tiles that a stage has, 1 or 2
+//   kTogether        tiles of which a stage of a warp's ring has a unit each, 1 or 2
 //   kStageBytes      of a stage
 //   kColumns         columns of B that an activation row takes
 //   kInputBytes      of an activation in one column, in shared memory
@@ -16,9 +15,9 @@
 //   kGroupBytes      so many bytes
 //   max_rows()       activation rows that so many n8 tiles of B hold
 //   Sums             what a lane holds of the sums of the tiles
-//   begin(), load()  a warp's place in a tile; copies units there to a stage, asynchronously
-//   put()            puts chunks of kChunkInputs of activation rows into shared memory, 4 inputs of
-//                    each lane
+//   begin(), load()  a warp's place in a tile; copies a unit there to a stage, asynchronously
+//   put()            puts chunks of kChunkInputs of an activation row into shared memory, 4 inputs
+//                    of each lane: of the batch `count` from `chunk` on, each `step` on
 //   multiply()       adds the products of a stage to the sums
 //   for_each_sum()   what a lane's sums of a tile belong to
 //
@@ -69,18 +68,18 @@ __device__ __forceinline__ PowerOfTwo scale_to_half(float max) {
   return {__int_as_float(biased << 23), __int_as_float((254 - biased) << 23)};
 }
 
-// Four inputs of each of kCount rows of `size`, rows[i] from firsts[i] on, zeros beyond.
+// x[i]: four inputs of a row of `size` from first + i * step on, zeros beyond.
 // NOTE: past L1: it may hold what an earlier kernel read there, since this one started before the
 // kernel that writes the row had ended.
 template <int kCount>
-__device__ __forceinline__ void load_inputs(const float* const (&rows)[kCount],
-                                            const int (&firsts)[kCount], int size,
+__device__ __forceinline__ void load_inputs(const float* row, int first, int step, int size,
                                             float4 (&x)[kCount]) {
+  const float* const from = row + first;
   if (size % 4 == 0) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       x[i] = {};
-      if (firsts[i] < size) x[i] = __ldcg(reinterpret_cast<const float4*>(rows[i] + firsts[i]));
+      if (first + i * step < size) x[i] = __ldcg(reinterpret_cast<const float4*>(from + i * step));
     }
     return;
   }
@@ -88,7 +87,7 @@ __device__ __forceinline__ void load_inputs(const float* const (&rows)[kCount],
   for (int j = 0; j < 4; ++j) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const float next = firsts[i] + j < size ? __ldcg(rows[i] + firsts[i] + j) : 0.0f;
+      const float next = first + i * step + j < size ? __ldcg(from + i * step + j) : 0.0f;
       x[i] = {x[i].y, x[i].z, x[i].w, next};
     }
   }

@@ -30,39 +30,36 @@ namespace quantspec::cuda {
 
 // --- prepare -------------------------------------------------------------------------------------
 
-// A warp takes every 8th chunk of the activation rows, kBatch at a time, so that they overlap;
-// where there are fewer, it takes the last again.
+// A warp takes rows and chunks as it takes tiles and slices: every row_warps-th row of activations,
+// of it every block_slices-th chunk; kBatch at a time, so that they overlap.
 template <typename Format, bool kNormed>
 class Preparation {
  public:
   // Before other kernels are waited for: the norm's weights are there.
   __device__ Preparation(const LinearArgs& args, const WarpRole& role)
-      : args_(args),
-        role_(role),
-        tasks_(args.num_rows * role.chunks),
-        inverse_((1u << 20) / max(role.chunks, 1) + 1) {
-    if (threadIdx.x / 32 < tasks_) load_weights(threadIdx.x / 32);
+      : args_(args), role_(role), row_(role.row), chunk_(role.slice_of_block) {
+    load_weights();
   }
 
-  // squares: [rows, chunks].
-  __device__ void run(const Inputs& inputs, float* squares) {
-    if (threadIdx.x / 32 >= tasks_) return;
+  // squares: [rows, chunks]. Calls between() when loads of a batch are under way.
+  template <typename F>
+  __device__ void run(const Inputs& inputs, float* squares, const F& between) {
+    if (chunk_ >= role_.chunks) row_ = args_.num_rows;
     float4 next[kBatch];
-    load(threadIdx.x / 32, next);
+    load(next);
 #pragma unroll 1
-    for (int first = threadIdx.x / 32; first < tasks_; first += kBatch * kLinearWarps) {
+    while (row_ < args_.num_rows) {
+      const int row = row_, chunk = chunk_, count = (role_.chunks - chunk + step() - 1) / step();
       float4 x[kBatch];
-      int rows[kBatch], chunks[kBatch], firsts[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const Place at = place(first, i);
-        rows[i] = at.row;
-        chunks[i] = at.chunk;
-        firsts[i] = at.chunk * kChunkInputs;
-        x[i] = next[i];
+      for (int i = 0; i < kBatch; ++i) x[i] = next[i];
+      chunk_ += kBatch * step();
+      if (chunk_ >= role_.chunks) {
+        chunk_ = role_.slice_of_block;
+        row_ += role_.row_warps;
       }
-      const int following = first + kBatch * kLinearWarps;
-      if (following < tasks_) load(following, next);
+      load(next);
+      between();
       if constexpr (kNormed) {
         float sums[kBatch];
 #pragma unroll
@@ -71,7 +68,7 @@ class Preparation {
           sums[i] = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x)));
           x[i] = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
         }
-        if (following < tasks_) load_weights(following);
+        if (chunk_ != chunk) load_weights();
 #pragma unroll
         for (int lane = 1; lane < 32; lane *= 2) {
 #pragma unroll
@@ -79,53 +76,35 @@ class Preparation {
         }
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          if (role_.lane == 0) squares[rows[i] * role_.chunks + chunks[i]] = sums[i];
+          if (role_.lane == 0 && i < count) {
+            squares[row * role_.chunks + chunk + i * step()] = sums[i];
+          }
         }
       }
-      Format::template put<kBatch>(inputs, rows, firsts, x);
+      Format::template put<kBatch>(inputs, row, chunk, step(), count, x);
     }
   }
 
  private:
   static constexpr int kBatch = 4;
-  struct Place {
-    int row, chunk;  // chunk: of the block
-    int input;       // the lane's first
-  };
-  __device__ Place place(int first, int i) const {
-    const int task = min(first + i * kLinearWarps, tasks_ - 1);
-    const int row = args_.num_rows == 1 ? 0 : static_cast<int>(task * inverse_ >> 20);
-    const int chunk = task - row * role_.chunks;
-    return {row, chunk, (role_.first_chunk + chunk) * kChunkInputs + role_.lane * 4};
+  __device__ int step() const { return role_.block_slices; }  // from chunk to chunk
+  __device__ int input() const {
+    return (role_.first_chunk + chunk_) * kChunkInputs + role_.lane * 4;
   }
-  __device__ void load(int first, float4 (&x)[kBatch]) const {
-    const float* from[kBatch];
-    int inputs[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const Place at = place(first, i);
-      from[i] = args_.x + static_cast<std::size_t>(args_.first_row + at.row) * args_.cols;
-      inputs[i] = at.input;
-    }
-    load_inputs<kBatch>(from, inputs, args_.cols, x);
+  __device__ void load(float4 (&x)[kBatch]) const {
+    if (row_ >= args_.num_rows) return;
+    load_inputs(args_.x + static_cast<std::size_t>(args_.first_row + row_) * args_.cols, input(),
+                step() * kChunkInputs, args_.cols, x);
   }
-  __device__ void load_weights(int first) {
+  __device__ void load_weights() {
     if constexpr (kNormed) {
-      const float* from[kBatch];
-      int inputs[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        from[i] = args_.norm.weight;
-        inputs[i] = place(first, i).input;
-      }
-      load_inputs<kBatch>(from, inputs, args_.cols, weight_);
+      load_inputs(args_.norm.weight, input(), step() * kChunkInputs, args_.cols, weight_);
     }
   }
 
   const LinearArgs& args_;
   const WarpRole& role_;
-  int tasks_;
-  unsigned inverse_;  // of role.chunks, * 2^20
+  int row_, chunk_;  // the next; chunk_: of the block
   float4 weight_[kBatch];
 };
 
@@ -138,7 +117,7 @@ __device__ __forceinline__ void add_squares(const LinearArgs& args, const WarpRo
     float sum = 0.0f;
 #pragma unroll 1
     for (int chunk = role.lane; chunk < args.chunks; chunk += 32) {
-      if (args.row_warps == 1) {
+      if (role.row_warps == 1) {
         sum += squares[row * args.chunks + chunk];
         continue;
       }
@@ -150,7 +129,7 @@ __device__ __forceinline__ void add_squares(const LinearArgs& args, const WarpRo
     }
     sum = warp_sum(sum);
     if (role.lane == 0) {
-      factors[row] = 1.0f / sqrtf(sum / static_cast<float>(args.cols) + args.norm.epsilon);
+      factors[row] = rsqrtf(sum / static_cast<float>(args.cols) + args.norm.epsilon);
     }
   }
 }
@@ -158,12 +137,12 @@ __device__ __forceinline__ void add_squares(const LinearArgs& args, const WarpRo
 // --- the kernel ----------------------------------------------------------------------------------
 
 // kOp: the op or kAnyOp. kTiles: n8 tiles of B, enough for num_rows * Format::kColumns columns.
-template <typename Format, int kTiles, int kOp>
+template <typename Format, int kTiles, int kOp, bool kAlone>
 __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4 ? 2 : 1)
     decode_linear(const __grid_constant__ LinearArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
   const LinearPlaces& places = args.places;
-  const WarpRole role(args, Format::kUnit);
+  const WarpRole role(args, Format::kUnit, kAlone);
   WeightStream<Format, kOp> weights(args, role, shared);
   if constexpr (WeightStream<Format, kOp>::kBulk) {
     weights.start();
@@ -184,19 +163,22 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
   // to let them come before the preparation. Never before the wait: attention reads early what the
   // kernels ahead of this one wrote.
   const bool normed = !is_op<kOp>(args, LinearOp::kAdd) && args.norm.weight != nullptr;
+  Ahead ahead;  // of the first row block before the activations, with which it comes
+  const auto start_one = [&] { weights.start_one(); };
   if (normed) {
     Preparation<Format, true> prepare(args, role);
     wait_for_previous_kernels();
-    weights.start();
-    prepare.run(inputs, squares);
+    ahead = look_ahead<kOp>(args, role, role.first_block);
+    prepare.run(inputs, squares, start_one);
     let_next_kernel_start();
   } else {
     Preparation<Format, false> prepare(args, role);
     wait_for_previous_kernels();
     let_next_kernel_start();
-    weights.start();
-    prepare.run(inputs, squares);
+    ahead = look_ahead<kOp>(args, role, role.first_block);
+    prepare.run(inputs, squares, start_one);
   }
+  weights.start();
   __syncthreads();
 
   // A row block is finished after the products of the next: nobody waits for the barrier between.
@@ -210,8 +192,7 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
       args, inputs, role.first_unit * Format::kUnit - role.first_chunk * kChunkInputs);
   const int units = role.end_unit - role.first_unit;
   int parity = 0;
-  Ahead ahead{};
-  if (normed && args.row_warps == 1) add_squares(args, role, squares, factors);
+  if (normed && role.row_warps == 1) add_squares(args, role, squares, factors);
   for (int block = role.first_block;; block += role.stride) {
     const bool last = block >= args.row_blocks;
     int group = role.row;
@@ -219,26 +200,27 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
       typename Format::template Sums<kTiles> sums = {};
       const bool there = !last && group < groups;
 #pragma unroll 1
-      for (int unit = 0; there && unit < units; unit += Format::kStageUnits) {
-        Format::multiply(lane_inputs, unit, units - unit, weights.next(), sums);
+      for (int unit = 0; there && unit < units; ++unit) {
+        Format::multiply(lane_inputs, unit, weights.next(), sums);
         weights.give_back();
       }
       if (group == role.row && block != role.first_block) {
         __syncwarp();
-        if (args.row_warps > 1) {
+        if (role.row_warps > 1) {
           cluster_wait();
         } else {
           __syncthreads();
         }
-        if (normed && args.row_warps > 1 && block == role.first_block + role.stride) {
+        if (normed && role.row_warps > 1 && block == role.first_block + role.stride) {
           add_squares(args, role, squares, factors);
           __syncthreads();
         }
         const Sums of_before{partials + (1 - parity) * room, normed ? factors : nullptr,
-                             afresh(rows), width, args.row_shift};
+                             afresh(rows), width, role.row_shift};
         finish<kOp>(args, role, block - role.stride, of_before, ahead);
       }
-      if (group == role.row && !last) ahead = look_ahead<kOp>(args, role, block);
+      if (group == role.row && !last && block != role.first_block)
+        ahead = look_ahead<kOp>(args, role, block);
       if (!there) continue;
       float* to = partials + parity * room + role.slice_of_block * rows * width + group * kTileRows;
 #pragma unroll
@@ -246,13 +228,13 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
         Format::for_each_sum(args, sums[tile],
                              [&](int row, int i, float sum) { to[row * width + i] = sum; });
       }
-    } while (!last && (group += args.row_warps) < groups);
+    } while (!last && (group += role.row_warps) < groups);
     if (last) break;
     __syncwarp();
-    if (args.row_warps > 1) cluster_arrive();
+    if (role.row_warps > 1) cluster_arrive();
     parity = 1 - parity;
   }
-  if (args.row_warps > 1) {  // others read this block's sums
+  if (role.row_warps > 1) {  // others read this block's sums
     __syncwarp();
     cluster_arrive();
     cluster_wait();

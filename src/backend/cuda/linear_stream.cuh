@@ -53,28 +53,31 @@ __device__ __forceinline__ int slice_begin(const LinearArgs& args, int slice) {
 // What a warp is: its place in the block, its slice.
 struct WarpRole {
   int lane;
-  int row;             // first of the pairs of tiles of a row block that it takes
-  int slice_of_block;  // of block_slices
+  int row_warps, row_shift;  // of the arguments; what a kernel without clusters knows
+  int row;                   // first of the pairs of tiles of a row block that it takes
+  int slice_of_block;        // of block_slices
   int block_slices;
   int rank;  // of the block in its cluster
   int first_unit, end_unit;
   int first_chunk, chunks;  // of the block
   int first_block, stride;  // row blocks that it takes
 
-  __device__ WarpRole(const LinearArgs& args, int unit) {
+  __device__ WarpRole(const LinearArgs& args, int unit, bool alone) {
     const int warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
-    row = warp & (args.row_warps - 1);
-    slice_of_block = warp >> args.row_shift;
-    block_slices = kSlices >> args.row_shift;
-    rank = blockIdx.x & (args.row_warps - 1);
+    row_warps = alone ? 1 : args.row_warps;
+    row_shift = alone ? 0 : args.row_shift;
+    row = warp & (row_warps - 1);
+    slice_of_block = warp >> row_shift;
+    block_slices = kSlices >> row_shift;
+    rank = blockIdx.x & (row_warps - 1);
     const int slice = rank * block_slices + slice_of_block;
     first_unit = slice_begin(args, slice) * (kChunkInputs / unit);
     end_unit = min(slice_begin(args, slice + 1) * (kChunkInputs / unit), args.units);
     first_chunk = slice_begin(args, rank * block_slices);
     chunks = slice_begin(args, (rank + 1) * block_slices) - first_chunk;
-    first_block = blockIdx.x >> args.row_shift;
-    stride = gridDim.x >> args.row_shift;
+    first_block = blockIdx.x >> row_shift;
+    stride = gridDim.x >> row_shift;
   }
 };
 
@@ -137,16 +140,16 @@ class WeightStream {
     if (role.row < args.block_tiles / Format::kTogether) begin_tiles();
   }
 
-  // Starts copies until so many have been.
+  // Starts copies until so many have been, at most as many as there is room for.
   __device__ void start(int count) {
 #pragma unroll 1
-    while (started_ < count) {
+    while (started_ < min(count, most())) {
       load();
       ++started_;
     }
   }
-  // Starts all that there is room for.
-  __device__ void start() { start(kBulk ? args_.depth : args_.depth - 1); }
+  __device__ void start_one() { start(started_ + 1); }
+  __device__ void start() { start(most()); }
 
   // The next stage, to be given back before the one after it is asked for.
   __device__ std::uint32_t next() {
@@ -177,6 +180,7 @@ class WeightStream {
   }
 
  private:
+  __device__ int most() const { return kBulk ? args_.depth : args_.depth - 1; }
   // Begins the tiles at block_, group_, if there are.
   __device__ void begin_tiles() {
     if (block_ >= args_.row_blocks) return;
@@ -194,34 +198,31 @@ class WeightStream {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
       if (role_.lane != 0) return;
       if (units_ <= 0) return;
-      const int units = min(units_, Format::kStageUnits);
-      Format::load_bulk(places_[0], writing_, units, written_);
+      Format::load_bulk(places_, writing_, written_);
       writing_ += Format::kStageBytes;
       ++written_;
       if (writing_ == end_) {
         writing_ = ring_;
         written_ = barriers_;
       }
-      advance(units);
+      advance();
 #endif
     } else {
       if (units_ > 0) {
-        const int units = min(units_, Format::kStageUnits);
-        Format::load(args_, places_[0], writing_, units);
+        Format::load(args_, places_[0], writing_);
         if constexpr (Format::kTogether == 2) {
-          Format::load(args_, places_[1], writing_ + Format::kStageBytes / 2, units);
+          Format::load(args_, places_[1], writing_ + Format::kStageBytes / 2);
         }
-        advance(units);
+        advance();
       }
       commit_async_copies();
       writing_ += Format::kStageBytes;
       if (writing_ == end_) writing_ = ring_;
     }
   }
-  __device__ void advance(int units) {
-    units_ -= units;
-    if (units_ > 0) return;
-    group_ += args_.row_warps;
+  __device__ void advance() {
+    if (--units_ > 0) return;
+    group_ += role_.row_warps;
     if (group_ >= args_.block_tiles / Format::kTogether) {
       group_ = role_.row;
       block_ += role_.stride;

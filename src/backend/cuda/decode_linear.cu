@@ -83,31 +83,34 @@ LinearPlaces places_of(const LinearArgs& args) {
   places.values = take(places.stride * rows * Format::kColumns * Format::kInputBytes);
   places.groups = take(Format::kGroupBytes * places.group_stride * rows);
   places.scales = places.groups;
-  places.squares = take(chunks * rows * 4);
-  places.factors = take(rows * 4);
+  places.squares = take(slices * rows * 4);
   places.partials = take(2 * slices * rows * args.block_tiles * kTileRows * 4);
   places.total = end;
   return places;
 }
 
-// The row_warps to begin with. Narrow blocks finish with few barriers, wide ones prepare fewer
-// activations.
-// NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 11 chunks of
-// activations for a warp, 1 is the fastest; 2 is up to 16, of the largest matrices up to 32;
-// then 8. Full matrices at 1 row: 1 or 2 is up to 27% faster than 8; from 4 rows on 8 is the
-// fastest, but where there is less than a pair of tiles for every other warp (4096 x 4096: 2 is 20%
-// faster).
+// Whether one block of threads on each multiprocessor has no more than two tiles, so that a second
+// would only prepare the activations again; the next kernel's blocks have the room.
+bool one_block_suffices(const Device& device, const LinearArgs& args) {
+  return total_tiles(args) <= 2 * device.num_sms();
+}
+
+// The row_warps to begin with. Narrow blocks finish with few barriers and clusters leave
+// multiprocessors idle, wide ones prepare fewer activations.
+// NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 14 chunks of
+// activations for a warp, of matrices that take more than a block 16, 1 is the fastest; 2 is up to
+// 16, of the largest matrices up to 32; then 8. Full matrices: as narrow as leaves room for a ring
+// of 4 stages, but from 5 rows on 8 for the largest (gate and up: 2 is 7% slower).
 template <typename Format>
 int narrowest(const Device& device, LinearArgs& args) {
-  constexpr int kRoom[] = {36 << 10, 68 << 10};  // for activations, with 1 and 2 row_warps
+  constexpr int kRoom[] = {68 << 10, 116 << 10};  // for activations, with 1 and 2 row_warps
   if (wants_whole_heads(args)) return kSlices;
   if (Format::kPlanes) {
     const int chunks = divide_up(args.num_rows * args.chunks, kLinearWarps);  // of a warp, with 1
-    if (chunks <= 11) return 1;
+    if (chunks <= (one_block_suffices(device, args) ? 14 : 16)) return 1;
     return chunks <= (total_tiles(args) > 12 * device.num_sms() ? 32 : 16) ? 2 : kSlices;
   }
-  set_row_blocks(args, 1);
-  if (args.num_rows > 2 && args.row_blocks > device.num_sms()) return kSlices;
+  if (args.num_rows > 4 && total_tiles(args) > 8 * device.num_sms()) return kSlices;
   for (int i = 0; i < 2; ++i) {
     set_row_blocks(args, 1 << i);
     const LinearPlaces places = places_of<Format>(args);
@@ -164,12 +167,6 @@ int resident_clusters(const Device& device, cudaLaunchConfig_t config, int size)
     }
   }
   return clusters;
-}
-
-// Whether one block of threads on each multiprocessor has no more than two tiles, so that a second
-// would only prepare the activations again; the next kernel's blocks have the room.
-bool one_block_suffices(const Device& device, const LinearArgs& args) {
-  return total_tiles(args) <= 2 * device.num_sms();
 }
 
 // Once for each kernel.

@@ -52,7 +52,6 @@ struct LinearPlaces {
   int groups;
   int scales;
   int squares;
-  int factors;
   int partials;
   int total;
 };

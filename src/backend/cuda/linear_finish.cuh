@@ -6,28 +6,39 @@
 
 namespace quantspec::cuda {
 
-// The sums of all slices, in shared memory of the cluster.
+// What all slices have, in shared memory of the cluster.
 struct Sums {
   const float* of_block;  // [block_slices, rows, width], this block's
-  const float* factors;   // [rows]; null: 1
+  const float* squares;   // [block_slices, rows], of activations; null: no norm
   int rows, width;
   int row_shift;  // log2 of the blocks
 
-  // Over all slices, in order.
   __device__ float at(int row, int output) const {
+    return over_slices(of_block + row * width + output, rows * width);
+  }
+  // Of the norm, for an activation row.
+  __device__ float factor(const LinearArgs& args, int row) const {
+    if (squares == nullptr) return 1.0f;
+    const float sum = over_slices(squares + row, rows);
+    return rsqrtf(sum / static_cast<float>(args.cols) + args.norm.epsilon);
+  }
+
+ private:
+  // The sum over slices, in order, of what this block has at `own`, `stride` from slice to slice.
+  __device__ float over_slices(const float* own, int stride) const {
     const int rank_shift = 3 - row_shift;  // slices of a block
-    const std::uint32_t here = shared_address(of_block + row * width + output);
+    const std::uint32_t here = shared_address(own);
     float parts[kSlices];
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {
       const int rank = slice >> rank_shift, of_rank = slice - (rank << rank_shift);
-      const std::uint32_t at = here + of_rank * rows * width * 4;
+      const std::uint32_t at = here + of_rank * stride * 4;
       parts[slice] = row_shift == 0 ? __uint_as_float(load_shared4(at)) : load_cluster(at, rank);
     }
     float sum = parts[0];
 #pragma unroll
     for (int slice = 1; slice < kSlices; ++slice) sum += parts[slice];
-    return factors == nullptr ? sum : sum * factors[row];
+    return sum;
   }
 };
 static_assert(kSlices == 8);
@@ -78,7 +89,7 @@ __device__ __forceinline__ void finish_plain(const LinearArgs& args, const WarpR
     const Ahead next = plain_ahead<kOp>(args, role, block, i + kLinearThreads);
     if (output < outputs) {
       args.out[static_cast<std::size_t>(args.first_row + own.row) * outputs + output] =
-          sums.at(own.row, own.i) + (ahead.first + ahead.second);
+          sums.at(own.row, own.i) * sums.factor(args, own.row) + (ahead.first + ahead.second);
     }
     ahead = next;
   }
@@ -93,7 +104,8 @@ __device__ __forceinline__ void finish_gate_up(const LinearArgs& args, const War
     if (own.row >= args.num_rows) return;
     const int output = block * half + own.i;
     if (output >= outputs) continue;
-    float gate = sums.at(own.row, own.i), up = sums.at(own.row, half + own.i);
+    const float factor = sums.factor(args, own.row);
+    float gate = sums.at(own.row, own.i) * factor, up = sums.at(own.row, half + own.i) * factor;
     if (args.sources[0].bias != nullptr) gate += args.sources[0].bias[output];
     if (args.sources[1].bias != nullptr) up += args.sources[1].bias[output];
     args.out[static_cast<std::size_t>(args.first_row + own.row) * outputs + output] =
@@ -177,9 +189,10 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
     if (own_row >= args.num_rows) return;
     const int head = at.first_head + own_head, row = args.first_row + own_row;
     if (head * dim >= outputs) continue;
+    const float row_factor = sums.factor(args, own_row);
     const auto value = [&](int pair, bool high) {
       const int channel = at.first_channel + pair + (high ? dim / 2 : 0);
-      const float sum = sums.at(own_row, own_head * dim + (high ? at.half : 0) + pair);
+      const float sum = sums.at(own_row, own_head * dim + (high ? at.half : 0) + pair) * row_factor;
       return bias == nullptr ? sum : sum + bias[head * dim + channel];
     };
     float factor = 1.0f;

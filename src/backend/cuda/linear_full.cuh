@@ -70,11 +70,11 @@ struct FullFormat {
   }
 
   template <int kBatch>
-  __device__ static void put(const Inputs& to, int row, int chunk, int step, int count,
+  __device__ static void put(const Inputs& to, int row, int chunk, int count,
                              const float4 (&x)[kBatch]) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (i < count) put(to, row, (chunk + i * step) * kChunkInputs, x[i]);
+      if (i < count) put(to, row, (chunk + i) * kChunkInputs, x[i]);
     }
   }
   __device__ static void put(const Inputs& to, int row, int first, float4 x) {
@@ -204,11 +204,11 @@ struct Fp32Format {
   }
 
   template <int kBatch>
-  __device__ static void put(const Inputs& to, int row, int chunk, int step, int count,
+  __device__ static void put(const Inputs& to, int row, int chunk, int count,
                              const float4 (&x)[kBatch]) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int input = (chunk + i * step) * kChunkInputs + threadIdx.x % 32 * 4;
+      const int input = (chunk + i) * kChunkInputs + threadIdx.x % 32 * 4;
       if (i < count) *reinterpret_cast<float4*>(to.at<4>(input, row)) = x[i];
     }
   }

@@ -17,7 +17,7 @@
 //   Sums             what a lane holds of the sums of the tiles
 //   begin(), load()  a warp's place in a tile; copies a unit there to a stage, asynchronously
 //   put()            puts chunks of kChunkInputs of an activation row into shared memory, 4 inputs
-//                    of each lane: of the batch `count` from `chunk` on, each `step` on
+//                    of each lane: from `chunk` on, at most `count`
 //   multiply()       adds the products of a stage to the sums
 //   for_each_sum()   what a lane's sums of a tile belong to
 //
@@ -68,18 +68,21 @@ __device__ __forceinline__ PowerOfTwo scale_to_half(float max) {
   return {__int_as_float(biased << 23), __int_as_float((254 - biased) << 23)};
 }
 
-// x[i]: four inputs of a row of `size` from first + i * step on, zeros beyond.
+// x[i]: four inputs of a row from first + i * kChunkInputs on, zeros from `end` on. aligned: rows
+// are, to 16 bytes.
 // NOTE: past L1: it may hold what an earlier kernel read there, since this one started before the
 // kernel that writes the row had ended.
 template <int kCount>
-__device__ __forceinline__ void load_inputs(const float* row, int first, int step, int size,
+__device__ __forceinline__ void load_inputs(const float* row, int first, int end, bool aligned,
                                             float4 (&x)[kCount]) {
   const float* const from = row + first;
-  if (size % 4 == 0) {
+  if (aligned) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       x[i] = {};
-      if (first + i * step < size) x[i] = __ldcg(reinterpret_cast<const float4*>(from + i * step));
+      if (first + i * kChunkInputs < end) {
+        x[i] = __ldcg(reinterpret_cast<const float4*>(from + i * kChunkInputs));
+      }
     }
     return;
   }
@@ -87,7 +90,8 @@ __device__ __forceinline__ void load_inputs(const float* row, int first, int ste
   for (int j = 0; j < 4; ++j) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const float next = first + i * step + j < size ? __ldcg(from + i * step + j) : 0.0f;
+      const int at = i * kChunkInputs + j;
+      const float next = first + at < end ? __ldcg(from + at) : 0.0f;
       x[i] = {x[i].y, x[i].z, x[i].w, next};
     }
   }

@@ -30,76 +30,70 @@ namespace quantspec::cuda {
 
 // --- prepare -------------------------------------------------------------------------------------
 
-// A warp takes rows and chunks as it takes tiles and slices: every row_warps-th row of activations,
-// of it every block_slices-th chunk; kBatch at a time, so that they overlap.
+// A warp takes its own slice, of every row_warps-th activation row, kBatch chunks at a time, so
+// that they overlap. So where a block has all slices, a warp waits for no other before it
+// multiplies.
 template <typename Format, bool kNormed>
 class Preparation {
  public:
   // Before other kernels are waited for: the norm's weights are there.
   __device__ Preparation(const LinearArgs& args, const WarpRole& role)
-      : args_(args), role_(role), row_(role.row), chunk_(role.slice_of_block) {
+      : args_(args), role_(role), row_(role.row), chunk_(role.first_of_slice) {
     load_weights();
   }
 
-  // squares: [rows, chunks]. Calls between() when loads of a batch are under way.
+  // squares: [block_slices, rows], sums of a slice. Calls between() when loads of a batch are under
+  // way.
   template <typename F>
   __device__ void run(const Inputs& inputs, float* squares, const F& between) {
-    if (chunk_ >= role_.chunks) row_ = args_.num_rows;
     float4 next[kBatch];
     load(next);
+    float square = 0.0f;
 #pragma unroll 1
     while (row_ < args_.num_rows) {
-      const int row = row_, chunk = chunk_, count = (role_.chunks - chunk + step() - 1) / step();
+      const int row = row_, chunk = chunk_;
       float4 x[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) x[i] = next[i];
-      chunk_ += kBatch * step();
-      if (chunk_ >= role_.chunks) {
-        chunk_ = role_.slice_of_block;
+      chunk_ += kBatch;
+      if (chunk_ >= role_.end_of_slice) {
+        chunk_ = role_.first_of_slice;
         row_ += role_.row_warps;
       }
       load(next);
       between();
       if constexpr (kNormed) {
-        float sums[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
           const float4 v = x[i], w = weight_[i];
-          sums[i] = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x)));
+          square = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, square))));
           x[i] = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
         }
         if (chunk_ != chunk) load_weights();
-#pragma unroll
-        for (int lane = 1; lane < 32; lane *= 2) {
-#pragma unroll
-          for (int i = 0; i < kBatch; ++i) sums[i] += __shfl_xor_sync(~0u, sums[i], lane);
-        }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          if (role_.lane == 0 && i < count) {
-            squares[row * role_.chunks + chunk + i * step()] = sums[i];
-          }
+        if (row_ != row) {
+          square = warp_sum(square);
+          if (role_.lane == 0) squares[role_.slice_of_block * args_.num_rows + row] = square;
+          square = 0.0f;
         }
       }
-      Format::template put<kBatch>(inputs, row, chunk, step(), count, x);
+      Format::template put<kBatch>(inputs, row, chunk, role_.end_of_slice - chunk, x);
     }
   }
 
  private:
   static constexpr int kBatch = 4;
-  __device__ int step() const { return role_.block_slices; }  // from chunk to chunk
-  __device__ int input() const {
-    return (role_.first_chunk + chunk_) * kChunkInputs + role_.lane * 4;
-  }
   __device__ void load(float4 (&x)[kBatch]) const {
     if (row_ >= args_.num_rows) return;
-    load_inputs(args_.x + static_cast<std::size_t>(args_.first_row + row_) * args_.cols, input(),
-                step() * kChunkInputs, args_.cols, x);
+    load_part(args_.x + static_cast<std::size_t>(args_.first_row + row_) * args_.cols, x);
   }
   __device__ void load_weights() {
-    if constexpr (kNormed) {
-      load_inputs(args_.norm.weight, input(), step() * kChunkInputs, args_.cols, weight_);
-    }
+    if constexpr (kNormed) load_part(args_.norm.weight, weight_);
+  }
+  // The batch from chunk_ on of a row; zeros beyond the slice.
+  __device__ void load_part(const float* row, float4 (&x)[kBatch]) const {
+    const int first = (role_.first_chunk + chunk_) * kChunkInputs + role_.lane * 4;
+    const int end = (role_.first_chunk + role_.end_of_slice) * kChunkInputs;
+    load_inputs(row, first, min(end, args_.cols), args_.cols % 4 == 0, x);
   }
 
   const LinearArgs& args_;
@@ -107,32 +101,6 @@ class Preparation {
   int row_, chunk_;  // the next; chunk_: of the block
   float4 weight_[kBatch];
 };
-
-// The norm's factor of each activation row, from the squares of all blocks of the cluster. The
-// order of the sum is that of the chunks, whatever the blocks.
-__device__ __forceinline__ void add_squares(const LinearArgs& args, const WarpRole& role,
-                                            const float* squares, float* factors) {
-  // From the last warp on: the first ones finish row blocks.
-  for (int row = kLinearWarps - 1 - threadIdx.x / 32; row < args.num_rows; row += kLinearWarps) {
-    float sum = 0.0f;
-#pragma unroll 1
-    for (int chunk = role.lane; chunk < args.chunks; chunk += 32) {
-      if (role.row_warps == 1) {
-        sum += squares[row * args.chunks + chunk];
-        continue;
-      }
-      int rank = 0;
-      while (chunk >= slice_begin(args, (rank + 1) * role.block_slices)) ++rank;
-      const int first = slice_begin(args, rank * role.block_slices);
-      const int chunks = slice_begin(args, (rank + 1) * role.block_slices) - first;
-      sum += in_cluster(squares, rank)[row * chunks + chunk - first];
-    }
-    sum = warp_sum(sum);
-    if (role.lane == 0) {
-      factors[row] = rsqrtf(sum / static_cast<float>(args.cols) + args.norm.epsilon);
-    }
-  }
-}
 
 // --- the kernel ----------------------------------------------------------------------------------
 
@@ -156,7 +124,6 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
                       places.group_stride,
                       args.num_rows * Format::kColumns};
   auto* squares = reinterpret_cast<float*>(shared + places.squares);
-  auto* factors = reinterpret_cast<float*>(shared + places.factors);
   // NOTE: the next kernel's blocks come when this one's activations are there. Earlier, what they
   // begin with delays the loads, and the end of the kernel ahead: measured, 30% of a
   // 4096 x 4096 product at 4 bits, 5% of a layer's products. Where there is no norm it is as well
@@ -179,7 +146,11 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
     prepare.run(inputs, squares, start_one);
   }
   weights.start();
-  __syncthreads();
+  if (role.row_warps == 1) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
 
   // A row block is finished after the products of the next: nobody waits for the barrier between.
   // Sums have room for two row blocks; whoever writes the second next has seen all finish the
@@ -192,7 +163,6 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
       args, inputs, role.first_unit * Format::kUnit - role.first_chunk * kChunkInputs);
   const int units = role.end_unit - role.first_unit;
   int parity = 0;
-  if (normed && role.row_warps == 1) add_squares(args, role, squares, factors);
   for (int block = role.first_block;; block += role.stride) {
     const bool last = block >= args.row_blocks;
     int group = role.row;
@@ -211,11 +181,7 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
         } else {
           __syncthreads();
         }
-        if (normed && role.row_warps > 1 && block == role.first_block + role.stride) {
-          add_squares(args, role, squares, factors);
-          __syncthreads();
-        }
-        const Sums of_before{partials + (1 - parity) * room, normed ? factors : nullptr,
+        const Sums of_before{partials + (1 - parity) * room, normed ? squares : nullptr,
                              afresh(rows), width, role.row_shift};
         finish<kOp>(args, role, block - role.stride, of_before, ahead);
       }

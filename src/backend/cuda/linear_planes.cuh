@@ -77,7 +77,7 @@ struct PlaneFormat {
   }
 
   template <int kBatch>
-  __device__ static void put(const Inputs& to, int row, int chunk, int step, int count,
+  __device__ static void put(const Inputs& to, int row, int chunk, int count,
                              const float4 (&x)[kBatch]) {
     constexpr int kWidth = kGroup / 4;  // lanes of a group
     const int lane = threadIdx.x % 32, ones = 0x01010101;
@@ -116,8 +116,8 @@ struct PlaneFormat {
           *group = {kStep * step_of[i], step_of[i], static_cast<float>(sum[i]) * step_of[i], 0};
         }
       }
-      at += step * kChunkInputs;
-      group += step * kChunkGroups;
+      at += kChunkInputs;
+      group += kChunkGroups;
     }
   }
 

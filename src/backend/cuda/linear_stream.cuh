@@ -59,8 +59,9 @@ struct WarpRole {
   int block_slices;
   int rank;  // of the block in its cluster
   int first_unit, end_unit;
-  int first_chunk, chunks;  // of the block
-  int first_block, stride;  // row blocks that it takes
+  int first_chunk;                   // of the block
+  int first_of_slice, end_of_slice;  // chunks, since first_chunk
+  int first_block, stride;           // row blocks that it takes
 
   __device__ WarpRole(const LinearArgs& args, int unit, bool alone) {
     const int warp = threadIdx.x / 32;
@@ -75,7 +76,8 @@ struct WarpRole {
     first_unit = slice_begin(args, slice) * (kChunkInputs / unit);
     end_unit = min(slice_begin(args, slice + 1) * (kChunkInputs / unit), args.units);
     first_chunk = slice_begin(args, rank * block_slices);
-    chunks = slice_begin(args, (rank + 1) * block_slices) - first_chunk;
+    first_of_slice = slice_begin(args, slice) - first_chunk;
+    end_of_slice = slice_begin(args, slice + 1) - first_chunk;
     first_block = blockIdx.x >> row_shift;
     stride = gridDim.x >> row_shift;
   }

@@ -1,9 +1,9 @@
 // The kernel of decode_linear.cu. Phases of a block of threads:
 //
-//   stream    every warp owns a slice of the inputs and a tile or two at a time, and keeps a ring
-//             of asynchronous copies of weights full from before the first activation is there
-//             until the last unit of its last tile: planes by bulk copies where there are such
-//   prepare   activations of the block's slices go to shared memory as the format wants them,
+//   stream    every warp owns a slice of the inputs and two tiles at a time, and keeps a ring of
+//             asynchronous copies of weights under way from before the first activation is there
+//             until the last unit of its last tiles: planes by bulk copies where there are such
+//   prepare   each warp brings activations of its slice to shared memory as the format wants them,
 //             multiplied with the norm's weights; the norm's factor, one for each activation row,
 //             waits for the end: each slice brings its sum of squares
 //   multiply  a tile's sums, slice by slice
@@ -17,7 +17,9 @@
 // What a launch takes is mostly latency: of one row's product with a matrix of a few MB all is, as
 // its weights are in shared memory before the activations are written. So there is a kernel for
 // each op, small enough to come soon into the instruction cache, little is computed between the
-// wait for the kernels ahead and the end, and what the finish reads is asked for before.
+// wait for the kernels ahead and the end, and what the finish reads is asked for with the
+// activations: a load that is under way in the products' loop makes them wait, as a warp has few
+// scoreboards.
 //
 // Weights are read before the kernels ahead in the stream have ended (programmatic dependent
 // launch): those that write weights must not let the next kernel start early. The norm's weights,
@@ -36,7 +38,8 @@ namespace quantspec::cuda {
 template <typename Format, bool kNormed>
 class Preparation {
  public:
-  // Before other kernels are waited for: the norm's weights are there.
+  // Before other kernels are waited for: the norm's weights are there. And before a ring is
+  // started, behind which they would come late.
   __device__ Preparation(const LinearArgs& args, const WarpRole& role)
       : args_(args), role_(role), row_(role.row), chunk_(role.first_of_slice) {
     load_weights();
@@ -104,7 +107,12 @@ class Preparation {
 
 // --- the kernel ----------------------------------------------------------------------------------
 
+// Stages of planes that a warp asks for before the activations are there; with all of a ring ahead
+// of them their loads come late, and the kernel ahead gets less of the memory.
+inline constexpr int kEarlyStages = 3;
+
 // kOp: the op or kAnyOp. kTiles: n8 tiles of B, enough for num_rows * Format::kColumns columns.
+// kAlone: row_warps is 1, and the kernel knows it.
 template <typename Format, int kTiles, int kOp, bool kAlone>
 __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4 ? 2 : 1)
     decode_linear(const __grid_constant__ LinearArgs args) {
@@ -112,11 +120,6 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
   const LinearPlaces& places = args.places;
   const WarpRole role(args, Format::kUnit, kAlone);
   WeightStream<Format, kOp> weights(args, role, shared);
-  if constexpr (WeightStream<Format, kOp>::kBulk) {
-    weights.start();
-  } else {
-    weights.start(args.depth / 2);
-  }
   const Inputs inputs{shared + places.values,
                       reinterpret_cast<float4*>(shared + places.groups),
                       reinterpret_cast<float*>(shared + places.scales),
@@ -132,14 +135,17 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
   const bool normed = !is_op<kOp>(args, LinearOp::kAdd) && args.norm.weight != nullptr;
   Ahead ahead;  // of the first row block before the activations, with which it comes
   const auto start_one = [&] { weights.start_one(); };
+  const int early = WeightStream<Format, kOp>::kBulk ? kEarlyStages : args.depth / 2;
   if (normed) {
     Preparation<Format, true> prepare(args, role);
+    weights.start(early);
     wait_for_previous_kernels();
     ahead = look_ahead<kOp>(args, role, role.first_block);
     prepare.run(inputs, squares, start_one);
     let_next_kernel_start();
   } else {
     Preparation<Format, false> prepare(args, role);
+    weights.start(early);
     wait_for_previous_kernels();
     let_next_kernel_start();
     ahead = look_ahead<kOp>(args, role, role.first_block);
@@ -155,7 +161,7 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
   // A row block is finished after the products of the next: nobody waits for the barrier between.
   // Sums have room for two row blocks; whoever writes the second next has seen all finish the
   // first.
-  const int groups = args.block_tiles / Format::kTogether, width = args.block_tiles * kTileRows;
+  const int groups = args.block_tiles / kTogether, width = args.block_tiles * kTileRows;
   const int rows = args.num_rows;
   const int room = role.block_slices * rows * width;
   float* const partials = reinterpret_cast<float*>(shared + places.partials);
@@ -185,12 +191,13 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
                              afresh(rows), width, role.row_shift};
         finish<kOp>(args, role, block - role.stride, of_before, ahead);
       }
-      if (group == role.row && !last && block != role.first_block)
+      if (group == role.row && !last && block != role.first_block) {
         ahead = look_ahead<kOp>(args, role, block);
+      }
       if (!there) continue;
       float* to = partials + parity * room + role.slice_of_block * rows * width + group * kTileRows;
 #pragma unroll
-      for (int tile = 0; tile < Format::kTogether; ++tile, to += groups * kTileRows) {
+      for (int tile = 0; tile < kTogether; ++tile, to += groups * kTileRows) {
         Format::for_each_sum(args, sums[tile],
                              [&](int row, int i, float sum) { to[row * width + i] = sum; });
       }

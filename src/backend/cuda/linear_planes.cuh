@@ -22,7 +22,6 @@ namespace quantspec::cuda {
 template <bool kBoth, int kGroup>
 struct PlaneFormat {
   static constexpr int kUnit = kPlaneUnit;
-  static constexpr int kTogether = 2;
   static constexpr int kColumns = 2;
   static constexpr int kInputBytes = 1;
   static constexpr int kPadding = 64;

@@ -267,15 +267,21 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
   const std::size_t units = plane_units(args.cols);
   args.stride = units * upper_unit_bytes(args.group);
   args.lower_stride = units * kLowerUnitBytes;
-  const auto run_planes = [&]<bool kBoth>() {
-    if (args.group == 64) {
-      run<PlaneFormat<kBoth, 64>, 1, 2, 5>(device, args, num_rows);
-    } else {
-      run<PlaneFormat<kBoth, 128>, 1, 2, 5>(device, args, num_rows);
+  const auto run_planes = [&]<bool kBoth, int kGroup>() {
+    if (num_rows <= PlaneFormat<kBoth, kGroup, 2>::max_rows(2)) {
+      run<PlaneFormat<kBoth, kGroup, 2>, 1, 2>(device, args, num_rows);
+    } else {  // sums of two tiles would not fit in registers
+      run<PlaneFormat<kBoth, kGroup, 1>, 5>(device, args, num_rows);
     }
   };
-  read == WeightRead::kUpper ? run_planes.template operator()<false>()
-                             : run_planes.template operator()<true>();
+  const bool upper = read == WeightRead::kUpper;
+  if (args.group == 64) {
+    upper ? run_planes.template operator()<false, 64>()
+          : run_planes.template operator()<true, 64>();
+  } else {
+    upper ? run_planes.template operator()<false, 128>()
+          : run_planes.template operator()<true, 128>();
+  }
 }
 
 LinearSource source_of(const Linear& linear, WeightRead read) {

@@ -14,6 +14,7 @@ namespace quantspec::cuda {
 template <typename T>
 struct FullFormat {
   static constexpr int kUnit = 64;
+  static constexpr int kTogether = 2;
   static constexpr int kColumns = 2;
   static constexpr int kInputBytes = 2;
   static constexpr int kPadding = 64;
@@ -172,6 +173,7 @@ struct FullFormat {
 // every 16 of rows g and g + 8; sums[n][0], [1] are of row g and activation rows 2 n, 2 n + 1.
 struct Fp32Format {
   static constexpr int kUnit = 32;
+  static constexpr int kTogether = 2;
   static constexpr int kColumns = 1;
   static constexpr int kInputBytes = 4;
   static constexpr int kPadding = 128;

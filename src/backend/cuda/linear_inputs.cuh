@@ -3,7 +3,8 @@
 //
 // A Format has
 //   kUnit            inputs of a unit
-//   kStageBytes      of a stage of a warp's ring: a unit of each of kTogether tiles
+//   kTogether        tiles that a warp multiplies with what it reads of B, 1 or 2
+//   kStageBytes      of a stage of a warp's ring: a unit of each of them
 //   kColumns         columns of B that an activation row takes
 //   kInputBytes      of an activation in one column, in shared memory
 //   kPadding         bytes that columns are longer than they need to be, so that 8 lanes that read
@@ -35,7 +36,6 @@
 
 namespace quantspec::cuda {
 
-inline constexpr int kTogether = 2;       // tiles that a warp multiplies with what it reads of B
 inline constexpr int kChunkInputs = 128;  // that a warp prepares at a time
 
 // --- small things --------------------------------------------------------------------------------

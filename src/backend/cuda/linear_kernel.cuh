@@ -1,7 +1,7 @@
 // The kernel of decode_linear.cu. Phases of a block of threads:
 //
-//   stream    every warp owns a slice of the inputs and two tiles at a time, and keeps a ring of
-//             asynchronous copies of weights under way from before the first activation is there
+//   stream    every warp owns a slice of the inputs and a tile or two at a time, and keeps a ring
+//             of asynchronous copies of weights under way from before the first activation is there
 //             until the last unit of its last tiles: planes by bulk copies where there are such
 //   prepare   each warp brings activations of its slice to shared memory as the format wants them,
 //             multiplied with the norm's weights; the norm's factor, one for each activation row,
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
   // A row block is finished after the products of the next: nobody waits for the barrier between.
   // Sums have room for two row blocks; whoever writes the second next has seen all finish the
   // first.
-  const int groups = args.block_tiles / kTogether, width = args.block_tiles * kTileRows;
+  const int groups = args.block_tiles / Format::kTogether, width = args.block_tiles * kTileRows;
   const int rows = args.num_rows;
   const int room = role.block_slices * rows * width;
   float* const partials = reinterpret_cast<float*>(shared + places.partials);
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
       if (!there) continue;
       float* to = partials + parity * room + role.slice_of_block * rows * width + group * kTileRows;
 #pragma unroll
-      for (int tile = 0; tile < kTogether; ++tile, to += groups * kTileRows) {
+      for (int tile = 0; tile < Format::kTogether; ++tile, to += groups * kTileRows) {
         Format::for_each_sum(args, sums[tile],
                              [&](int row, int i, float sum) { to[row * width + i] = sum; });
       }

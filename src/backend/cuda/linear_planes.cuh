@@ -19,9 +19,10 @@ namespace quantspec::cuda {
 //
 // Of upper nibbles alone, rows r + 8 take their whole words, 16 u + the nibble of row r, and the
 // dot product of row r is subtracted: a mask less for each word.
-template <bool kBoth, int kGroup>
+template <bool kBoth, int kGroup, int kTilesTogether>
 struct PlaneFormat {
   static constexpr int kUnit = kPlaneUnit;
+  static constexpr int kTogether = kTilesTogether;
   static constexpr int kColumns = 2;
   static constexpr int kInputBytes = 1;
   static constexpr int kPadding = 64;
@@ -141,24 +142,12 @@ struct PlaneFormat {
   template <int kTiles>
   using Dots = std::int32_t[kTiles][4];
 
-  // Both tiles at once where registers allow.
   template <int kTiles>
   __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, std::uint32_t stage,
                                   Sums<kTiles>& sums) {
-    if constexpr (kTiles <= 2) {
-      multiply_tiles<0, 2>(inputs, unit, stage, sums);
-    } else {
-      multiply_tiles<0, 1>(inputs, unit, stage, sums);
-      multiply_tiles<1, 1>(inputs, unit, stage, sums);
-    }
-  }
-  // kCount tiles from kFirst on.
-  template <int kFirst, int kCount, int kTiles>
-  __device__ static void multiply_tiles(const LaneInputs<kTiles>& inputs, int unit,
-                                        std::uint32_t stage, Sums<kTiles>& sums) {
     constexpr int kSecond = kChunkGroups == 2 || kTiles <= 2;  // where second halves of a unit go
     const int lane = threadIdx.x % 32;
-    Dots<kTiles> dots[kCount][kSecond + 1] = {};
+    Dots<kTiles> dots[kTogether][kSecond + 1] = {};
     const auto add_half = [&]<int kHalf>() {
       uint4 b[kTiles];
 #pragma unroll
@@ -166,8 +155,8 @@ struct PlaneFormat {
         b[n] = load_shared16<64 * kHalf>(inputs.values[n] + unit * kPlaneUnit);
       }
 #pragma unroll
-      for (int tile = 0; tile < kCount; ++tile) {
-        add_products<512 * kHalf>(stage + (kFirst + tile) * kTileBytes + lane * 16, b,
+      for (int tile = 0; tile < kTogether; ++tile) {
+        add_products<512 * kHalf>(stage + tile * kTileBytes + lane * 16, b,
                                   dots[tile][kHalf * kSecond]);
       }
     };
@@ -175,16 +164,16 @@ struct PlaneFormat {
     add_half.template operator()<1>();
     if constexpr (kChunkGroups == 1 && kSecond == 1) {
 #pragma unroll
-      for (int i = 0; i < kCount * 4 * kTiles; ++i) {
+      for (int i = 0; i < kTogether * 4 * kTiles; ++i) {
         const int tile = i / (4 * kTiles), n = i / 4 % kTiles;
         dots[tile][0][n][i % 4] += dots[tile][1][n][i % 4];
       }
     }
-    const std::uint32_t scales = stage + kFirst * kTileBytes + 4 * kPlaneUnitWords + lane / 4 * 8;
+    const std::uint32_t scales = stage + 4 * kPlaneUnitWords + lane / 4 * 8;
 #pragma unroll
     for (int group = 0; group < kChunkGroups; ++group) {
-      add_group<kFirst, kCount>(inputs, unit * kChunkGroups + group,
-                                scales + group * kGroupScaleBytes, dots, group, sums);
+      add_group(inputs, unit * kChunkGroups + group, scales + group * kGroupScaleBytes, dots, group,
+                sums);
     }
   }
 
@@ -218,24 +207,25 @@ struct PlaneFormat {
   }
 
   // group: since the slice's first. scales: the first tile's (scale, offset) of rows g and g + 8.
-  template <int kFirst, int kCount, int kTiles, int kParts>
+  template <int kTiles, int kParts>
   __device__ static void add_group(const LaneInputs<kTiles>& inputs, int group,
-                                   std::uint32_t scales, const Dots<kTiles> (&dots)[kCount][kParts],
-                                   int part, Sums<kTiles>& sums) {
+                                   std::uint32_t scales,
+                                   const Dots<kTiles> (&dots)[kTogether][kParts], int part,
+                                   Sums<kTiles>& sums) {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       const uint4 of_row = load_shared16(inputs.groups[n][0] + group * 16);
       const float low_step = __uint_as_float(of_row.x), high_step = __uint_as_float(of_row.y);
       const float sum = __uint_as_float(of_row.z);
 #pragma unroll
-      for (int tile = 0; tile < kCount; ++tile) {
+      for (int tile = 0; tile < kTogether; ++tile) {
         const uint2 stored = load_shared8(scales + tile * kTileBytes);
         const float2 low = __half22float2(reinterpret_cast<const __half2&>(stored.x));
         const float2 high = __half22float2(reinterpret_cast<const __half2&>(stored.y));
         const std::int32_t(&of_tile)[4] = dots[tile][part][n];
         const int first = of_tile[0] * 256 + of_tile[1];
         const int second = of_tile[2] * 256 + of_tile[3] - (kBoth ? 0 : first);
-        float(&to)[2] = sums[kFirst + tile][n];
+        float(&to)[2] = sums[tile][n];
         to[0] = fmaf(__fmul_rn(low.x, low_step), static_cast<float>(first),
                      fmaf(fmaf(kValue, low.x, low.y), sum, to[0]));
         to[1] = fmaf(__fmul_rn(high.x, high_step), static_cast<float>(second),

@@ -110,8 +110,8 @@ __device__ __forceinline__ void wait_for_stage(int depth) {
 }
 
 // A warp's ring: stages in the order in which the warp multiplies them, all but the one that it
-// works on under way. A stage has a unit of tile i of a row block and one of tile i + block_tiles
-// / 2.
+// works on under way. Format::kTogether tiles of a row block are taken together, i and i +
+// block_tiles / 2 where they are two.
 template <typename Format, int kOp>
 class WeightStream {
  public:
@@ -139,7 +139,7 @@ class WeightStream {
       __syncwarp();
     }
 #endif
-    if (role.row < args.block_tiles / kTogether) begin_tiles();
+    if (role.row < args.block_tiles / Format::kTogether) begin_tiles();
   }
 
   // Starts copies until so many have been, at most as many as there is room for.
@@ -188,9 +188,9 @@ class WeightStream {
     if (block_ >= args_.row_blocks) return;
     units_ = role_.end_unit - role_.first_unit;
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < Format::kTogether; ++i) {
       const TilePlace place =
-          locate<kOp>(args_, block_, group_ + i * (args_.block_tiles / kTogether));
+          locate<kOp>(args_, block_, group_ + i * (args_.block_tiles / Format::kTogether));
       places_[i] = Format::begin(args_, args_.sources[place.source], place.tile, role_.first_unit);
     }
   }
@@ -212,7 +212,9 @@ class WeightStream {
     } else {
       if (units_ > 0) {
         Format::load(args_, places_[0], writing_);
-        Format::load(args_, places_[1], writing_ + Format::kStageBytes / 2);
+        if constexpr (Format::kTogether == 2) {
+          Format::load(args_, places_[1], writing_ + Format::kStageBytes / 2);
+        }
         advance();
       }
       commit_async_copies();
@@ -223,7 +225,7 @@ class WeightStream {
   __device__ void advance() {
     if (--units_ > 0) return;
     group_ += role_.row_warps;
-    if (group_ >= args_.block_tiles / kTogether) {
+    if (group_ >= args_.block_tiles / Format::kTogether) {
       group_ = role_.row;
       block_ += role_.stride;
     }
@@ -237,7 +239,7 @@ class WeightStream {
   std::uint32_t parity_ = 0;
   int block_, group_;  // that is loaded
   int units_ = 0;      // left of it; 0: nothing is left
-  WeightPlace places_[kTogether] = {};
+  WeightPlace places_[Format::kTogether] = {};
   int started_ = 0;
 };
 

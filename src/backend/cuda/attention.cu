@@ -35,14 +35,14 @@ AttentionLaunch launch_of(Device& device, const AttentionParams& params,
   launch.args.q = params.q;
   launch.args.out = params.out;
   launch.args.num_heads = params.num_heads;
+  launch.args.group = params.num_heads / params.shape.num_kv_heads;
   launch.args.shape = params.shape;
   launch.args.layer = kv.layer;
   launch.args.scale = params.scale * std::numbers::log2e_v<float>;
   launch.args.batch = device.batch(sequences, params.shape.num_kv_heads);
   launch.read = kv.read;
-  const int group = params.num_heads / params.shape.num_kv_heads;
   for (const SequenceRows& sequence : sequences) {
-    launch.columns = std::max(launch.columns, sequence.num_rows * group);
+    launch.columns = std::max(launch.columns, sequence.num_rows * launch.args.group);
     launch.num_pages = std::max(launch.num_pages, static_cast<int>(sequence.kv.pages.size()));
     launch.wants_page_mass |= sequence.kv.page_mass != nullptr;
   }

@@ -55,35 +55,38 @@ __device__ __forceinline__ void store_query(const AttentionArgs& args, const Wor
     if constexpr (S::kPlanes == 2) operand[4] = __float2half_rn(x - __half2float(operand[0]));
   }
   if (lane.index == 0) {
-    const int row =
-        (work.block * S::kColumns + column) / (args.num_heads / args.shape.num_kv_heads);
+    const int row = (work.block * S::kColumns + column) / args.group;
     queries.factors[column] = args.scale * __int_as_float((127 + exponent) << 23);
     queries.visible[column] = work.state.first_position + row + 1 - work.state.first_full;
     queries.gathered[column] = args.batch.kv[work.sequence].num_gathered;
   }
 }
 
-// Phase 1.
+// Phase 1, and the wait for the kernels ahead, when all else is ready.
 template <class S>
 __device__ __forceinline__ void load_queries(const AttentionArgs& args, const Work& work,
                                              const Queries<S>& queries, Lane lane) {
   constexpr int kEach = (S::kHeadDim + 31) / 32, kAtOnce = S::kColumnTiles;
-  const int group = args.num_heads / args.shape.num_kv_heads;
-  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int group = args.group, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   for (int first = warp; first < S::kColumns; first += kAtOnce * warps) {
     float q[kAtOnce][kEach];
+    const float* from[kAtOnce];
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
       const int index = work.block * S::kColumns + first + n * warps, row = index / group;
-      const bool live = row < work.state.num_rows;
-      const float* from =
-          args.q + (static_cast<std::ptrdiff_t>(work.state.first_row + row) * args.num_heads +
-                    work.kv_head * group + index % group) *
-                       S::kHeadDim;
+      from[n] = args.q + (static_cast<std::ptrdiff_t>(work.state.first_row + row) * args.num_heads +
+                          work.kv_head * group + index % group) *
+                             S::kHeadDim;
+      if (row >= work.state.num_rows) from[n] = nullptr;
+    }
+    wait_for_previous_kernels();
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int channel = lane.index + 32 * i;
-        q[n][i] = live && channel < S::kHeadDim ? __ldcg(from + channel) : 0.0f;
+        const bool live = from[n] != nullptr && channel < S::kHeadDim;
+        q[n][i] = live ? __ldcg(from[n] + channel) : 0.0f;
       }
     }
 #pragma unroll
@@ -186,49 +189,54 @@ __device__ __forceinline__ void read_split(const AttentionArgs& args, const Work
   int part = work.first_part;
   for (; part < work.num_chunks; part += work.part_stride) {
     read_chunk<S>(args, work, part, queries, team, lane, stream, sums);
+    let_next_kernel_start();  // not before: its copies would delay those of the first parts
   }
   sums.end_codes();
   for (; part < work.num_parts; part += work.part_stride) {
     read_slab<S>(args, work, part - work.num_chunks, queries, team, lane, stream, sums);
+    let_next_kernel_start();
   }
 }
 
-// Grid: [splits * column blocks, kv heads, sequences].
+// Grid: [column blocks * kv heads, splits, sequences].
 template <class S>
 __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
-  let_next_kernel_start();
   const Lane lane;
   const Work work = Work::of<S>(args);
   const int live = min(S::kColumns, work.columns(args) - work.block * S::kColumns);
+  if (live <= 0 || work.split >= work.splits) return;
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
-  std::byte* slots = shared + S::kSlotsOffset;
-  if (live > 0) {
+  const TeamPartials<S> partials(shared);
+  int* tickets = args.tickets + head;
+  int ticket = -1;  // of one thread, looked at when it has long come
+  {
     const Queries<S> queries(shared);
     constexpr int kTeamSlots = S::kSlots * S::kSlotBytes;
+    std::byte* slots = shared + S::kSlotsOffset;
     const Team<S> team(slots + work.teams * kTeamSlots);
     PieceStream<S> stream(args, work, slots + team.index * kTeamSlots, team, lane);
     stream.start();
     load_queries<S>(args, work, queries, lane);
+    stream.begin();
     __syncthreads();
     WarpSums<S> sums;
     read_split<S>(args, work, queries, team, lane, stream, sums);
-    __syncthreads();  // the slots are free
-    const MergeBuffer<S> buffer(slots, work.teams);
-    store_warp<S>(sums, team, lane, buffer);
+    if (threadIdx.x == 0) ticket = atomicAdd(tickets, 1);
+    store_exponents<S>(sums, team, lane, partials);
     __syncthreads();
-    const std::ptrdiff_t partial =
-        ((head * args.column_blocks + work.block) * args.splits + work.split) * S::kColumns;
-    store_partial<S>(buffer, live, work.teams, args.partials + partial * S::kHeadDim,
-                     args.partial_sums + partial);
-  } else {
-    wait_for_previous_kernels();
+    store_warp<S>(sums, team, live, lane, partials);
   }
-  if (arrive_last(args.arrivals + head, args.splits * args.column_blocks,
-                  reinterpret_cast<int*>(shared))) {
-    merge_partials<S>(args, work, reinterpret_cast<float2*>(slots));
-  }
+  __syncthreads();
+  const std::ptrdiff_t columns =
+      ((head * args.column_blocks + work.block) * args.splits + work.split) * S::kColumns;
+  store_partial<S>(partials, live, args.partials + columns * S::kHeadDim,
+                   args.partial_sums + columns);
+  const int blocks = (work.columns(args) + S::kColumns - 1) / S::kColumns;
+  const bool last = ticket == work.splits * blocks - 1;
+  if (last) *tickets = 0;
+  if (__syncthreads_or(last)) merge_splits<S>(args, work, shared + S::kSlotsOffset);
 }
 
 }  // namespace quantspec::cuda

@@ -49,14 +49,15 @@ void allocate_scratch(Device& device, AttentionLaunch& launch) {
   args.page_columns = launch.wants_page_mass ? args.column_blocks * S::kColumns : 0;
   const std::size_t totals = heads * args.page_columns;
   const std::size_t page_sums = (totals * args.page_capacity) << args.chunk_shift;
-  std::byte* scratch =
-      device.scratch(Scratch::kAttention, columns * S::kHeadDim * sizeof(float) +
-                                              (columns + totals + page_sums) * sizeof(float2));
-  args.partials = reinterpret_cast<float*>(scratch);
-  args.partial_sums = reinterpret_cast<float2*>(args.partials + columns * S::kHeadDim);
-  args.totals = args.partial_sums + columns;
+  args.totals = reinterpret_cast<float2*>(
+      device.scratch(Scratch::kAttention, (totals + page_sums) * sizeof(float2)));
   args.page_sums = args.totals + totals;
-  args.arrivals = reinterpret_cast<int*>(device.scratch(Scratch::kCounters, heads * sizeof(int)));
+  const std::size_t tickets = (heads * sizeof(int) + 255) / 256 * 256;
+  std::byte* zeros = device.scratch(
+      Scratch::kCounters, tickets + columns * (sizeof(float2) + S::kHeadDim * sizeof(float)));
+  args.tickets = reinterpret_cast<int*>(zeros);
+  args.partial_sums = reinterpret_cast<float2*>(zeros + tickets);
+  args.partials = reinterpret_cast<float*>(args.partial_sums + columns);
 }
 
 template <class S>
@@ -77,7 +78,7 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   static_cast<void>(ready);
   cudaLaunchConfig_t config{};
   config.gridDim =
-      dim3(args.splits * args.column_blocks, args.shape.num_kv_heads, args.batch.count);
+      dim3(args.column_blocks * args.shape.num_kv_heads, args.splits, args.batch.count);
   config.blockDim = 32 * S::kTeam * split.teams;
   config.dynamicSmemBytes = split.template shared_bytes<S>();
   config.stream = device.stream();

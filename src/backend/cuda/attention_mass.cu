@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   wait_for_previous_kernels();
   const SequenceState& state = args.batch.states[sequence];
   const int num_pages = state.num_pages;
-  const int columns = state.num_rows * (args.num_heads / args.shape.num_kv_heads);
+  const int columns = state.num_rows * args.group;
   float* mass = args.batch.kv[sequence].page_mass;
   const int first = (blockIdx.x * kWarps + threadIdx.x / 32) * kPages;
   const int pages = min(kPages, num_pages - first), chunks = 1 << args.chunk_shift;

@@ -1,5 +1,10 @@
-// The end of a CTA: its warps' sums become one partial result, and the CTA that arrives last of a
-// sequence's kv head makes the output of all of them. Both in fixed order.
+// The end of a CTA: its teams' sums become one partial result, and one CTA of a sequence's kv head
+// makes the output of all of them. Both in fixed order.
+//
+// That CTA is the one that takes the last ticket, so that all others are under way. It waits for
+// their words themselves, in memory that is zero until they come and that it leaves zero: a zero is
+// written as -0, and whoever reads a word clears it. A fence, an arrival, and loads after that
+// would be three ways to the L2 cache one after the other instead of one.
 #pragma once
 
 #include "backend/cuda/attention_softmax.cuh"
@@ -13,51 +18,147 @@ __device__ __forceinline__ float sum_over_tokens(float x) {
   return x;
 }
 
-// Teams' sums in shared memory: [team, column] rows of channels, then [team, column] of exponent,
-// sum, zeros.
+// What the teams of a CTA leave in shared memory: exponents, while others still read; then,
+// relative to a column's greatest exponent, rows of channels where slots were, and sums.
 template <class S>
-struct MergeBuffer {
-  float* rows;
-  float* stats;
-  __device__ MergeBuffer(std::byte* shared, int teams)
-      : rows(reinterpret_cast<float*>(shared)),
-        stats(rows + teams * S::kColumns * S::kMergeStride) {}
-  __device__ float* row(int team, int column) const {
-    return rows + (team * S::kColumns + column) * S::kMergeStride;
-  }
-  __device__ float* stat(int team, int column) const {
-    return stats + (team * S::kColumns + column) * S::kMergeStats;
+struct TeamPartials {
+  float* exponents;  // [team, column]
+  float* sums;       // [team, column]
+  float* zeros;      // [value group, team, column], where a team is two warps: WarpSums' summed up
+  float* rows;       // [team, column] of kMergeRow, teams kMergeStride apart
+  __device__ explicit TeamPartials(std::byte* shared)
+      : exponents(reinterpret_cast<float*>(shared + S::kExponentsOffset)),
+        sums(exponents + S::kMaxTeams * S::kColumns),
+        zeros(sums + S::kMaxTeams * S::kColumns),
+        rows(reinterpret_cast<float*>(shared + S::kSlotsOffset)) {}
+
+  __device__ __forceinline__ float greatest_exponent(int column) const {
+    float most = exponents[column];
+#pragma unroll
+    for (int team = 1; team < S::kMaxTeams; ++team) {
+      if (team < blockDim.x / (32 * S::kTeam)) {
+        most = fmaxf(most, exponents[team * S::kColumns + column]);
+      }
+    }
+    return most;
   }
 };
 
 template <class S>
-__device__ __forceinline__ void store_warp(const WarpSums<S>& sums, const Team<S>& team, Lane lane,
-                                           const MergeBuffer<S>& buffer) {
+__device__ __forceinline__ void store_exponents(const WarpSums<S>& sums, const Team<S>& team,
+                                                Lane lane, const TeamPartials<S>& partials) {
+#pragma unroll
+  for (int n = 0; n < S::kScoreTiles; ++n) {
+    const int at = team.index * S::kColumns + 8 * team.column_tile(n) + 2 * lane.t;
+    if constexpr (S::kTeam > 1) {
+#pragma unroll
+      for (int i = 0; i < S::kValueGroups; ++i) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const float zero = sum_over_tokens(sums.zero[n][i][c]);
+          if (lane.g == 0) partials.zeros[i * S::kMaxTeams * S::kColumns + at + c] = zero;
+        }
+      }
+    }
+    if (lane.g != 0) continue;
+    *reinterpret_cast<float2*>(partials.exponents + at) =
+        make_float2(sums.exponent[n][0], sums.exponent[n][1]);
+  }
+}
+
+// When the exponents of all teams are there, and no slot is read any more.
+template <class S>
+__device__ __forceinline__ void store_warp(const WarpSums<S>& sums, const Team<S>& team, int live,
+                                           Lane lane, const TeamPartials<S>& partials) {
 #pragma unroll
   for (int n = 0; n < S::kColumnTiles; ++n) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const int column = 8 * team.column_tile(n) + 2 * lane.t + c;
-      float* row = buffer.row(team.index, column) + 16 * team.channel_tile();
+      const int first = 8 * team.column_tile(n) + c, column = first + 2 * lane.t;
+      if (first >= live) continue;
+      const int at = team.index * S::kColumns + column;
+      float sum = 0.0f, zero[S::kValueGroups];
+      if (n < S::kScoreTiles) sum = sum_over_tokens(sums.sum[n % S::kScoreTiles][c]);
+#pragma unroll
+      for (int i = 0; i < S::kValueGroups; ++i) {
+        zero[i] = S::kTeam == 1 ? sum_over_tokens(sums.zero[n % S::kScoreTiles][i][c])
+                                : partials.zeros[i * S::kMaxTeams * S::kColumns + at];
+      }
+      if (column >= live) continue;
+      const float exponent =
+          S::kTeam == 1 ? sums.exponent[n % S::kScoreTiles][c] : partials.exponents[at];
+      const float weight = exp2_approximately(exponent - partials.greatest_exponent(column));
+      float* row = partials.rows + team.index * S::kMergeStride + column * S::kMergeRow +
+                   16 * team.channel_tile() + lane.g;
 #pragma unroll
       for (int tile = 0; tile < S::kOutTiles; ++tile) {
-        row[16 * tile + lane.g] = sums.out[n][tile][c];
-        row[16 * tile + lane.g + 8] = sums.out[n][tile][2 + c];
+        const float offset = zero[S::kTeam > 1 ? 0 : 16 * tile / kValueGroup];
+        row[16 * tile] = (sums.out[n][tile][c] + offset) * weight;
+        row[16 * tile + 8] = (sums.out[n][tile][2 + c] + offset) * weight;
       }
-      if (n >= S::kScoreTiles) continue;
-      float* stat = buffer.stat(team.index, column);
-      const float sum = sum_over_tokens(sums.sum[n][c]);
-      float zero[S::kValueGroups];
-#pragma unroll
-      for (int i = 0; i < S::kValueGroups; ++i) zero[i] = sum_over_tokens(sums.zero[n][i][c]);
-      if (lane.g != 0) continue;
-      stat[0] = sums.exponent[n][c];
-      stat[1] = sum;
-#pragma unroll
-      for (int i = 0; i < S::kValueGroups; ++i) stat[2 + i] = zero[i];
+      if (n < S::kScoreTiles && lane.g == 0) partials.sums[at] = sum * weight;
     }
   }
 }
+
+__device__ __forceinline__ float4 add(float4 x, float4 y) {
+  return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w};
+}
+
+// Zeros as -0, so that no word is zero.
+__device__ __forceinline__ float nonzero(float x) { return __fadd_rd(x, -0.0f); }
+__device__ __forceinline__ bool is_there(float2 x) {
+  return min(__float_as_uint(x.x), __float_as_uint(x.y)) != 0;
+}
+__device__ __forceinline__ bool is_there(float4 x) {
+  return is_there(make_float2(x.x, x.y)) && is_there(make_float2(x.z, x.w));
+}
+
+// The partial result of this CTA's split, of `live` columns.
+template <class S>
+__device__ __forceinline__ void store_partial(const TeamPartials<S>& partials, int live,
+                                              float* partial, float2* partial_sums) {
+  const int teams = blockDim.x / (32 * S::kTeam);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < live * S::kHeadDim / 4; i += blockDim.x) {
+    const int column = 4 * i / S::kHeadDim, channel = 4 * i % S::kHeadDim;
+    const float* row = partials.rows + column * S::kMergeRow + channel;
+    float4 out = *reinterpret_cast<const float4*>(row);
+#pragma unroll
+    for (int team = 1; team < S::kMaxTeams; ++team) {
+      if (team >= teams) break;
+      out = add(out, *reinterpret_cast<const float4*>(row + team * S::kMergeStride));
+    }
+    store_relaxed(reinterpret_cast<float4*>(partial) + i,
+                  {nonzero(out.x), nonzero(out.y), nonzero(out.z), nonzero(out.w)});
+    if (channel != 0) continue;
+    float sum = partials.sums[column];
+    for (int team = 1; team < teams; ++team) sum += partials.sums[team * S::kColumns + column];
+    store_relaxed(partial_sums + column,
+                  {nonzero(partials.greatest_exponent(column)), nonzero(sum)});
+  }
+}
+
+// The splits of a block of columns, where they lie and what becomes of them.
+template <class S>
+struct SplitPartials {
+  float4* rows;    // [split, column, channels / 4]
+  float2* sums;    // [split, column]
+  float2* totals;  // [column] in shared memory: exponent, 1 / sum
+  int splits, block, live;
+
+  // Channels 4 quad .. 4 quad + 3 of the block's columns.
+  __device__ __forceinline__ void store(const AttentionArgs& args, const Work& work, int quad,
+                                        float4 sum, float inverse) const {
+    const int column = 4 * quad / S::kHeadDim, channel = 4 * quad % S::kHeadDim;
+    const int index = block * S::kColumns + column, row = index / args.group;
+    const std::ptrdiff_t query_head =
+        static_cast<std::ptrdiff_t>(work.state.first_row + row) * args.num_heads +
+        work.kv_head * args.group + index - row * args.group;
+    *reinterpret_cast<float4*>(args.out + query_head * S::kHeadDim + channel) = {
+        sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
+  }
+};
 
 __device__ __forceinline__ void add_product(float4& sum, float4 x, float weight) {
   sum.x = fmaf(x.x, weight, sum.x);
@@ -65,193 +166,202 @@ __device__ __forceinline__ void add_product(float4& sum, float4 x, float weight)
   sum.z = fmaf(x.z, weight, sum.z);
   sum.w = fmaf(x.w, weight, sum.w);
 }
+// With the neighbouring lane's.
+__device__ __forceinline__ float4 add_neighbour(float4 x) {
+  return add(x, {__shfl_xor_sync(~0u, x.x, 1), __shfl_xor_sync(~0u, x.y, 1),
+                 __shfl_xor_sync(~0u, x.z, 1), __shfl_xor_sync(~0u, x.w, 1)});
+}
 
-// The partial result of this CTA's split, of `live` columns.
+// Two neighbouring lanes merge four channels of a column, each every other split.
+//
+// Few splits: each lane finds the weights of its own itself. NOTE: that repeats work, but takes
+// fewer instructions, and they come cold from memory: of a layer at 4k, 2 us less than merge_many.
 template <class S>
-__device__ __forceinline__ void store_partial(const MergeBuffer<S>& buffer, int live, int teams,
-                                              float* partial, float2* partial_sums) {
+inline constexpr int kFewSplits = S::kPlanes == 1 ? 10 : 16;
+
+template <class S>
+__device__ __forceinline__ void merge_few(const AttentionArgs& args, const Work& work,
+                                          const SplitPartials<S>& from) {
+  constexpr int kBatch = kFewSplits<S> / 2;
+  const int lane = threadIdx.x % 2;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < live * S::kHeadDim / 4; i += blockDim.x) {
-    const int column = 4 * i / S::kHeadDim, channel = 4 * i % S::kHeadDim;
-    float exponent = -INFINITY, sum = 0.0f;
+  for (int base = threadIdx.x / 32 * 16; base < from.live * S::kHeadDim / 4;
+       base += blockDim.x / 2) {
+    const int quad = base + threadIdx.x % 32 / 2;
+    const int column = 4 * quad / S::kHeadDim;
+    const bool live = column < from.live;
+    float4* rows = from.rows + lane * S::kColumns * S::kHeadDim / 4 + quad;
+    const float2* sums = from.sums + lane * S::kColumns + column;
+    float4 x[kBatch];
+    float2 s[kBatch];
+    bool complete;
+    do {
+      complete = true;
 #pragma unroll
-    for (int team = 0; team < S::kMaxTeams; ++team) {
-      if (team < teams) exponent = fmaxf(exponent, buffer.stat(team, column)[0]);
-    }
+      for (int i = 0; i < kBatch; ++i) {
+        s[i] = {-1e30f, 1.0f};
+        x[i] = {1.0f, 1.0f, 1.0f, 1.0f};
+        if (!live || 2 * i + lane >= from.splits) continue;
+        s[i] = load_relaxed(sums + 2 * i * S::kColumns);
+        x[i] = load_relaxed(rows + 2 * i * S::kColumns * S::kHeadDim / 4);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) complete = complete && is_there(s[i]) && is_there(x[i]);
+    } while (!complete);
+    float exponent = s[0].x;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) exponent = fmaxf(exponent, s[i].x);
+    exponent = fmaxf(exponent, __shfl_xor_sync(~0u, exponent, 1));
     float4 out = {0.0f, 0.0f, 0.0f, 0.0f};
+    float sum = 0.0f;
 #pragma unroll
-    for (int team = 0; team < S::kMaxTeams; ++team) {
-      if (team >= teams) break;
-      const float* stat = buffer.stat(team, column);
-      const float weight = exp2_approximately(stat[0] - exponent);
-      const float zero = stat[2 + channel / kValueGroup];
-      float4 x = *reinterpret_cast<const float4*>(buffer.row(team, column) + channel);
-      x = {x.x + zero, x.y + zero, x.z + zero, x.w + zero};
-      add_product(out, x, weight);
-      sum = fmaf(stat[1], weight, sum);
+    for (int i = 0; i < kBatch; ++i) {
+      if (!live || 2 * i + lane >= from.splits) continue;
+      const float weight = exp2_approximately(s[i].x - exponent);
+      sum = fmaf(s[i].y, weight, sum);
+      add_product(out, x[i], weight);
+      rows[2 * i * S::kColumns * S::kHeadDim / 4] = {0.0f, 0.0f, 0.0f, 0.0f};
     }
-    *reinterpret_cast<float4*>(partial + 4 * i) = out;
-    if (channel == 0) partial_sums[column] = make_float2(exponent, sum);
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    out = add_neighbour(out);
+    if (!live || lane != 0) continue;
+    const float inverse = __fdividef(1.0f, sum);
+    from.store(args, work, quad, out, inverse);
+    if (4 * quad % S::kHeadDim == 0) from.totals[column] = make_float2(exponent, inverse);
+  }
+  __syncthreads();  // nobody waits for sums any more
+  for (int i = threadIdx.x; i < from.splits * S::kColumns; i += blockDim.x) {
+    from.sums[i] = make_float2(0.0f, 0.0f);
   }
 }
 
-// True in every thread of the CTA that arrives last. What the others wrote before is visible then.
-// `last`: shared memory that nobody reads any more.
-__device__ __forceinline__ bool arrive_last(int* arrivals, int expected, int* last) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    *last = add_acquire_release(arrivals, 1) == expected - 1;
-    if (*last) *arrivals = 0;
-  }
-  __syncthreads();
-  return *last;
-}
-
-// The columns' exponents and sums over all splits, a warp for each: each split's weight to
-// `weights` [split, column]; to `sums` [column]: exponent, 1 / sum.
+// Many splits: a warp for each column finds their weights, [split, column] in shared memory, while
+// rows are on their way.
 template <class S>
-__device__ __forceinline__ void merge_sums(const float2* partial_sums, int splits, int live,
-                                           float* weights, float2* sums) {
+__device__ __forceinline__ void merge_sums(const SplitPartials<S>& from, float* weights) {
+  constexpr int kBatch = 2;  // splits of a lane
   const int lane = threadIdx.x % 32;
-  for (int column = threadIdx.x / 32; column < live; column += blockDim.x / 32) {
-    float exponent = -INFINITY, sum = 0.0f;
-    for (int split = lane; split < splits; split += 32) {
-      exponent = fmaxf(exponent, __ldcg(partial_sums + split * S::kColumns + column).x);
-    }
+#pragma unroll 1
+  for (int column = threadIdx.x / 32; column < from.live; column += blockDim.x / 32) {
+    float exponent = -1e30f, sum = 0.0f;
+#pragma unroll 1
+    for (int first = 0; first < from.splits; first += 32 * kBatch) {
+      float2 part[kBatch];
+      bool complete;
+      do {
+        complete = true;
 #pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      exponent = fmaxf(exponent, __shfl_xor_sync(~0u, exponent, lanes));
+        for (int i = 0; i < kBatch; ++i) {
+          const int split = first + 32 * i + lane;
+          part[i] = {-1e30f, 1.0f};
+          if (split < from.splits) part[i] = load_relaxed(from.sums + split * S::kColumns + column);
+          complete = complete && is_there(part[i]);
+        }
+      } while (!complete);
+      float most = exponent;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) most = fmaxf(most, part[i].x);
+#pragma unroll
+      for (int lanes = 1; lanes < 32; lanes *= 2) {
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
+      }
+      sum *= exp2_approximately(exponent - most);
+      exponent = most;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int split = first + 32 * i + lane;
+        if (split >= from.splits) continue;
+        sum = fmaf(part[i].y, exp2_approximately(part[i].x - exponent), sum);
+        weights[split * S::kColumns + column] = part[i].x;
+        from.sums[split * S::kColumns + column] = {0.0f, 0.0f};
+      }
     }
-    for (int split = lane; split < splits; split += 32) {
-      const float2 part = __ldcg(partial_sums + split * S::kColumns + column);
-      const float weight = exp2_approximately(part.x - exponent);
-      weights[split * S::kColumns + column] = weight;
-      sum = fmaf(part.y, weight, sum);
+    for (int split = lane; split < from.splits; split += 32) {
+      float& weight = weights[split * S::kColumns + column];
+      weight = exp2_approximately(weight - exponent);
     }
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-    if (lane == 0) sums[column] = make_float2(exponent, 1.0f / sum);
+    if (lane == 0) from.totals[column] = make_float2(exponent, __fdividef(1.0f, sum));
   }
 }
 
-// Four channels of one column over all splits are four sums, each over every fourth split, and then
-// the sum of those: by kLanes neighbouring lanes, four or, where columns are work enough, one. Many
-// loads are under way at a time.
-inline constexpr int kMergeSums = 4;
-
-__device__ __forceinline__ float4 add(float4 x, float4 y) {
-  return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w};
-}
-__device__ __forceinline__ float4 shuffle_xor(unsigned mask, float4 x, int lanes) {
-  return {__shfl_xor_sync(mask, x.x, lanes), __shfl_xor_sync(mask, x.y, lanes),
-          __shfl_xor_sync(mask, x.z, lanes), __shfl_xor_sync(mask, x.w, lanes)};
-}
-
-template <class S, int kLanes>
-struct SplitParts {
-  static constexpr int kSums = kMergeSums / kLanes;   // of this lane
-  static constexpr int kBatch = kLanes == 1 ? 4 : 9;  // splits of each at a time
-  const float* partials;
-  int lane, splits;
-  float4 part[kSums][kBatch];
-
-  __device__ __forceinline__ void load(int first) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-#pragma unroll
-      for (int j = 0; j < kSums; ++j) {
-        const int split = first + lane + j + i * kMergeSums;
-        if (split >= splits) continue;
-        part[j][i] = __ldcg(reinterpret_cast<const float4*>(
-            partials + static_cast<std::ptrdiff_t>(split) * S::kColumns * S::kHeadDim));
-      }
-    }
-  }
-  __device__ __forceinline__ void add_parts(const float* weights, int first,
-                                            float4 (&sums)[kSums]) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-#pragma unroll
-      for (int j = 0; j < kSums; ++j) {
-        const int split = first + lane + j + i * kMergeSums;
-        if (split < splits) add_product(sums[j], part[j][i], weights[split * S::kColumns]);
-      }
-    }
-  }
-  __device__ __forceinline__ float4 sum(const float* weights) {
-    float4 sums[kSums];
-#pragma unroll
-    for (float4& x : sums) x = {0.0f, 0.0f, 0.0f, 0.0f};
-    for (int first = 0; first < splits; first += kMergeSums * kBatch) {
-      if (first > 0) load(first);
-      add_parts(weights, first, sums);
-    }
-    if constexpr (kLanes == 1) {
-      return add(add(sums[0], sums[1]), add(sums[2], sums[3]));
-    } else {
-      const unsigned mask = 0xfu << (threadIdx.x % 32 & ~3u);  // the lanes of this column
-      const float4 pair = add(sums[0], shuffle_xor(mask, sums[0], 1));
-      return add(pair, shuffle_xor(mask, pair, 2));
-    }
-  }
-};
-
-// The output of the columns of a block. `make_weights`: merge_sums, called when the first loads are
-// under way.
-template <class S, int kLanes, typename MakeWeights>
-__device__ __forceinline__ void merge_block(const AttentionArgs& args, const Work& work, int block,
-                                            int live, const float* partials, const float2* sums,
-                                            const float* weights, const MakeWeights& make_weights) {
-  const int group = args.num_heads / args.shape.num_kv_heads;
-  const int quads = live * S::kHeadDim / 4;
-  int quad = threadIdx.x / kLanes;
-  SplitParts<S, kLanes> parts;
-  parts.lane = threadIdx.x % kLanes;
-  parts.splits = args.splits;
-  parts.partials = partials + 4 * quad;
-  if (quad < quads) parts.load(0);
-  make_weights();
+template <class S>
+__device__ __forceinline__ void merge_many(const AttentionArgs& args, const Work& work,
+                                           const SplitPartials<S>& from, float* weights) {
+  constexpr int kBatch = S::kPlanes == 1 ? 17 : 8;  // under way at a time, of 33 or 16
+  constexpr int kStride = S::kColumns * S::kHeadDim / 4;
+  const int lane = threadIdx.x % 2;
+  bool made_weights = false;
 #pragma unroll 1
-  while (quad < quads) {
-    const int column = 4 * quad / S::kHeadDim, channel = 4 * quad % S::kHeadDim;
-    const float4 sum = parts.sum(weights + column);
-    quad += blockDim.x / kLanes;
-    parts.partials = partials + 4 * quad;
-    if (quad < quads) parts.load(0);
-    if (parts.lane != 0) continue;
-    const int index = block * S::kColumns + column;
-    const std::ptrdiff_t row = work.state.first_row + index / group;
-    const int query_head = work.kv_head * group + index % group;
-    float4 out = {0.0f, 0.0f, 0.0f, 0.0f};
-    add_product(out, sum, sums[column].y);
-    *reinterpret_cast<float4*>(args.out + (row * args.num_heads + query_head) * S::kHeadDim +
-                               channel) = out;
+  for (int base = 0; base < from.live * S::kHeadDim / 4; base += blockDim.x / 2) {
+    const int quad = base + threadIdx.x / 2;
+    const int column = 4 * quad / S::kHeadDim;
+    const bool live = column < from.live;
+    float4* rows = from.rows + lane * kStride + quad;
+    const float* weight = weights + lane * S::kColumns + column;
+    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 1
+    for (int left = from.splits - lane; left > -lane; left -= 2 * kBatch) {
+      float4 x[kBatch];
+      bool complete;
+      do {
+        complete = true;
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          x[i] = {1.0f, 1.0f, 1.0f, 1.0f};
+          if (live && 2 * i < left) x[i] = load_relaxed(rows + 2 * i * kStride);
+        }
+        if (!made_weights) {
+          merge_sums<S>(from, weights);
+          __syncthreads();
+          made_weights = true;
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) complete = complete && is_there(x[i]);
+      } while (!complete);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (!live || 2 * i >= left) continue;
+        add_product(sum, x[i], weight[2 * i * S::kColumns]);
+        rows[2 * i * kStride] = {0.0f, 0.0f, 0.0f, 0.0f};
+      }
+      rows += 2 * kBatch * kStride;
+      weight += 2 * kBatch * S::kColumns;
+    }
+    sum = add_neighbour(sum);
+    if (live && lane == 0) from.store(args, work, quad, sum, from.totals[column].y);
   }
 }
 
 // Output of all columns of a sequence's kv head, and totals for the masses of pages. `shared`:
 // [columns] of two floats, [splits, columns] of one.
 template <class S>
-__device__ __forceinline__ void merge_partials(const AttentionArgs& args, const Work& work,
-                                               float2* shared) {
+__device__ __forceinline__ void merge_splits(const AttentionArgs& args, const Work& work,
+                                             std::byte* shared) {
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
-  float2* sums = shared;
-  float* weights = reinterpret_cast<float*>(shared + S::kColumns);
-  for (int block = 0; block < args.column_blocks; ++block) {
+  float2* totals = reinterpret_cast<float2*>(shared);
+  float* weights = reinterpret_cast<float*>(totals + S::kColumns);
+  for (int block = 0; block * S::kColumns < work.columns(args); ++block) {
     const int live = min(S::kColumns, work.columns(args) - block * S::kColumns);
-    const std::ptrdiff_t first = (head * args.column_blocks + block) * args.splits * S::kColumns;
-    const float* partials = args.partials + first * S::kHeadDim;
-    const auto make_weights = [&] {
-      merge_sums<S>(args.partial_sums + first, args.splits, live, weights, sums);
-      __syncthreads();
-    };
-    merge_block<S, S::kColumnTiles == 1 ? kMergeSums : 1>(args, work, block, live, partials, sums,
-                                                          weights, make_weights);
-    if (args.batch.kv[work.sequence].page_mass != nullptr) {
-      float2* totals = args.totals + head * args.page_columns + block * S::kColumns;
-      for (int i = threadIdx.x; i < live; i += blockDim.x) totals[i] = sums[i];
+    const std::ptrdiff_t columns = (head * args.column_blocks + block) * args.splits * S::kColumns;
+    const SplitPartials<S> from{reinterpret_cast<float4*>(args.partials + columns * S::kHeadDim),
+                                args.partial_sums + columns,
+                                totals,
+                                work.splits,
+                                block,
+                                live};
+    if (work.splits <= kFewSplits<S>) {
+      merge_few<S>(args, work, from);
+    } else {
+      merge_many<S>(args, work, from, weights);
     }
-    __syncthreads();
+    if (args.batch.kv[work.sequence].page_mass != nullptr) {
+      __syncthreads();
+      float2* to = args.totals + head * args.page_columns + block * S::kColumns;
+      for (int i = threadIdx.x; i < live; i += blockDim.x) to[i] = totals[i];
+    }
+    if (args.column_blocks > 1) __syncthreads();
   }
 }
 

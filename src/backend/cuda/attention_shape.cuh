@@ -11,7 +11,8 @@
 // warp or, where columns are many, two that share the work of each part (Team). Every team has its
 // own softmax; they are merged in fixed order at the end. Neither rows, nor batch, nor column
 // tiles, nor warps change what a team adds up in which order; and what a row does not see adds
-// exact zeros.
+// exact zeros. A draft has no more splits than its parts fill with a part for each team: the CTAs
+// beyond end at once.
 //
 // On 9.0 a launch begins while the kernel ahead still runs, and its copies with it: of what that
 // kernel does not write. States, page tables and pages are older than the pass, and so are the
@@ -29,24 +30,26 @@
 
 namespace quantspec::cuda {
 
-// One launch. [..] of scratch memory: what a CTA leaves to the last one of its kv head.
+// One launch. [..] of scratch memory: what a CTA leaves to the one that merges its kv head; what is
+// zero is left so.
 struct AttentionArgs {
   const float* q;
   float* out;
   int num_heads;
+  int group;  // query heads of a kv head
   KvShape shape;
   int layer;
   float scale;  // times log2(e)
   int splits;
   int column_blocks;     // CTAs that share a split, each with its own columns
   int chunk_shift;       // a page is 2^chunk_shift chunks
-  float* partials;       // [sequence, kv head, block, split, column, channel], not normalized
-  float2* partial_sums;  // [sequence, kv head, block, split, column]: exponent, sum
+  int* tickets;          // [sequence, kv head], zero
+  float2* partial_sums;  // [sequence, kv head, block, split, column]: exponent, sum; zero
+  float* partials;       // [.., channel], not normalized; zero
   float2* totals;        // [sequence, kv head, column of any block]: exponent, 1 / sum
   float2* page_sums;     // [sequence, kv head, page, chunk, column of any block]: exponent, sum
   int page_columns;      // in totals, and of a chunk in page_sums
   int page_capacity;     // pages in page_sums
-  int* arrivals;         // [sequence, kv head], zero
   SequenceBatch batch;
 };
 
@@ -94,21 +97,23 @@ struct AttentionShape {
   static constexpr int kMaxTeams = 8;
   static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;
 
-  // Shared memory before the slots: queries, then what Queries has of each column.
+  // Shared memory before the slots: queries, what Queries has of each column, what warps have.
   static constexpr int kQueryWordBytes = 8 * kPlanes;  // of a lane and tile
   static constexpr int kQueryBytes = kColumns * kHeadDim * 2 * kPlanes;
-  static constexpr int kSlotsOffset = (kQueryBytes + kColumns * 12 + 127) / 128 * 128;
+  static constexpr int kExponentsOffset = kQueryBytes + kColumns * 12;
+  static constexpr int kTeamStats = kTeam == 1 ? 2 : 2 + kValueGroups;  // TeamPartials, of a column
+  static constexpr int kSlotsOffset =
+      (kExponentsOffset + kMaxTeams * kColumns * kTeamStats * 4 + 127) / 128 * 128;
   // Behind the slots, of each team: what its warps tell each other, or put away (Team).
   static constexpr int kOperandBytes =
       32 * 16 *
       (kScoreTiles * kTokenTiles / 2 > kOutTiles ? kScoreTiles * kTokenTiles / 2 : kOutTiles);
   static constexpr int kTeamBytes = kTeam == 1 ? 0 : kTeam * kOperandBytes + 4 * kColumns;
-  // What merging the teams puts over the slots: a padded row of channels, exponent, sum and zeros.
-  static constexpr int kMergeStride = kHeadDim + 4;
-  static constexpr int kMergeStats = 2 + kValueGroups;
-  static constexpr int merge_bytes(int teams) {
-    return teams * kColumns * (kMergeStride + kMergeStats) * 4;
-  }
+  // What merging the teams puts over the slots: rows of channels, padded so that four lanes of a
+  // column's row lie in different banks.
+  static constexpr int kMergeRow = kHeadDim + 4;
+  static constexpr int kMergeStride = kColumns * kMergeRow;  // of a team
+  static constexpr int merge_bytes(int teams) { return teams * kMergeStride * 4; }
 };
 
 // Where this lane is in fragments (ptx.cuh).
@@ -124,16 +129,18 @@ struct Work {
   int num_chunks;      // parts [0, num_chunks)
   int gathered_slabs;  // then so many slabs, then those of the ring
   int num_parts;
+  int splits;  // of a draft: those that read something
   int teams;
   int first_part, part_stride;  // of this warp's team
 
   template <class S>
   __device__ static Work of(const AttentionArgs& args) {
     Work work;
-    // Blocks of a split are neighbours, so that one finds in L2 what another reads.
-    work.split = blockIdx.x / args.column_blocks;
+    // Blocks of a split are neighbours, so that one finds in L2 what another reads. Splits that
+    // read nothing come last, so that the others have multiprocessors for themselves.
+    work.kv_head = blockIdx.x / args.column_blocks;
     work.block = blockIdx.x % args.column_blocks;
-    work.kv_head = blockIdx.y;
+    work.split = blockIdx.y;
     work.sequence = blockIdx.z;
     // NOTE: from L2, as all that is read before other kernels have ended: L1 may hold older words.
     const SequenceState* state = args.batch.states + work.sequence;
@@ -141,8 +148,6 @@ struct Work {
                   __ldcg(&state->first_position), __ldcg(&state->first_full),
                   __ldcg(&state->num_pages)};
     work.teams = blockDim.x / (32 * S::kTeam);
-    work.first_part = work.split + args.splits * (threadIdx.x / (32 * S::kTeam));
-    work.part_stride = args.splits * work.teams;
     const SequenceKv& kv = args.batch.kv[work.sequence];
     const int pages = kv.page_lists == nullptr ? work.state.num_pages : kv.pages_listed;
     const int end = work.state.first_position + work.state.num_rows - work.state.first_full;
@@ -150,10 +155,19 @@ struct Work {
     work.gathered_slabs = (kv.num_gathered + S::kSlabTokens - 1) / S::kSlabTokens;
     work.num_parts =
         work.num_chunks + work.gathered_slabs + (end + S::kSlabTokens - 1) / S::kSlabTokens;
+    work.splits = args.splits;
+    if constexpr (S::kPlanes == 1) {
+      // As the first row alone has them, so that its bits do not depend on company.
+      const int before = work.state.first_position - work.state.first_full;
+      const int parts = work.num_chunks + work.gathered_slabs + before / S::kSlabTokens + 1;
+      work.splits = min(work.splits, (parts + work.teams - 1) / work.teams);
+    }
+    work.first_part = work.split + work.splits * (threadIdx.x / (32 * S::kTeam));
+    work.part_stride = work.splits * work.teams;
     return work;
   }
   __device__ int columns(const AttentionArgs& args) const {  // of all blocks
-    return state.num_rows * (args.num_heads / args.shape.num_kv_heads);
+    return state.num_rows * args.group;
   }
 };
 

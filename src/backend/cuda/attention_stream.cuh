@@ -29,14 +29,15 @@ class PieceStream {
       : args_(args), work_(work), team_(team), slots_(slots), lane_(lane), part_(work.first_part) {
     find_units();
   }
-  // Asks for the first pieces, then waits for the kernels before this one: the other way round
-  // where those write the pieces.
+  // Asks for the first pieces: where the kernels before this one write them, when those have ended.
   __device__ __forceinline__ void start() {
     static_assert(S::kSlots == 2, "the pieces of one part");
     if (own_tokens()) wait_for_previous_kernels();
     issue<kKeys>();
     issue<kValues>();
-    wait_for_previous_kernels();
+  }
+  // Before the first next().
+  __device__ __forceinline__ void begin() {
     if constexpr (S::kTeam > 1) meet();
   }
 

@@ -204,18 +204,33 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to_shared, const void* f
 }
 #endif
 
-// --- arrivals ------------------------------------------------------------------------------------
+// --- words between blocks ------------------------------------------------------------------------
 
-// Adds to a counter in global memory, and returns what was there. What this block wrote before its
-// last barrier is visible to whoever sees the sum, and what they wrote so to this block after its
-// next.
-__device__ __forceinline__ int add_acquire_release(int* counter, int x) {
-  int before;
-  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(counter), "r"(x)
+// Words that one block writes while another looks for them: each word is there or is not, nothing
+// follows for others. 16-byte and 8-byte aligned; global or shared memory.
+__device__ __forceinline__ float4 load_relaxed(const float4* from) {
+  float4 x;
+  asm volatile("ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(from)
                : "memory");
-  return before;
+  return x;
+}
+__device__ __forceinline__ float2 load_relaxed(const float2* from) {
+  float2 x;
+  asm volatile("ld.relaxed.gpu.v2.f32 {%0,%1}, [%2];"
+               : "=f"(x.x), "=f"(x.y)
+               : "l"(from)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_relaxed(float4* to, float4 x) {
+  asm volatile("st.relaxed.gpu.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z),
+               "f"(x.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_relaxed(float2* to, float2 x) {
+  asm volatile("st.relaxed.gpu.v2.f32 [%0], {%1,%2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
 }
 
 // --- kernels in a row, blocks in a cluster -------------------------------------------------------

@@ -1,5 +1,6 @@
 #include "base/topology.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,8 +23,11 @@ class TopologyFiles : public testing::Test {
   }
   Topology read() const { return Topology::of_this_process(directory_); }
 
+  // Of its own: tests run side by side.
   const std::filesystem::path directory_ =
-      std::filesystem::path(testing::TempDir()) / "topology_test_nodes";
+      std::filesystem::path(testing::TempDir()) /
+      fmt::format("topology_test_{}",
+                  testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 TEST_F(TopologyFiles, ANodeHasThoseOfItsProcessorsThatMayBeUsed) {

@@ -68,8 +68,16 @@ Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   return run;
 }
 
-// A few tokens, silently. Of two runs that are compared the first would else pay alone for what is
-// done once: kernels loaded, memory touched.
+// A plan that asks nothing of the cache but the target of `plans`.
+std::vector<Plan> plain_plans(const Engine& engine, const std::vector<Plan>& plans) {
+  if (plans.empty()) return {};
+  Plan plain = Plan::uniform("plain", engine.config().num_layers, WeightRead::kFull, {});
+  plain.target_full_layers = plans.front().target_full_layers;
+  return {plain};
+}
+
+// A few tokens, with drafts and without, silently. Of two runs that are compared the first would
+// else pay alone for what is done once, such as loading kernels.
 void warm_up(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions options,
              const std::vector<Plan>& plans, Progress& progress) {
   constexpr std::size_t kTokens = 16;
@@ -78,14 +86,8 @@ void warm_up(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   const std::vector<TokenId> begin(prompt.begin(),
                                    prompt.begin() + std::min(kTokens, prompt.size()));
   generate(engine, begin, options, plans, progress, "warm-up", nullptr);
-}
-
-// A plan that asks nothing of the cache but the target of `plans`.
-std::vector<Plan> plain_plans(const Engine& engine, const std::vector<Plan>& plans) {
-  if (plans.empty()) return {};
-  Plan plain = Plan::uniform("plain", engine.config().num_layers, WeightRead::kFull, {});
-  plain.target_full_layers = plans.front().target_full_layers;
-  return {plain};
+  options.draft_len = 0;
+  generate(engine, begin, options, plain_plans(engine, plans), progress, "warm-up", nullptr);
 }
 
 // The same without drafts, silently; nullopt when it was interrupted. `plans`: their target.

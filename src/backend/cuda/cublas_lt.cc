@@ -1,8 +1,10 @@
 #include "backend/cuda/cublas_lt.h"
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
 #include <string>
+#include <type_traits>
 
 #include "base/error.h"
 

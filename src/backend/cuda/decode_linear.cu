@@ -120,9 +120,10 @@ int narrowest(const Device& device, LinearArgs& args) {
 }
 
 // Shares the op's work out: rows of a launch (at most args.num_rows), tiles and slices of a block,
-// stages of its rings. Two blocks of threads fit on a multiprocessor if that is possible.
+// stages of its rings. Two blocks of threads fit on a multiprocessor if that is possible. False:
+// not one activation row fits.
 template <typename Format>
-void share_out(const Device& device, LinearArgs& args) {
+bool share_out(const Device& device, LinearArgs& args) {
   const int room = static_cast<int>(device.max_shared_bytes());
   const int half_room = (room + 1024) / 2 - 1024;  // the system takes 1 KB of each block
   const int widest = device.capability() >= 90 ? kSlices : 1;
@@ -139,13 +140,42 @@ void share_out(const Device& device, LinearArgs& args) {
   for (; args.num_rows > 0; --args.num_rows) {
     for (int row_warps = std::min(widest, narrowest<Format>(device, args)); row_warps <= widest;
          row_warps *= 2) {
-      if (settle(row_warps, half_room, 3) || settle(row_warps, room, 2)) return;
+      if (settle(row_warps, half_room, 3) || settle(row_warps, room, 2)) return true;
     }
   }
-  fail(ErrorKind::kUnsupportedModel,
-       "a matrix of {} inputs: an activation row does not fit in {} "
-       "bytes of shared memory",
-       args.cols, room);
+  return false;
+}
+
+// How many chunks of the inputs one launch takes: all where clusters share them. Without (before
+// 9.0) a long activation row may not fit in a block's shared memory; what is added to something is
+// then added part by part, and the parts are the same for every number of rows.
+template <typename Format>
+int chunks_of_part(const Device& device, const LinearArgs& args) {
+  if (args.op != LinearOp::kAdd) return args.chunks;
+  LinearArgs one = args;
+  for (int parts = 1; parts <= args.chunks; ++parts) {
+    one.num_rows = 1;
+    one.chunks = divide_up(args.chunks, parts);
+    if (share_out<Format>(device, one)) return one.chunks;
+  }
+  return args.chunks;
+}
+
+// The op over so many chunks of the inputs, from a chunk on.
+template <typename Format>
+LinearArgs part_of(const LinearArgs& args, int first_chunk, int chunks) {
+  if (chunks == args.chunks) return args;
+  LinearArgs part = args;
+  const int first = first_chunk * kChunkInputs, unit = first / Format::kUnit;
+  LinearSource& source = part.sources[0];
+  part.cols = std::min(chunks * kChunkInputs, args.cols - first);
+  part.units = divide_up(part.cols, Format::kUnit);
+  part.chunks = divide_up(part.cols, kChunkInputs);
+  part.x += first;
+  source.data += std::ptrdiff_t{unit} * Format::kUnitStep;
+  if (source.lower != nullptr) source.lower += std::ptrdiff_t{unit} * kLowerUnitBytes;
+  if (first > 0) source.bias = nullptr;
+  return part;
 }
 
 // --- launching -----------------------------------------------------------------------------------
@@ -226,19 +256,22 @@ void launch_op(Device& device, const LinearArgs& args) {
       case LinearOp::kQkv:
         return launch_op<Format, kTiles, static_cast<int>(LinearOp::kQkv)>(device, args);
     }
+  } else {
+    launch_op<Format, kTiles, kAnyOp>(device, args);
   }
-  launch_op<Format, kTiles, kAnyOp>(device, args);
 }
 
 // All rows of an op, some at a time, with the kernel of kTiles for as many.
 template <typename Format, int... kTiles>
-void run(Device& device, LinearArgs args, int num_rows) {
+void run_rows(Device& device, LinearArgs args, int num_rows) {
   constexpr int kMost = std::min(kMaxRows, std::max({Format::max_rows(kTiles)...}));
-  args.units = divide_up(args.cols, Format::kUnit);
-  args.chunks = divide_up(args.cols, kChunkInputs);
   for (args.first_row = 0; args.first_row < num_rows; args.first_row += args.num_rows) {
     args.num_rows = std::min(num_rows - args.first_row, kMost);
-    share_out<Format>(device, args);
+    if (!share_out<Format>(device, args)) {
+      fail(ErrorKind::kUnsupportedModel,
+           "a matrix of {} inputs: an activation row does not fit in {} bytes of shared memory",
+           args.cols, device.max_shared_bytes());
+    }
     bool done = false;
     const auto launch_where_enough = [&]<int kCount>() {
       if (done || args.num_rows > Format::max_rows(kCount)) return;
@@ -249,9 +282,23 @@ void run(Device& device, LinearArgs args, int num_rows) {
   }
 }
 
+// With parts of so many chunks.
+template <typename Format, int... kTiles>
+void run(Device& device, LinearArgs args, int part_chunks, int num_rows) {
+  args.units = divide_up(args.cols, Format::kUnit);
+  for (int first = 0; first < args.chunks; first += part_chunks) {
+    run_rows<Format, kTiles...>(device, part_of<Format>(args, first, part_chunks), num_rows);
+  }
+}
+template <typename Format, int... kTiles>
+void run(Device& device, const LinearArgs& args, int num_rows) {
+  run<Format, kTiles...>(device, args, chunks_of_part<Format>(device, args), num_rows);
+}
+
 // Fills in what the matrices of an op have in common, and runs it.
 void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, int num_rows) {
-  args.cols = first.inputs();
+  args.cols = args.x_stride = first.inputs();
+  args.chunks = divide_up(args.cols, kChunkInputs);
   args.group = first.group;
   if (read == WeightRead::kFull) {
     args.stride = padded_cols(args.cols) * size_of(first.full.dtype);
@@ -268,10 +315,12 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
   args.stride = units * upper_unit_bytes(args.group);
   args.lower_stride = units * kLowerUnitBytes;
   const auto run_planes = [&]<bool kBoth, int kGroup>() {
-    if (num_rows <= PlaneFormat<kBoth, kGroup, 2>::max_rows(2)) {
-      run<PlaneFormat<kBoth, kGroup, 2>, 1, 2>(device, args, num_rows);
+    using TwoTiles = PlaneFormat<kBoth, kGroup, 2>;
+    const int part_chunks = chunks_of_part<TwoTiles>(device, args);
+    if (num_rows <= TwoTiles::max_rows(2)) {
+      run<TwoTiles, 1, 2>(device, args, part_chunks, num_rows);
     } else {  // sums of two tiles would not fit in registers
-      run<PlaneFormat<kBoth, kGroup, 1>, 5>(device, args, num_rows);
+      run<PlaneFormat<kBoth, kGroup, 1>, 5>(device, args, part_chunks, num_rows);
     }
   };
   const bool upper = read == WeightRead::kUpper;

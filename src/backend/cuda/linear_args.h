@@ -60,13 +60,14 @@ struct LinearArgs {
   LinearOp op;
   LinearSource sources[kMaxSources];
   int cols;
+  int x_stride;
   // Bytes from row to row of a full matrix, from tile to tile of an upper and a lower plane.
   std::size_t stride;
   std::size_t lower_stride;
   int units;       // of cols, Format::kUnit each
   int chunks;      // of cols, 128 each
   int group;       // of planes
-  const float* x;  // [num_rows, cols]
+  const float* x;  // [num_rows, cols], rows x_stride apart
   int first_row;   // of the rows of the op
   int num_rows;
   Norm norm;

@@ -24,6 +24,7 @@ struct FullFormat {
   static constexpr int kChunkGroups = 2;
   static constexpr int kGroupBytes = kHalf ? 4 : 0;
   static constexpr int kRowBytes = 2 * kUnit;  // of a stage; 8 pieces of 16 bytes
+  static constexpr int kUnitStep = kRowBytes;
   static constexpr int kUnitBytes = kTileRows * kRowBytes;
   static constexpr int kStageBytes = 2 * kUnitBytes;
   static constexpr int max_rows(int tiles) { return tiles * 4; }
@@ -182,6 +183,7 @@ struct Fp32Format {
   static constexpr bool kPlanes = false;
   static constexpr bool kOfEachOp = false;
   static constexpr int kRowBytes = 4 * kUnit;
+  static constexpr int kUnitStep = kRowBytes;
   static constexpr int kUnitBytes = kTileRows * kRowBytes;
   static constexpr int kStageBytes = 2 * kUnitBytes;
   static constexpr int max_rows(int tiles) { return tiles * 2; }

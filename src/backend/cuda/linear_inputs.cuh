@@ -3,6 +3,7 @@
 //
 // A Format has
 //   kUnit            inputs of a unit
+//   kUnitStep        bytes from a unit of a matrix, or of its upper plane, to the next
 //   kTogether        tiles that a warp multiplies with what it reads of B, 1 or 2
 //   kStageBytes      of a stage of a warp's ring: a unit of each of them
 //   kColumns         columns of B that an activation row takes

@@ -87,7 +87,7 @@ class Preparation {
   static constexpr int kBatch = 4;
   __device__ void load(float4 (&x)[kBatch]) const {
     if (row_ >= args_.num_rows) return;
-    load_part(args_.x + static_cast<std::size_t>(args_.first_row + row_) * args_.cols, x);
+    load_part(args_.x + static_cast<std::size_t>(args_.first_row + row_) * args_.x_stride, x);
   }
   __device__ void load_weights() {
     if constexpr (kNormed) load_part(args_.norm.weight, weight_);
@@ -96,7 +96,7 @@ class Preparation {
   __device__ void load_part(const float* row, float4 (&x)[kBatch]) const {
     const int first = (role_.first_chunk + chunk_) * kChunkInputs + role_.lane * 4;
     const int end = (role_.first_chunk + role_.end_of_slice) * kChunkInputs;
-    load_inputs(row, first, min(end, args_.cols), args_.cols % 4 == 0, x);
+    load_inputs(row, first, min(end, args_.cols), args_.x_stride % 4 == 0, x);
   }
 
   const LinearArgs& args_;

@@ -1,7 +1,6 @@
 // The format (linear_inputs.cuh) of planes of codes (linear_layout.h).
 #pragma once
 
-#include <bit>
 #include <cfloat>
 
 #include "backend/cuda/linear_inputs.cuh"
@@ -31,6 +30,7 @@ struct PlaneFormat {
   static constexpr bool kOfEachOp = kGroup == 128;
   static constexpr int kChunkGroups = kPlaneUnit / kGroup;  // and of a unit
   static constexpr int kUpperBytes = upper_unit_bytes(kGroup);
+  static constexpr int kUnitStep = kUpperBytes;
   static constexpr float kStep = kBoth ? 1.0f : 16.0f;  // m
   static constexpr float kValue = kBoth ? 0.0f : 7.5f;  // v
   // Of each tile a stage has a unit of the upper plane, then of the lower.

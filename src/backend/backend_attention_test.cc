@@ -37,6 +37,17 @@ struct Data {
     }
     q = normal_floats(std::size_t(c.rows) * c.num_heads * c.shape.head_dim, seed + 4);
   }
+  // One of its rows alone.
+  Data row(int row) const {
+    Data one = *this;
+    one.c.first_position += row;
+    one.c.rows = 1;
+    one.keys.resize(one.c.full_count() * c.shape.num_kv_heads);
+    one.values.resize(one.keys.size());
+    const std::ptrdiff_t size = std::ssize(q) / c.rows;
+    one.q.assign(q.begin() + row * size, q.begin() + (row + 1) * size);
+    return one;
+  }
 
   Case c;
   std::vector<Floats> page_keys, page_values;  // [pages * kv heads]
@@ -220,12 +231,7 @@ TEST_P(AttentionOps, ARowAloneHasTheSameBits) {
         for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
           const Floats together = attend_all(*backend_, {all}, read);
           for (int row = 0; row < rows; ++row) {
-            Data one = all;
-            one.c.first_position += row;
-            one.c.rows = 1;
-            one.keys.resize(one.c.full_count() * 2);
-            one.values.resize(one.keys.size());
-            one.q.assign(all.q.begin() + row * row_size, all.q.begin() + (row + 1) * row_size);
+            const Data one = all.row(row);
             const Floats alone = attend_all(*backend_, {one}, read);
             ASSERT_TRUE(same_bits(alone.data(), &together[row * row_size], row_size))
                 << text(all.c) << ", row " << row << ", read " << int(read);
@@ -234,6 +240,26 @@ TEST_P(AttentionOps, ARowAloneHasTheSameBits) {
       }
     }
   }
+}
+
+// Shapes that divide the work otherwise: heads enough for few splits, many columns.
+TEST_P(AttentionOps, ARowOfManyColumnsAloneHasTheSameBits) {
+  for (const int kv_heads : {1, 8}) {
+    const Data all({4 * kv_heads, shape_of(kv_heads, 128, 64), 3, 4 * 64 + 9, 8}, 21);
+    const Floats together = attend_all(*backend_, {all}, KvRead::kBoth);
+    for (int row = 0; row < all.c.rows; ++row) {
+      const Data one = all.row(row);
+      const Floats alone = attend_all(*backend_, {one}, KvRead::kBoth);
+      EXPECT_TRUE(same_bits(alone.data(), &together[row * one.q.size()], one.q.size()))
+          << text(all.c) << ", row " << row;
+    }
+    expect_near({all}, text(all.c));
+  }
+}
+
+TEST_P(AttentionOps, ALongContextIsNearTheReference) {
+  const Case c{2, shape_of(2, 64, 64), 90, 91 * 64 + 5, 1};
+  expect_near({Data(c, 22)}, text(c));
 }
 
 TEST_P(AttentionOps, ThreadsDoNotChangeBits) {

@@ -11,8 +11,8 @@
 // warp or, where columns are many, two that share the work of each part (Team). Every team has its
 // own softmax; they are merged in fixed order at the end. Neither rows, nor batch, nor column
 // tiles, nor warps change what a team adds up in which order; and what a row does not see adds
-// exact zeros. A draft has no more splits than its parts fill with a part for each team: the CTAs
-// beyond end at once.
+// exact zeros. A draft has no more splits than the parts of its first row fill with one for each
+// team, and the CTAs beyond end at once; so of its bits only those of one row alone are promised.
 //
 // On 9.0 a launch begins while the kernel ahead still runs, and its copies with it: of what that
 // kernel does not write. States, page tables and pages are older than the pass, and so are the
@@ -157,7 +157,6 @@ struct Work {
         work.num_chunks + work.gathered_slabs + (end + S::kSlabTokens - 1) / S::kSlabTokens;
     work.splits = args.splits;
     if constexpr (S::kPlanes == 1) {
-      // As the first row alone has them, so that its bits do not depend on company.
       const int before = work.state.first_position - work.state.first_full;
       const int parts = work.num_chunks + work.gathered_slabs + before / S::kSlabTokens + 1;
       work.splits = min(work.splits, (parts + work.teams - 1) / work.teams);

@@ -263,18 +263,7 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
-// Where block `rank` of the cluster has what this block has at `pointer` in shared memory.
-template <typename T>
-__device__ __forceinline__ const T* in_cluster(const T* pointer, int rank) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  const T* there;
-  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(pointer), "r"(rank));
-  return there;
-#else
-  return pointer;
-#endif
-}
-// A float from there, by this block's shared_address().
+// A float that block `rank` of the cluster has in shared memory, by this block's shared_address().
 __device__ __forceinline__ float load_cluster(std::uint32_t address, int rank) {
   float x;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -207,7 +207,7 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to_shared, const void* f
 // --- words between blocks ------------------------------------------------------------------------
 
 // Words that one block writes while another looks for them: each word is there or is not, nothing
-// follows for others. 16-byte and 8-byte aligned; global or shared memory.
+// follows for others. 16-byte and 8-byte aligned, in global memory.
 __device__ __forceinline__ float4 load_relaxed(const float4* from) {
   float4 x;
   asm volatile("ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [%4];"

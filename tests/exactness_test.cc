@@ -69,8 +69,8 @@ TEST_P(BundledExactness, PenalizedGreedyOutputDoesNotDependOnTheDraftLength) {
   const Tokens prompt = book_prompt(300);
   const auto penalized = [&](std::optional<int> draft_len) {
     DecodingOptions options = model.greedy(draft_len, {WeightRead::kUpper});
-    options.sampling.repeat_penalty = 1.3f;
-    options.sampling.repeat_last_n = 256;
+    options.sampling.repeat_penalty = 1.5f;
+    options.sampling.repeat_last_n = 1000;
     return options;
   };
   const Tokens plain = model.generate(prompt, count, penalized(0));

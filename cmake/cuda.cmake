@@ -2,7 +2,7 @@
 # Sets QUANTSPEC_HAS_CUDA.
 set(QUANTSPEC_CUDA AUTO CACHE STRING "The CUDA backend: AUTO, ON or OFF")
 set(QUANTSPEC_CUDA_ARCHITECTURES AUTO CACHE STRING
-    "What its kernels are compiled for, as 80;90a. AUTO: this machine's GPU, or ALL where it has none")
+    "What its kernels are compiled for, as 80;90a;89-virtual (PTX). AUTO: this machine's GPU, or ALL where it has none")
 set_property(CACHE QUANTSPEC_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 set(QUANTSPEC_HAS_CUDA OFF)
@@ -63,8 +63,12 @@ endif()
 set(QUANTSPEC_CUDA_OPTIONS --expt-relaxed-constexpr -fmad=false -lineinfo --threads=2
     -DFMT_USE_CONSTEXPR=1)
 foreach(architecture IN LISTS architectures)
-  list(APPEND QUANTSPEC_CUDA_OPTIONS
-       "SHELL:-gencode arch=compute_${architecture},code=sm_${architecture}")
+  set(code sm_${architecture})
+  if(architecture MATCHES "^([0-9]+)-virtual$")  # PTX, which the driver of any later GPU compiles
+    set(architecture ${CMAKE_MATCH_1})
+    set(code compute_${architecture})
+  endif()
+  list(APPEND QUANTSPEC_CUDA_OPTIONS "SHELL:-gencode arch=compute_${architecture},code=${code}")
 endforeach()
 message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} ${CUDAToolkit_VERSION}, for "
                "${architectures}")

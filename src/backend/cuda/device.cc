@@ -1,5 +1,6 @@
 #include "backend/cuda/device.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "backend/cuda/cuda.h"
@@ -17,6 +18,12 @@ std::atomic<int> times_freed{0};
 void free_on_device(std::byte* data, std::size_t) {
   ++times_freed;
   cudaFree(data);
+}
+
+// The most dynamic shared memory of a block of a GPU of that capability.
+std::size_t shared_limit(int capability) {
+  if (capability >= 90) return 227 << 10;
+  return (capability == 80 || capability == 87 ? 163 : 99) << 10;
 }
 
 View view_of(const KvView& kv) {
@@ -49,7 +56,7 @@ std::string unavailable() {
   if (10 * major + minor < kLeastCapability) {
     return fmt::format("GPU 0 has compute capability {}.{}, and 8.0 is needed", major, minor);
   }
-  if (kernels_run_here()) return {};
+  if (kernels_capability() > 0) return {};
   return fmt::format(
       "this build has no kernels for GPU 0, of compute capability {}.{} "
       "(QUANTSPEC_CUDA_ARCHITECTURES)",
@@ -82,9 +89,9 @@ Device::Device() {
   cudaDeviceProp properties;
   QUANTSPEC_CUDA(cudaGetDeviceProperties(&properties, 0));
   name_ = properties.name;
-  capability_ = 10 * properties.major + properties.minor;
+  capability_ = kernels_capability();
   num_sms_ = properties.multiProcessorCount;
-  max_shared_bytes_ = properties.sharedMemPerBlockOptin;
+  max_shared_bytes_ = std::min(properties.sharedMemPerBlockOptin, shared_limit(capability_));
   l2_bytes_ = properties.l2CacheSize;
   QUANTSPEC_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   states_ = allocate_on_device(kMaxSequences * sizeof(SequenceState));

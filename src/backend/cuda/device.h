@@ -64,8 +64,9 @@ struct SequenceBatch {
   SequenceKv kv[kMaxSequences];
 };
 
-// Whether this build has kernels that GPU 0 can run (embed.cu).
-bool kernels_run_here();
+// What those kernels of this build were compiled for that GPU 0 runs, as Device::capability(); 0:
+// there are none (embed.cu).
+int kernels_capability();
 
 // --- the device ----------------------------------------------------------------------------------
 
@@ -82,7 +83,9 @@ class Device {
 
   cudaStream_t stream() const { return stream_; }
   const std::string& name() const { return name_; }
-  int capability() const { return capability_; }  // 90: 9.0
+  // What its kernels were compiled for, 90: 9.0. Less than the GPU's where it runs code for an
+  // older one: that has no clusters and other limits, whatever the GPU has.
+  int capability() const { return capability_; }
   int num_sms() const { return num_sms_; }
   // The most dynamic shared memory of a block (cudaFuncSetAttribute).
   std::size_t max_shared_bytes() const { return max_shared_bytes_; }

@@ -74,11 +74,11 @@ __global__ void embed_rows(TokenBatch batch, const T* table, int hidden, int str
 
 }  // namespace
 
-bool kernels_run_here() {
+int kernels_capability() {
   cudaFuncAttributes attributes;
-  const bool found = cudaFuncGetAttributes(&attributes, place_rounds) == cudaSuccess;
-  if (!found) cudaGetLastError();  // it is not the next call's
-  return found;
+  if (cudaFuncGetAttributes(&attributes, place_rounds) == cudaSuccess) return attributes.ptxVersion;
+  cudaGetLastError();  // it is not the next call's
+  return 0;
 }
 
 void Device::begin_pass(std::span<const SequenceRows> sequences, int page_size) {

@@ -7,6 +7,9 @@
 #     --bench       PyTorch's kernels (where there is PyTorch), then ours: tools/gpu_baselines.py
 #                   and gpu_bench
 #     --baselines F compare with F, which gpu_baselines.py wrote, instead of timing PyTorch again
+#     --like C      compile for an older compute capability, as 8.6 (PTX, which the driver
+#                   translates), so that this GPU runs the kernels of that one, in its limits;
+#                   in build-gpu-C
 #     --filter F    only tests that this filter of GoogleTest takes
 #     --deps DIR    libraries that this machine lacks (tools/pack_deps.sh makes such a folder); also
 #                   QUANTSPEC_DEPS
@@ -15,10 +18,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-build=${BUILD:-build-gpu}
-logs=${OUT:-build-gpu/logs}
 deps=${QUANTSPEC_DEPS:-}
-filter="" baselines=""
+filter="" baselines="" like=""
 phases=()
 while [[ $# -gt 0 ]]; do
   case $1 in
@@ -26,15 +27,18 @@ while [[ $# -gt 0 ]]; do
     --sanitize) phases+=(memcheck racecheck) ;;
     --filter) filter=${2:?--filter needs a value} && shift ;;
     --baselines) baselines=${2:?--baselines needs a file} && shift ;;
+    --like) like=${2:?--like needs a compute capability} && shift ;;
     --deps) deps=${2:?--deps needs a folder} && shift ;;
     *)
-      sed -n '2,15s/^# \{0,1\}//p' "$0"
+      sed -n '2,18s/^# \{0,1\}//p' "$0"
       exit 2
       ;;
   esac
   shift
 done
 [[ ${#phases[@]} -gt 0 ]] || phases=(tests)
+build=${BUILD:-build-gpu${like:+-$like}}
+logs=${OUT:-$build/logs}
 if [[ -n $deps && ! -d $deps/include ]]; then
   echo "gpu_check: no folder $deps/include; tools/pack_deps.sh makes one" >&2
   exit 2
@@ -68,6 +72,7 @@ gpu_name() { nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | hea
 # The instructions of this machine's GPU alone: a quarter of the time that all take to compile.
 architecture() {
   local capability
+  [[ -z $like ]] || { echo "${like/./}-virtual" && return; }
   capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
   [[ $capability != 90 ]] || capability=90a
   echo "$capability"
@@ -135,19 +140,21 @@ run_tests() {
   grep -E '^== |^\[  FAILED  \] .*\(|Failure' "$logs/tests.log" | uniq | head -n 60 || true
 }
 
-# sanitize TOOL. NOTE: tests provoke errors of API calls on purpose.
+# sanitize TOOL [OPTION...]. NOTE: tests provoke errors of API calls on purpose.
 sanitize() {
   local tool=$1 target
+  shift
   : >"$logs/$tool.log"
   for target in $(targets_of "${op_tests[@]}"); do
     run_sharded "$tool $target" "$logs/$tool.log" "$build/src/$target" compute-sanitizer \
-      --tool "$tool" --report-api-errors no --error-exitcode 9 --print-limit 20
+      --tool "$tool" --report-api-errors no --error-exitcode 9 --print-limit 20 "$@"
   done
   grep -E '^=========' "$logs/$tool.log" | grep -v 'SUMMARY: 0\|COMPUTE-SANITIZER' | head -n 40 ||
     true
 }
 run_memcheck() { sanitize memcheck; }
-run_racecheck() { sanitize racecheck; }
+# Of our kernels: it reports races in cuBLASLt's.
+run_racecheck() { sanitize racecheck --kernel-name kns=quantspec; }
 
 run_bench() {
   local start=$SECONDS options=(--json "$logs/bench.json")

@@ -31,11 +31,22 @@ function(quantspec_compile_quickly target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
+# What most tests include is compiled once: a quarter of the time that they take.
+function(quantspec_test_headers)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cc CONTENT "")
+  add_library(qs_test_headers STATIC ${CMAKE_BINARY_DIR}/test_headers.cc)
+  quantspec_compile_quickly(qs_test_headers)
+  target_link_libraries(qs_test_headers PRIVATE fmt::fmt GTest::gmock)
+  target_precompile_headers(qs_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h>
+                            <filesystem> <fstream>)
+endfunction()
+
 function(quantspec_test name)
   find_package(rapidcheck REQUIRED)
   cmake_parse_arguments(TEST "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${TEST_SOURCES})
   quantspec_compile_quickly(${name})
+  target_precompile_headers(${name} REUSE_FROM qs_test_headers)
   target_link_libraries(${name} PRIVATE ${TEST_DEPENDS} qs_testing rapidcheck
                         GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)

@@ -50,8 +50,13 @@ void set_row_blocks(LinearArgs& args, int row_warps) {
       args.block_tiles = head_tiles * (head_tiles % 2 == 0 ? heads : round_up(heads, 2));
     }
   }
-  args.qkv.parts =
-      args.qkv.half_tiles == 0 ? 1 : args.qkv.shape.head_dim / 32 / args.qkv.half_tiles;
+  args.pair_tiles = args.op == LinearOp::kGateUp ? 0 : args.block_tiles / 2;
+  args.qkv.parts = 1;
+  if (args.qkv.half_tiles != 0) {
+    args.pair_tiles = args.qkv.shape.head_dim / 32;
+    args.qkv.parts = args.pair_tiles / args.qkv.half_tiles;
+  }
+  args.qkv.head_of = divide_up(1 << 16, args.qkv.parts);
   const int sources = args.op == LinearOp::kQkv ? kMaxSources : 1;
   const int own_tiles = args.op == LinearOp::kGateUp ? args.block_tiles / 2 : args.block_tiles;
   args.row_blocks = 0;
@@ -74,7 +79,7 @@ LinearPlaces places_of(const LinearArgs& args) {
   int end = kLinearWarps * args.depth * Format::kStageBytes;
   const auto take = [&](int bytes) {
     const int begin = end;
-    end += round_up(bytes, 128);
+    end += round_up(bytes, 16);
     return begin;
   };
   places.barriers = take(Format::kPlanes ? kLinearWarps * args.depth * 8 : 0);
@@ -140,7 +145,10 @@ bool share_out(const Device& device, LinearArgs& args) {
   for (; args.num_rows > 0; --args.num_rows) {
     for (int row_warps = std::min(widest, narrowest<Format>(device, args)); row_warps <= widest;
          row_warps *= 2) {
-      if (settle(row_warps, half_room, 3) || settle(row_warps, room, 2)) return true;
+      if (settle(row_warps, half_room, divide_up(3, Format::kStageUnits)) ||
+          settle(row_warps, room, 2)) {
+        return true;
+      }
     }
   }
   return false;
@@ -234,12 +242,18 @@ void launch(Device& device, const LinearArgs& args) {
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args));
 }
 
+// Whether there are no clusters, and activations and their norms are as models mostly have them.
+bool is_alone(const LinearArgs& args) {
+  return args.row_warps == 1 && args.x_stride % 4 == 0 &&
+         (args.op == LinearOp::kAdd || args.norm.weight != nullptr) && !wants_whole_heads(args);
+}
+
 // Formats that models mostly have get kernels of their own for each op, and again for a row or a
-// few without a cluster: small ones, which come into the instruction cache sooner.
+// few where is_alone(): small ones, which come into the instruction cache sooner.
 template <typename Format, int kTiles, int kOp>
 void launch_op(Device& device, const LinearArgs& args) {
   if constexpr (Format::kOfEachOp && kTiles == 1) {
-    if (args.row_warps == 1) return launch<Format, kTiles, kOp, true>(device, args);
+    if (is_alone(args)) return launch<Format, kTiles, kOp, true>(device, args);
   }
   launch<Format, kTiles, kOp, false>(device, args);
 }

@@ -34,8 +34,9 @@ struct QkvArgs {
   // Tiles of half a head that a row block has: it then has those of the other half too. 0: row
   // blocks are whole heads, one after the other.
   int half_tiles;
-  int parts;      // row blocks of a head
-  Norm norms[2];  // of queries and keys
+  int parts;              // row blocks of a head
+  std::uint32_t head_of;  // 2^16 / parts, rounded up: of row block b it is b * head_of / 2^16
+  Norm norms[2];          // of queries and keys
   const float* cos;
   const float* sin;
   int num_sequences;
@@ -76,6 +77,7 @@ struct LinearArgs {
   // How the work is shared out; sources[].blocks too.
   int row_blocks;
   int block_tiles;  // tiles of a row block
+  int pair_tiles;   // from a tile to that which is taken with it
   int row_warps;    // pairs of tiles that a block of threads takes at a time = blocks of a cluster
   int row_shift;    // log2 of it
   int depth;        // stages of a warp's ring

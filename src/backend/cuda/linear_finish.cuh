@@ -151,7 +151,7 @@ struct HeadBlock {
     whole = qkv.half_tiles == 0;
     half = whole ? dim / 2 : qkv.half_tiles * kTileRows;
     heads = whole ? args.block_tiles * kTileRows / dim : 1;
-    const int head = static_cast<unsigned>(block) / static_cast<unsigned>(qkv.parts);
+    const int head = head_of(qkv, block);
     first_head = head * heads;
     first_channel = (block - head * qkv.parts) * half;
   }
@@ -171,6 +171,7 @@ __device__ __forceinline__ void load_angle(const LinearArgs& args, int row, int 
 }
 
 // A warp takes a head, or its part of one, of an activation row.
+template <bool kAlone>
 __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRole& role, int block,
                                            const Sums& sums, Ahead ahead) {
   const QkvArgs& qkv = args.qkv;
@@ -180,7 +181,7 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
   const int dim = qkv.shape.head_dim, source = at.source;
   const float* bias = args.sources[source].bias;
   const int outputs = args.sources[source].outputs;
-  const Norm norm = at.rotated() ? qkv.norms[source] : Norm{};
+  const Norm norm = !kAlone && at.rotated() ? qkv.norms[source] : Norm{};
 #pragma unroll 1
   for (int task = afresh(threadIdx.x) / 32;; task += kLinearWarps) {
     const int task_row = at.heads == 1 ? task : task / at.heads;
@@ -252,13 +253,13 @@ __device__ __forceinline__ Ahead look_ahead(const LinearArgs& args, const WarpRo
 }
 
 // What the op does with the sums of a row block. ahead: look_ahead() of this thread.
-template <int kOp>
+template <int kOp, bool kAlone>
 __device__ __forceinline__ void finish(const LinearArgs& args, const WarpRole& role, int block,
                                        const Sums& sums, const Ahead& ahead) {
   if (is_op<kOp>(args, LinearOp::kGateUp)) {
     finish_gate_up(args, role, block, sums);
   } else if (is_op<kOp>(args, LinearOp::kQkv)) {
-    finish_qkv(args, role, block, sums, ahead);
+    finish_qkv<kAlone>(args, role, block, sums, ahead);
   } else {
     finish_plain<kOp>(args, role, block, sums, ahead);
   }

@@ -15,6 +15,7 @@ template <typename T>
 struct FullFormat {
   static constexpr int kUnit = 64;
   static constexpr int kTogether = 2;
+  static constexpr int kStageUnits = 1;
   static constexpr int kColumns = 2;
   static constexpr int kInputBytes = 2;
   static constexpr int kPadding = 64;
@@ -175,6 +176,7 @@ struct FullFormat {
 struct Fp32Format {
   static constexpr int kUnit = 32;
   static constexpr int kTogether = 2;
+  static constexpr int kStageUnits = 1;
   static constexpr int kColumns = 1;
   static constexpr int kInputBytes = 4;
   static constexpr int kPadding = 128;

@@ -5,7 +5,8 @@
 //   kUnit            inputs of a unit
 //   kUnitStep        bytes from a unit of a matrix, or of its upper plane, to the next
 //   kTogether        tiles that a warp multiplies with what it reads of B, 1 or 2
-//   kStageBytes      of a stage of a warp's ring: a unit of each of them
+//   kStageUnits      units of a stage of a warp's ring, 1 or 2; the last of a slice may have fewer
+//   kStageBytes      of a stage: such units of each of the tiles
 //   kColumns         columns of B that an activation row takes
 //   kInputBytes      of an activation in one column, in shared memory
 //   kPadding         bytes that columns are longer than they need to be, so that 8 lanes that read
@@ -17,6 +18,7 @@
 //   max_rows()       activation rows that so many n8 tiles of B hold
 //   Sums             what a lane holds of the sums of the tiles
 //   begin(), load()  a warp's place in a tile; copies a unit there to a stage, asynchronously
+//                    (load_bulk(): all units of a stage)
 //   put()            puts chunks of kChunkInputs of an activation row into shared memory, 4 inputs
 //                    of each lane: from `chunk` on, at most `count`
 //   multiply()       adds the products of a stage to the sums
@@ -40,6 +42,10 @@ namespace quantspec::cuda {
 inline constexpr int kChunkInputs = 128;  // that a warp prepares at a time
 
 // --- small things --------------------------------------------------------------------------------
+
+// The warp of the block. The compiler then knows that it is the same in all lanes, and keeps what
+// follows from it in uniform registers.
+__device__ __forceinline__ int warp_index() { return __shfl_sync(~0u, threadIdx.x / 32, 0); }
 
 __device__ __forceinline__ float warp_sum(float x, int width = 32) {
   for (int lane = 1; lane < width; lane *= 2) x += __shfl_xor_sync(~0u, x, lane);

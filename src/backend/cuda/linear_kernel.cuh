@@ -34,8 +34,8 @@ namespace quantspec::cuda {
 
 // A warp takes its own slice, of every row_warps-th activation row, kBatch chunks at a time, so
 // that they overlap. So where a block has all slices, a warp waits for no other before it
-// multiplies.
-template <typename Format, bool kNormed>
+// multiplies. kAligned: rows are, to 16 bytes.
+template <typename Format, bool kNormed, bool kAligned>
 class Preparation {
  public:
   // Before other kernels are waited for: the norm's weights are there. And before a ring is
@@ -45,25 +45,25 @@ class Preparation {
     load_weights();
   }
 
-  // squares: [block_slices, rows], sums of a slice. Calls between() when loads of a batch are under
-  // way.
+  // Asks for the first batch.
+  __device__ void ask() { load(next_); }
+  // After ask(). squares: [block_slices, rows], sums of a slice. Calls between() when loads of a
+  // batch are under way.
   template <typename F>
   __device__ void run(const Inputs& inputs, float* squares, const F& between) {
-    float4 next[kBatch];
-    load(next);
     float square = 0.0f;
 #pragma unroll 1
     while (row_ < args_.num_rows) {
       const int row = row_, chunk = chunk_;
       float4 x[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) x[i] = next[i];
+      for (int i = 0; i < kBatch; ++i) x[i] = next_[i];
       chunk_ += kBatch;
       if (chunk_ >= role_.end_of_slice) {
         chunk_ = role_.first_of_slice;
         row_ += role_.row_warps;
       }
-      load(next);
+      load(next_);
       between();
       if constexpr (kNormed) {
 #pragma unroll
@@ -96,23 +96,32 @@ class Preparation {
   __device__ void load_part(const float* row, float4 (&x)[kBatch]) const {
     const int first = (role_.first_chunk + chunk_) * kChunkInputs + role_.lane * 4;
     const int end = (role_.first_chunk + role_.end_of_slice) * kChunkInputs;
-    load_inputs(row, first, min(end, args_.cols), args_.x_stride % 4 == 0, x);
+    load_inputs(row, first, min(end, args_.cols), kAligned || args_.x_stride % 4 == 0, x);
   }
 
   const LinearArgs& args_;
   const WarpRole& role_;
   int row_, chunk_;  // the next; chunk_: of the block
-  float4 weight_[kBatch];
+  float4 weight_[kBatch], next_[kBatch];
 };
 
 // --- the kernel ----------------------------------------------------------------------------------
 
-// Stages of planes that a warp asks for before the activations are there; with all of a ring ahead
-// of them their loads come late, and the kernel ahead gets less of the memory.
-inline constexpr int kEarlyStages = 3;
+// Stages of its ring that a warp asks for before the activations are there. With all of a ring
+// ahead of them their loads come late, and the kernel ahead gets less of the memory.
+// NOTE: measured with two units to a stage, in graphs of layers. Of queries, keys and values one
+// more costs 3% of a layer's products, one less of gate and up 4%; of long rows, whose preparation
+// takes longer, one more saves up to 2%.
+template <typename Format, int kOp>
+__device__ __forceinline__ int early_stages(const LinearArgs& args) {
+  if (!WeightStream<Format, kOp>::kBulk) return args.depth / 2;
+  if (Format::kStageUnits == 1) return 3;
+  const bool large = is_op<kOp>(args, LinearOp::kGateUp) || is_op<kOp>(args, LinearOp::kStore);
+  return large || args.chunks > 8 * kSlices ? 2 : 1;
+}
 
 // kOp: the op or kAnyOp. kTiles: n8 tiles of B, enough for num_rows * Format::kColumns columns.
-// kAlone: row_warps is 1, and the kernel knows it.
+// kAlone: is_alone() (decode_linear.cu), and the kernel knows it.
 template <typename Format, int kTiles, int kOp, bool kAlone>
 __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4 ? 2 : 1)
     decode_linear(const __grid_constant__ LinearArgs args) {
@@ -132,24 +141,22 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
   // 4096 x 4096 product at 4 bits, 5% of a layer's products. Where there is no norm it is as well
   // to let them come before the preparation. Never before the wait: attention reads early what the
   // kernels ahead of this one wrote.
-  const bool normed = !is_op<kOp>(args, LinearOp::kAdd) && args.norm.weight != nullptr;
+  const bool normed = !is_op<kOp>(args, LinearOp::kAdd) && (kAlone || args.norm.weight != nullptr);
   Ahead ahead;  // of the first row block before the activations, with which it comes
-  const auto start_one = [&] { weights.start_one(); };
-  const int early = WeightStream<Format, kOp>::kBulk ? kEarlyStages : args.depth / 2;
+  const auto prepare = [&]<bool kNormed>() {
+    Preparation<Format, kNormed, kAlone> preparation(args, role);
+    weights.start(early_stages<Format, kOp>(args));
+    wait_for_previous_kernels();
+    preparation.ask();
+    if (!kNormed) let_next_kernel_start();
+    ahead = look_ahead<kOp>(args, role, role.first_block);
+    preparation.run(inputs, squares, [&] { weights.start_one(); });
+    if (kNormed) let_next_kernel_start();
+  };
   if (normed) {
-    Preparation<Format, true> prepare(args, role);
-    weights.start(early);
-    wait_for_previous_kernels();
-    ahead = look_ahead<kOp>(args, role, role.first_block);
-    prepare.run(inputs, squares, start_one);
-    let_next_kernel_start();
+    prepare.template operator()<true>();
   } else {
-    Preparation<Format, false> prepare(args, role);
-    weights.start(early);
-    wait_for_previous_kernels();
-    let_next_kernel_start();
-    ahead = look_ahead<kOp>(args, role, role.first_block);
-    prepare.run(inputs, squares, start_one);
+    prepare.template operator()<false>();
   }
   weights.start();
   if (role.row_warps == 1) {
@@ -176,8 +183,12 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
       typename Format::template Sums<kTiles> sums = {};
       const bool there = !last && group < groups;
 #pragma unroll 1
-      for (int unit = 0; there && unit < units; ++unit) {
-        Format::multiply(lane_inputs, unit, weights.next(), sums);
+      for (int unit = 0; there && unit < units; unit += Format::kStageUnits) {
+        if constexpr (Format::kStageUnits == 1) {
+          Format::multiply(lane_inputs, unit, weights.next(), sums);
+        } else {
+          Format::multiply(lane_inputs, unit, units - unit, weights.next(), sums);
+        }
         weights.give_back();
       }
       if (group == role.row && block != role.first_block) {
@@ -189,7 +200,7 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
         }
         const Sums of_before{partials + (1 - parity) * room, normed ? squares : nullptr,
                              afresh(rows), width, role.row_shift};
-        finish<kOp>(args, role, block - role.stride, of_before, ahead);
+        finish<kOp, kAlone>(args, role, block - role.stride, of_before, ahead);
       }
       if (group == role.row && !last && block != role.first_block) {
         ahead = look_ahead<kOp>(args, role, block);

@@ -22,6 +22,9 @@ template <bool kBoth, int kGroup, int kTilesTogether>
 struct PlaneFormat {
   static constexpr int kUnit = kPlaneUnit;
   static constexpr int kTogether = kTilesTogether;
+  // With two there are half as many copies to start, and the products of one hide what those of the
+  // other wait for; sums of more tiles or of the lower plane leave no registers for that.
+  static constexpr int kStageUnits = !kBoth && kGroup == 128 && kTogether == 2 ? 2 : 1;
   static constexpr int kColumns = 2;
   static constexpr int kInputBytes = 1;
   static constexpr int kPadding = 64;
@@ -33,8 +36,8 @@ struct PlaneFormat {
   static constexpr int kUnitStep = kUpperBytes;
   static constexpr float kStep = kBoth ? 1.0f : 16.0f;  // m
   static constexpr float kValue = kBoth ? 0.0f : 7.5f;  // v
-  // Of each tile a stage has a unit of the upper plane, then of the lower.
-  static constexpr int kTileBytes = kUpperBytes + (kBoth ? kLowerUnitBytes : 0);
+  // Of each tile a stage has units of the upper plane, then of the lower.
+  static constexpr int kTileBytes = kStageUnits * (kUpperBytes + (kBoth ? kLowerUnitBytes : 0));
   static constexpr int kStageBytes = kTogether * kTileBytes;
   static constexpr int max_rows(int tiles) { return tiles * 4; }
   template <int kTiles>
@@ -46,19 +49,26 @@ struct PlaneFormat {
             kBoth ? source.lower + tile * args.lower_stride + unit * kLowerUnitBytes : nullptr};
   }
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  // One lane.
-  __device__ static void load_bulk(WeightPlace (&places)[kTogether], std::uint32_t stage,
+  // So many units, at most kStageUnits.
+  __device__ static void load_bulk(WeightPlace (&places)[kTogether], int units, std::uint32_t stage,
                                    std::uint64_t* barrier) {
-    barrier_expect(barrier, kStageBytes);
+    static_assert(kStageUnits == 1 || !kBoth);
+    const int upper_bytes = units * kUpperBytes;
+    if (elect_one()) {
+      barrier_expect(barrier, kTogether * (upper_bytes + (kBoth ? kLowerUnitBytes : 0)));
+#pragma unroll
+      for (const WeightPlace& place : places) {
+        copy_bulk_once(stage, place.data, upper_bytes, barrier);
+        if constexpr (kBoth) {
+          copy_bulk_once(stage + kUpperBytes, place.lower, kLowerUnitBytes, barrier);
+        }
+        stage += kTileBytes;
+      }
+    }
 #pragma unroll
     for (WeightPlace& place : places) {
-      copy_bulk(stage, place.data, kUpperBytes, barrier);
-      place.data += kUpperBytes;
-      if constexpr (kBoth) {
-        copy_bulk(stage + kUpperBytes, place.lower, kLowerUnitBytes, barrier);
-        place.lower += kLowerUnitBytes;
-      }
-      stage += kTileBytes;
+      place.data += upper_bytes;
+      if constexpr (kBoth) place.lower += kLowerUnitBytes;
     }
   }
 #endif
@@ -145,9 +155,41 @@ struct PlaneFormat {
   template <int kTiles>
   __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, std::uint32_t stage,
                                   Sums<kTiles>& sums) {
-    constexpr int kSecond = kChunkGroups == 2 || kTiles <= 2;  // where second halves of a unit go
+    add_unit<0>(inputs, unit, stage, dots_of<0>(inputs, unit, stage), sums);
+  }
+  // A stage of two units; `units`: of the slice from `unit` on.
+  template <int kTiles>
+  __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, int units,
+                                  std::uint32_t stage, Sums<kTiles>& sums) {
+    if constexpr (kTiles == 1) {  // where there is no second unit, its products are not used
+      const int next = unit + (units > 1);
+      const UnitDots<kTiles> first = dots_of<0>(inputs, unit, stage);
+      const UnitDots<kTiles> second = dots_of<1>(inputs, next, stage);
+      add_unit<0>(inputs, unit, stage, first, sums);
+      if (units > 1) add_unit<1>(inputs, next, stage, second, sums);
+    } else {
+      multiply(inputs, unit, stage, sums);
+      if (units > 1) {
+        add_unit<1>(inputs, unit + 1, stage, dots_of<1>(inputs, unit + 1, stage), sums);
+      }
+    }
+  }
+
+  // Of a unit of a stage: of each group, or of its halves where registers suffice, which are added
+  // up later.
+  template <int kTiles>
+  struct UnitDots {
+    static constexpr int kSecond = kChunkGroups == 2 || kTiles <= 2;  // where second halves go
+    Dots<kTiles> of[kTogether][kSecond + 1] = {};
+  };
+
+  // Of unit kIndex of the stage.
+  template <int kIndex, int kTiles>
+  __device__ static UnitDots<kTiles> dots_of(const LaneInputs<kTiles>& inputs, int unit,
+                                             std::uint32_t stage) {
+    constexpr int kSecond = UnitDots<kTiles>::kSecond;
     const int lane = threadIdx.x % 32;
-    Dots<kTiles> dots[kTogether][kSecond + 1] = {};
+    UnitDots<kTiles> dots;
     const auto add_half = [&]<int kHalf>() {
       uint4 b[kTiles];
 #pragma unroll
@@ -156,8 +198,8 @@ struct PlaneFormat {
       }
 #pragma unroll
       for (int tile = 0; tile < kTogether; ++tile) {
-        add_products<512 * kHalf>(stage + tile * kTileBytes + lane * 16, b,
-                                  dots[tile][kHalf * kSecond]);
+        add_products<512 * kHalf + kIndex * kUpperBytes>(stage + tile * kTileBytes + lane * 16, b,
+                                                         dots.of[tile][kHalf * kSecond]);
       }
     };
     add_half.template operator()<0>();
@@ -166,14 +208,20 @@ struct PlaneFormat {
 #pragma unroll
       for (int i = 0; i < kTogether * 4 * kTiles; ++i) {
         const int tile = i / (4 * kTiles), n = i / 4 % kTiles;
-        dots[tile][0][n][i % 4] += dots[tile][1][n][i % 4];
+        dots.of[tile][0][n][i % 4] += dots.of[tile][1][n][i % 4];
       }
     }
-    const std::uint32_t scales = stage + 4 * kPlaneUnitWords + lane / 4 * 8;
+    return dots;
+  }
+  template <int kIndex, int kTiles>
+  __device__ static void add_unit(const LaneInputs<kTiles>& inputs, int unit, std::uint32_t stage,
+                                  const UnitDots<kTiles>& dots, Sums<kTiles>& sums) {
+    const std::uint32_t scales =
+        stage + kIndex * kUpperBytes + 4 * kPlaneUnitWords + threadIdx.x % 32 / 4 * 8;
 #pragma unroll
     for (int group = 0; group < kChunkGroups; ++group) {
-      add_group(inputs, unit * kChunkGroups + group, scales + group * kGroupScaleBytes, dots, group,
-                sums);
+      add_group(inputs, unit * kChunkGroups + group, scales + group * kGroupScaleBytes, dots.of,
+                group, sums);
     }
   }
 

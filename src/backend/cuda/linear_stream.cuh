@@ -19,6 +19,11 @@ struct TilePlace {
   int tile;  // of the source; beyond the end: the last
 };
 
+// Which head of its source a row block is, or is a part of.
+__device__ __forceinline__ int head_of(const QkvArgs& qkv, int block) {
+  return static_cast<int>(static_cast<unsigned>(block) * qkv.head_of >> 16);
+}
+
 // Tile i of a row block.
 template <int kOp>
 __device__ __forceinline__ TilePlace locate(const LinearArgs& args, int block, int i) {
@@ -34,12 +39,19 @@ __device__ __forceinline__ TilePlace locate(const LinearArgs& args, int block, i
       place.tile = block * args.block_tiles + i;
     } else {
       const int head_half = args.qkv.shape.head_dim / 32;
-      const int head = static_cast<unsigned>(block) / static_cast<unsigned>(args.qkv.parts);
+      const int head = head_of(args.qkv, block);
       place.tile = head * 2 * head_half + (block - head * args.qkv.parts) * half +
                    (i < half ? i : head_half + i - half);
     }
   }
   place.tile = min(place.tile, args.sources[place.source].tiles - 1);
+  return place;
+}
+// The tile that is taken together with one: i + block_tiles / 2.
+template <int kOp>
+__device__ __forceinline__ TilePlace partner(const LinearArgs& args, TilePlace place) {
+  place.source += is_op<kOp>(args, LinearOp::kGateUp);
+  place.tile = min(place.tile + args.pair_tiles, args.sources[place.source].tiles - 1);
   return place;
 }
 
@@ -64,7 +76,7 @@ struct WarpRole {
   int first_block, stride;           // row blocks that it takes
 
   __device__ WarpRole(const LinearArgs& args, int unit, bool alone) {
-    const int warp = threadIdx.x / 32;
+    const int warp = warp_index();
     lane = threadIdx.x % 32;
     row_warps = alone ? 1 : args.row_warps;
     row_shift = alone ? 0 : args.row_shift;
@@ -120,7 +132,7 @@ class WeightStream {
   __device__ WeightStream(const LinearArgs& args, const WarpRole& role, std::byte* shared)
       : args_(args),
         role_(role),
-        ring_(shared_address(shared) + threadIdx.x / 32 * args.depth * Format::kStageBytes),
+        ring_(shared_address(shared) + warp_index() * args.depth * Format::kStageBytes),
         end_(ring_ + args.depth * Format::kStageBytes),
         writing_(ring_),
         reading_(ring_),
@@ -129,9 +141,9 @@ class WeightStream {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     if constexpr (kBulk) {
       barriers_ = reinterpret_cast<std::uint64_t*>(shared + args.places.barriers) +
-                  threadIdx.x / 32 * args.depth;
+                  warp_index() * args.depth;
       written_ = read_ = barriers_;
-      if (role.lane == 0) {
+      if (elect_one()) {
 #pragma unroll 1
         for (int i = 0; i < args.depth; ++i) barrier_init(barriers_ + i, 1);
         barrier_init_fence();
@@ -187,10 +199,10 @@ class WeightStream {
   __device__ void begin_tiles() {
     if (block_ >= args_.row_blocks) return;
     units_ = role_.end_unit - role_.first_unit;
+    TilePlace place = locate<kOp>(args_, block_, group_);
 #pragma unroll
     for (int i = 0; i < Format::kTogether; ++i) {
-      const TilePlace place =
-          locate<kOp>(args_, block_, group_ + i * (args_.block_tiles / Format::kTogether));
+      if (i > 0) place = partner<kOp>(args_, place);
       places_[i] = Format::begin(args_, args_.sources[place.source], place.tile, role_.first_unit);
     }
   }
@@ -198,32 +210,37 @@ class WeightStream {
   __device__ void load() {
     if constexpr (kBulk) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-      if (role_.lane != 0) return;
       if (units_ <= 0) return;
-      Format::load_bulk(places_, writing_, written_);
+      const int units = min(units_, Format::kStageUnits);
+      Format::load_bulk(places_, units, writing_, written_);
       writing_ += Format::kStageBytes;
       ++written_;
       if (writing_ == end_) {
         writing_ = ring_;
         written_ = barriers_;
       }
-      advance();
+      advance(units);
 #endif
     } else {
       if (units_ > 0) {
-        Format::load(args_, places_[0], writing_);
-        if constexpr (Format::kTogether == 2) {
-          Format::load(args_, places_[1], writing_ + Format::kStageBytes / 2);
+        const int units = min(units_, Format::kStageUnits);
+        constexpr int kTileBytes = Format::kStageBytes / Format::kTogether;
+#pragma unroll
+        for (int tile = 0; tile < Format::kTogether; ++tile) {
+          const std::uint32_t to = writing_ + tile * kTileBytes;
+          Format::load(args_, places_[tile], to);
+          if (units == 2) Format::load(args_, places_[tile], to + kTileBytes / 2);
         }
-        advance();
+        advance(units);
       }
       commit_async_copies();
       writing_ += Format::kStageBytes;
       if (writing_ == end_) writing_ = ring_;
     }
   }
-  __device__ void advance() {
-    if (--units_ > 0) return;
+  __device__ void advance(int units) {
+    units_ -= units;
+    if (units_ > 0) return;
     group_ += role_.row_warps;
     if (group_ >= args_.block_tiles / Format::kTogether) {
       group_ = role_.row;

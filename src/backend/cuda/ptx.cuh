@@ -193,13 +193,26 @@ __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32
       "r"(parity)
       : "memory");
 }
-// `bytes` a multiple of 16, both sides 16-byte aligned; to a shared_address().
-__device__ __forceinline__ void copy_bulk(std::uint32_t to_shared, const void* from,
-                                          std::uint32_t bytes, std::uint64_t* barrier) {
+// True in one lane. REQUIRES: a converged warp.
+__device__ __forceinline__ bool elect_one() {
+  std::uint32_t elected;
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to_shared),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(elected));
+  return elected != 0;
+}
+// `bytes` a multiple of 16, both sides 16-byte aligned; to a shared_address(). What is copied is
+// the first to leave the L2 cache again. By one lane, elect_one(), of operands that the compiler
+// knows to be the same in all: from others they come to the instruction in a loop.
+__device__ __forceinline__ void copy_bulk_once(std::uint32_t to_shared, const void* from,
+                                               std::uint32_t bytes, std::uint64_t* barrier) {
+  constexpr std::uint64_t kEvictFirst = 0x12f0000000000000;  // as createpolicy makes it
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to_shared),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(kEvictFirst)
       : "memory");
 }
 #endif

@@ -66,7 +66,7 @@ __device__ __forceinline__ void store_query(const AttentionArgs& args, const Wor
 template <class S>
 __device__ __forceinline__ void load_queries(const AttentionArgs& args, const Work& work,
                                              const Queries<S>& queries, Lane lane) {
-  constexpr int kEach = (S::kHeadDim + 31) / 32, kAtOnce = S::kColumnTiles;
+  constexpr int kEach = (S::kHeadDim + 31) / 32, kAtOnce = S::kScoreTiles;
   const int group = args.group, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   for (int first = warp; first < S::kColumns; first += kAtOnce * warps) {
     float q[kAtOnce][kEach];
@@ -150,14 +150,16 @@ __device__ __forceinline__ void read_chunk(const AttentionArgs& args, const Work
   stream.template release<kKeys>();
   const std::byte* values = stream.template next<kValues>();
   const float exponent = value_exponent<S>(values + S::kPlanes * S::kPlaneBytes, lane);
+  sums.take_back(team, lane);
   const bool raised = make_room<S, S::kTokenTiles>(products, map, exponent, team, lane, sums);
   to_probabilities<S, S::kTokenTiles>(products, map, sums);
-  float added[S::kScoreTiles][2];
-  add_page_values<S>(values, raised, team, lane, products, sums, added);
+  add_page_values<S>(values, raised, team, lane, products, sums,
+                     [&](const float(&added)[S::kScoreTiles][2]) {
+                       if (args.batch.kv[work.sequence].page_mass != nullptr) {
+                         store_page_sums<S>(args, work, chunk, team, lane, added, sums);
+                       }
+                     });
   stream.template release<kValues>();
-  if (args.batch.kv[work.sequence].page_mass != nullptr) {
-    store_page_sums<S>(args, work, chunk, team, lane, added, sums);
-  }
 }
 
 // Phase 3: a slab.
@@ -175,6 +177,7 @@ __device__ __forceinline__ void read_slab(const AttentionArgs& args, const Work&
   if (visible.hidden) {
     hide_unseen<S>(visible.first, visible.tokens + 8 * first, lane, products);
   }
+  sums.take_back(team, lane);
   const bool raised = make_room<S, S::kSlabTiles>(products, map, 0.0f, team, lane, sums);
   to_probabilities<S, S::kSlabTiles>(products, map, sums);
   add_slab_values<S>(stream.template next<kValues>(), visible.hidden, visible.first, visible.tokens,
@@ -222,8 +225,12 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
     stream.begin();
     __syncthreads();
     WarpSums<S> sums;
+    sums.put_away(team, lane);
     read_split<S>(args, work, queries, team, lane, stream, sums);
-    if (threadIdx.x == 0) ticket = atomicAdd(tickets, 1);
+    sums.take_back(team, lane);
+    if constexpr (!S::kMergesApart) {
+      if (threadIdx.x == 0) ticket = atomicAdd(tickets, 1);
+    }
     store_exponents<S>(sums, team, lane, partials);
     __syncthreads();
     store_warp<S>(sums, team, live, lane, partials);
@@ -233,10 +240,12 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
       ((head * args.column_blocks + work.block) * args.splits + work.split) * S::kColumns;
   store_partial<S>(partials, live, args.partials + columns * S::kHeadDim,
                    args.partial_sums + columns);
-  const int blocks = (work.columns(args) + S::kColumns - 1) / S::kColumns;
-  const bool last = ticket == work.splits * blocks - 1;
-  if (last) *tickets = 0;
-  if (__syncthreads_or(last)) merge_splits<S>(args, work, shared + S::kSlotsOffset);
+  if constexpr (!S::kMergesApart) {
+    const int blocks = (work.columns(args) + S::kColumns - 1) / S::kColumns;
+    const bool last = ticket == work.splits * blocks - 1;
+    if (last) *tickets = 0;
+    if (__syncthreads_or(last)) merge_splits<S>(args, work, shared + S::kSlotsOffset);
+  }
 }
 
 }  // namespace quantspec::cuda

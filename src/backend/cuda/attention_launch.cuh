@@ -49,14 +49,19 @@ void allocate_scratch(Device& device, AttentionLaunch& launch) {
   args.page_columns = launch.wants_page_mass ? args.column_blocks * S::kColumns : 0;
   const std::size_t totals = heads * args.page_columns;
   const std::size_t page_sums = (totals * args.page_capacity) << args.chunk_shift;
-  args.totals = reinterpret_cast<float2*>(
-      device.scratch(Scratch::kAttention, (totals + page_sums) * sizeof(float2)));
+  const std::size_t partials = columns * (sizeof(float2) + S::kHeadDim * sizeof(float));
+  std::byte* memory = device.scratch(Scratch::kAttention, (totals + page_sums) * sizeof(float2) +
+                                                              (S::kMergesApart ? partials : 0));
+  args.totals = reinterpret_cast<float2*>(memory);
   args.page_sums = args.totals + totals;
-  const std::size_t tickets = (heads * sizeof(int) + 255) / 256 * 256;
-  std::byte* zeros = device.scratch(
-      Scratch::kCounters, tickets + columns * (sizeof(float2) + S::kHeadDim * sizeof(float)));
-  args.tickets = reinterpret_cast<int*>(zeros);
-  args.partial_sums = reinterpret_cast<float2*>(zeros + tickets);
+  if constexpr (S::kMergesApart) {
+    args.partial_sums = args.page_sums + page_sums;
+  } else {
+    const std::size_t tickets = (heads * sizeof(int) + 255) / 256 * 256;
+    std::byte* zeros = device.scratch(Scratch::kCounters, tickets + partials);
+    args.tickets = reinterpret_cast<int*>(zeros);
+    args.partial_sums = reinterpret_cast<float2*>(zeros + tickets);
+  }
   args.partials = reinterpret_cast<float*>(args.partial_sums + columns);
 }
 
@@ -76,18 +81,10 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
     return true;
   }();
   static_cast<void>(ready);
-  cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(args.column_blocks * args.shape.num_kv_heads, args.splits, args.batch.count);
-  config.blockDim = 32 * S::kTeam * split.teams;
-  config.dynamicSmemBytes = split.template shared_bytes<S>();
-  config.stream = device.stream();
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = device.may_begin_early();
-  config.attrs = &attribute;
-  config.numAttrs = device.capability() >= 90 ? 1 : 0;
-  QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, attention_kernel<S>, args));
+  launch_early(
+      device, dim3(args.column_blocks * args.shape.num_kv_heads, args.splits, args.batch.count),
+      32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>, args);
+  if (S::kMergesApart) launch_merge(device, args, launch.columns, S::kColumns);
   if (launch.wants_page_mass) launch_page_mass(device, args);
 }
 

@@ -6,6 +6,23 @@
 
 namespace quantspec::cuda {
 
+// Launches a kernel that may begin while the one ahead still runs (ptx.cuh).
+template <class... Args>
+void launch_early(Device& device, dim3 grid, int threads, int shared_bytes, void (*kernel)(Args...),
+                  const Args&... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = device.stream();
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = device.may_begin_early();
+  config.attrs = &attribute;
+  config.numAttrs = device.capability() >= 90 ? 1 : 0;
+  QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
 struct AttentionLaunch {
   AttentionArgs args;  // up to `scale`, and `batch`
   KvRead read;
@@ -13,6 +30,10 @@ struct AttentionLaunch {
   int num_pages;         // the most of a sequence
   bool wants_page_mass;  // some sequence does
 };
+
+// The merge of splits, where a launch of attention does without (attention_merge.cu). `columns`:
+// the most of a sequence; `block_columns`: of a CTA of that launch.
+void launch_merge(Device& device, const AttentionArgs& args, int columns, int block_columns);
 
 // The masses of pages, from what a launch of attention left (attention_mass.cu).
 void launch_page_mass(Device& device, const AttentionArgs& args);

@@ -55,17 +55,9 @@ __global__ void __launch_bounds__(32 * kWarps)
 void launch_page_mass(Device& device, const AttentionArgs& args) {
   if (args.page_capacity == 0) return;
   constexpr int kBlockPages = kWarps * kPages;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3((args.page_capacity + kBlockPages - 1) / kBlockPages,
-                        args.shape.num_kv_heads, args.batch.count);
-  config.blockDim = 32 * kWarps;
-  config.stream = device.stream();
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = device.may_begin_early();
-  config.attrs = &attribute;
-  config.numAttrs = device.capability() >= 90 ? 1 : 0;
-  QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, page_mass_kernel, args));
+  const dim3 grid((args.page_capacity + kBlockPages - 1) / kBlockPages, args.shape.num_kv_heads,
+                  args.batch.count);
+  launch_early(device, grid, 32 * kWarps, 0, page_mass_kernel, args);
 }
 
 }  // namespace quantspec::cuda

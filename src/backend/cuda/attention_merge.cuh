@@ -1,5 +1,6 @@
 // The end of a CTA: its teams' sums become one partial result, and one CTA of a sequence's kv head
-// makes the output of all of them. Both in fixed order.
+// makes the output of all of them; of many columns, another kernel (attention_merge.cu). All in
+// fixed order.
 //
 // That CTA is the one that takes the last ticket, so that all others are under way. It waits for
 // their words themselves, in memory that is zero until they come and that it leaves zero: a zero is
@@ -55,7 +56,7 @@ __device__ __forceinline__ void store_exponents(const WarpSums<S>& sums, const T
       for (int i = 0; i < S::kValueGroups; ++i) {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          const float zero = sum_over_tokens(sums.zero[n][i][c]);
+          const float zero = sum_over_tokens(sums.zero[i][n][c]);
           if (lane.g == 0) partials.zeros[i * S::kMaxTeams * S::kColumns + at + c] = zero;
         }
       }
@@ -81,7 +82,7 @@ __device__ __forceinline__ void store_warp(const WarpSums<S>& sums, const Team<S
       if (n < S::kScoreTiles) sum = sum_over_tokens(sums.sum[n % S::kScoreTiles][c]);
 #pragma unroll
       for (int i = 0; i < S::kValueGroups; ++i) {
-        zero[i] = S::kTeam == 1 ? sum_over_tokens(sums.zero[n % S::kScoreTiles][i][c])
+        zero[i] = S::kTeam == 1 ? sum_over_tokens(sums.zero[i][n % S::kScoreTiles][c])
                                 : partials.zeros[i * S::kMaxTeams * S::kColumns + at];
       }
       if (column >= live) continue;
@@ -176,13 +177,12 @@ __device__ __forceinline__ float4 add_neighbour(float4 x) {
 //
 // Few splits: each lane finds the weights of its own itself. NOTE: that repeats work, but takes
 // fewer instructions, and they come cold from memory: of a layer at 4k, 2 us less than merge_many.
-template <class S>
-inline constexpr int kFewSplits = S::kPlanes == 1 ? 10 : 16;
+constexpr int few_splits(int planes) { return planes == 1 ? 10 : 16; }
 
 template <class S>
 __device__ __forceinline__ void merge_few(const AttentionArgs& args, const Work& work,
                                           const SplitPartials<S>& from) {
-  constexpr int kBatch = kFewSplits<S> / 2;
+  constexpr int kBatch = few_splits(S::kPlanes) / 2;
   const int lane = threadIdx.x % 2;
 #pragma unroll 1
   for (int base = threadIdx.x / 32 * 16; base < from.live * S::kHeadDim / 4;
@@ -351,7 +351,7 @@ __device__ __forceinline__ void merge_splits(const AttentionArgs& args, const Wo
                                 work.splits,
                                 block,
                                 live};
-    if (work.splits <= kFewSplits<S>) {
+    if (work.splits <= few_splits(S::kPlanes)) {
       merge_few<S>(args, work, from);
     } else {
       merge_many<S>(args, work, from, weights);

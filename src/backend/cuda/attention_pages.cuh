@@ -46,16 +46,28 @@ struct Words {
   }
 };
 
+__device__ __forceinline__ std::uint32_t bits(__half2 x) {
+  return reinterpret_cast<const std::uint32_t&>(x);
+}
+__device__ __forceinline__ __half2 halves(const std::uint32_t& x) {
+  return reinterpret_cast<const __half2&>(x);
+}
+
 // Key scales or offsets of channels 2t, 2t + 1 and 2t + 8, 2t + 9 of a tile.
 struct ChannelScales {
   __half2 low, high;
 };
-__device__ __forceinline__ ChannelScales load_channels(const std::byte* from) {
-  return {*reinterpret_cast<const __half2*>(from), *reinterpret_cast<const __half2*>(from + 16)};
-}
-__device__ __forceinline__ std::uint32_t bits(__half2 x) {
-  return reinterpret_cast<const std::uint32_t&>(x);
-}
+struct KeyScales {
+  ChannelScales scale, offset;
+  // By one instruction: matrices of 8 rows that are the same 8 channels. `from`: a chunk's scales.
+  template <class S>
+  __device__ __forceinline__ static KeyScales load(const std::byte* from, int tile, Lane lane) {
+    const int matrix = lane.index / 8;
+    std::uint32_t x[4];
+    load_matrices(from + matrix / 2 * (2 * S::kHeadDim) + matrix % 2 * 16 + 32 * tile, x);
+    return {{halves(x[0]), halves(x[1])}, {halves(x[2]), halves(x[3])}};
+  }
+};
 
 // Queries times key scales as the operand of codes, and bias += queries times what a code of 0
 // reads as, in rows 0 to 7: offset + 7.5 scale in a draft. NOTE: the other rows have the scales,
@@ -63,7 +75,6 @@ __device__ __forceinline__ std::uint32_t bits(__half2 x) {
 template <class S>
 __device__ __forceinline__ QueryOperand fold(const QueryOperand& q, ChannelScales scale,
                                              ChannelScales offset, float (&bias)[4]) {
-  const auto half = [](const std::uint32_t& x) { return reinterpret_cast<const __half2&>(x); };
   QueryOperand b;
   if constexpr (S::kPlanes == 1) {  // in fp16, as a draft may
     const __half2 middle = __float2half2_rn(7.5f);
@@ -72,8 +83,8 @@ __device__ __forceinline__ QueryOperand fold(const QueryOperand& q, ChannelScale
     const std::uint32_t zeros[4] = {zero_low, bits(scale.low), zero_high, bits(scale.high)};
     add_query_product<S>(bias, zeros, q);
     const __half2 sixteenth = __float2half2_rn(kHighColumns<S>);
-    b.high[0] = bits(__hmul2_rn(half(q.high[0]), scale.low));
-    b.high[1] = bits(__hmul2_rn(half(q.high[1]), __hmul2_rn(scale.high, sixteenth)));
+    b.high[0] = bits(__hmul2_rn(halves(q.high[0]), scale.low));
+    b.high[1] = bits(__hmul2_rn(halves(q.high[1]), __hmul2_rn(scale.high, sixteenth)));
   } else {
     const std::uint32_t zeros[4] = {bits(offset.low), bits(scale.low), bits(offset.high),
                                     bits(scale.high)};
@@ -81,10 +92,10 @@ __device__ __forceinline__ QueryOperand fold(const QueryOperand& q, ChannelScale
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const __half2 s = k == 0 ? scale.low : scale.high;
-      const __half2 high = __hmul2_rn(half(q.high[k]), s);
-      const __half2 cut_off = __hfma2(half(q.high[k]), s, __hneg2(high));  // exact
+      const __half2 high = __hmul2_rn(halves(q.high[k]), s);
+      const __half2 cut_off = __hfma2(halves(q.high[k]), s, __hneg2(high));  // exact
       b.high[k] = bits(high);
-      b.low[k] = bits(__hfma2(half(q.low[k]), s, cut_off));
+      b.low[k] = bits(__hfma2(halves(q.low[k]), s, cut_off));
     }
   }
   return b;
@@ -107,15 +118,14 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
   }
 #pragma unroll(S::kScoreTiles <= 2 ? S::kChannelTiles : S::kScoreTiles == 3 ? 4 : 1)
   for (int tile = 0; tile < S::kChannelTiles; ++tile) {
-    const std::byte* at = scales + 32 * tile + 4 * lane.t;
-    const ChannelScales scale = load_channels(at), offset = load_channels(at + 2 * S::kHeadDim);
+    const KeyScales key = KeyScales::load<S>(scales, tile, lane);
     const Words<S::kTokenTiles> upper(piece, tile, lane.index);
     const Words<S::kTokenTiles> lower(piece + (S::kPlanes - 1) * S::kPlaneBytes, tile, lane.index);
     QueryOperand b[S::kScoreTiles];
 #pragma unroll
     for (int n = 0; n < S::kScoreTiles; ++n) {
-      b[n] = fold<S>(load_query<S>(queries, n * S::kChannelTiles + tile, lane), scale, offset,
-                     bias[n]);
+      b[n] = fold<S>(load_query<S>(queries, n * S::kChannelTiles + tile, lane), key.scale,
+                     key.offset, bias[n]);
     }
 #pragma unroll
     for (int i = 0; i < S::kTokenTiles; ++i) {
@@ -141,12 +151,21 @@ template <class S>
 struct TokenHalves {
   __half2 tile[S::kTokenTiles];
   __device__ __forceinline__ TokenHalves(const std::byte* from, int group, Lane lane) {
-    const __half* half = reinterpret_cast<const __half*>(from);
+    if constexpr (S::kValueGroups == 1) {
+      // By one instruction: a matrix for each tile, rows its 8 first and its 8 last tokens in turn.
+      std::uint32_t x[4];
+      load_matrices_transposed(from + lane.index / 8 % S::kTokenTiles * 32 + lane.index % 2 * 16,
+                               x);
 #pragma unroll
-    for (int i = 0; i < S::kTokenTiles; ++i) {
-      const int token = 16 * i + lane.g;
-      tile[i] = __halves2half2(half[token * S::kValueGroups + group],
-                               half[(token + 8) * S::kValueGroups + group]);
+      for (int i = 0; i < S::kTokenTiles; ++i) tile[i] = halves(x[i]);
+    } else {
+      const __half* half = reinterpret_cast<const __half*>(from);
+#pragma unroll
+      for (int i = 0; i < S::kTokenTiles; ++i) {
+        const int token = 16 * i + lane.g;
+        tile[i] = __halves2half2(half[token * S::kValueGroups + group],
+                                 half[(token + 8) * S::kValueGroups + group]);
+      }
     }
   }
 };
@@ -197,30 +216,29 @@ __device__ __forceinline__ void subtract_centres(
     for (int i = 0; i < S::kTokenTiles; ++i) mma_f16(product, centre, b[n][i][0], b[n][i][1]);
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      float& zero = sums.zero[n][group][c];
+      float& zero = sums.zero[group][n][c];
       zero = fmaf(-S::kCodeUnit, product[c], zero);
     }
   }
 }
 
-__device__ __forceinline__ void add_tokens(const float (&p)[4], float zero0, float zero8,
-                                           float (&sum)[2], float (&zero)[2]) {
+// sum += products times `weights`, of tokens g and g + 8.
+__device__ __forceinline__ void add_tokens(const float (&p)[4], float2 weights, float (&sum)[2]) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
-    sum[c] += p[c];
-    sum[c] += p[2 + c];
-    zero[c] = fmaf(p[2 + c], zero8, fmaf(p[c], zero0, zero[c]));
+    sum[c] = fmaf(p[2 + c], weights.y, fmaf(p[c], weights.x, sum[c]));
   }
 }
 
 // sums += values times probabilities, which are products of to_probabilities. `raised`: what
-// make_room returned. `added`: the sum of the probabilities of this lane's tokens.
-template <class S>
+// make_room returned. `take_added`: gets the sum of the probabilities of this lane's tokens.
+template <class S, typename F>
 __device__ __forceinline__ void add_page_values(
     const std::byte* piece, bool raised, const Team<S>& team, Lane lane,
     const float (&probabilities)[S::kScoreTiles][S::kTokenTiles][4], WarpSums<S>& sums,
-    float (&added)[S::kScoreTiles][2]) {
+    const F& take_added) {
   static_assert(S::kTeam == 1 || S::kValueGroups == 1, "operands are shared once");
+  float added[S::kScoreTiles][2];
 #pragma unroll
   for (int n = 0; n < S::kScoreTiles; ++n) clear(added[n]);
   constexpr int kGroupTiles = kValueGroup / 16;
@@ -230,35 +248,50 @@ __device__ __forceinline__ void add_page_values(
     const TokenHalves<S> scale(scales, group, lane);
     const TokenHalves<S> offset(scales + S::kValueScaleBytes, group, lane);
     std::uint32_t b[S::kColumnTiles][S::kTokenTiles][2];
+    // A token without codes (scale 0) takes no part in the product: its probability is exact.
+    bool codeless = false;
+    if constexpr (kConsistent<S>) {
+#pragma unroll
+      for (const __half2 x : scale.tile) codeless |= __hbne2(x, __float2half2_rn(0.0f)) == false;
+      codeless = __any_sync(~0u, codeless);
+    }
 #pragma unroll
     for (int i = 0; i < S::kTokenTiles; ++i) {
       const float2 s = __half22float2(scale.tile[i]);
       const float2 o = __half22float2(offset.tile[i]);
-      // A token without codes (scale 0) takes no part in the product: its probability is exact.
-      const float exact0 = s.x == 0.0f ? 1.0f : 0.0f, exact8 = s.y == 0.0f ? 1.0f : 0.0f;
-      const float inverse0 = s.x == 0.0f ? 0.0f : __fdividef(1.0f, s.x);
-      const float inverse8 = s.y == 0.0f ? 0.0f : __fdividef(1.0f, s.y);
-      const float zero0 = fmaf(kCentre<S>, s.x, o.x), zero8 = fmaf(kCentre<S>, s.y, o.y);
+      const float2 inverse = {s.x == 0.0f ? 0.0f : __fdividef(1.0f, s.x),
+                              s.y == 0.0f ? 0.0f : __fdividef(1.0f, s.y)};
       const float scale8 = s.y * kHighColumns<S>;
 #pragma unroll
       for (int n = 0; n < S::kScoreTiles; ++n) {
         const float(&p)[4] = probabilities[n][i];
         float scaled[4] = {p[0] * s.x, p[1] * s.x, p[2] * scale8, p[3] * scale8};
         to_operand(scaled, b[n][i]);
+        float(&zero)[2] = sums.zero[group][n];
         if constexpr (kConsistent<S>) {
-          const float read[4] = {
-              fmaf(p[0], exact0, scaled[0] * inverse0), fmaf(p[1], exact0, scaled[1] * inverse0),
-              fmaf(p[2], exact8, scaled[2] * inverse8), fmaf(p[3], exact8, scaled[3] * inverse8)};
-          add_tokens(read, zero0, zero8, added[n], sums.zero[n][group]);
-        } else if (group == 0) {
-          add_tokens(p, zero0, zero8, added[n], sums.zero[n][group]);
+          add_tokens(scaled, inverse, added[n]);
+          add_tokens(scaled, {o.x * inverse.x, o.y * inverse.y}, zero);
+          if (codeless) {
+            const float2 exact = {s.x == 0.0f ? 1.0f : 0.0f, s.y == 0.0f ? 1.0f : 0.0f};
+            add_tokens(p, exact, added[n]);
+            add_tokens(p, {exact.x * o.x, exact.y * o.y}, zero);
+          }
         } else {
-          float again[2] = {0.0f, 0.0f};
-          add_tokens(p, zero0, zero8, again, sums.zero[n][group]);
+          add_tokens(p, {fmaf(kCentre<S>, s.x, o.x), fmaf(kCentre<S>, s.y, o.y)}, zero);
+          if (group == 0) add_tokens(p, {1.0f, 1.0f}, added[n]);
         }
       }
     }
     if constexpr (!kConsistent<S>) subtract_centres<S>(b, group, lane, sums);
+    if (group == 0) {
+#pragma unroll
+      for (int n = 0; n < S::kScoreTiles; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) sums.sum[n][c] += added[n][c];
+      }
+      take_added(added);
+    }
+    sums.put_away(team, lane);
     team.take_back(sums.out[S::kColumnTiles - 1], lane);
     team.share(b, raised, lane,
                [&](int n, int c, float factor) { sums.rescale_output(n, c, factor); });
@@ -279,11 +312,6 @@ __device__ __forceinline__ void add_page_values(
         }
       }
     }
-  }
-#pragma unroll
-  for (int n = 0; n < S::kScoreTiles; ++n) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) sums.sum[n][c] += added[n][c];
   }
 }
 

@@ -43,9 +43,9 @@ struct AttentionArgs {
   int splits;
   int column_blocks;     // CTAs that share a split, each with its own columns
   int chunk_shift;       // a page is 2^chunk_shift chunks
-  int* tickets;          // [sequence, kv head], zero
-  float2* partial_sums;  // [sequence, kv head, block, split, column]: exponent, sum; zero
-  float* partials;       // [.., channel], not normalized; zero
+  int* tickets;          // [sequence, kv head], zero; null where kMergesApart
+  float2* partial_sums;  // [sequence, kv head, block, split, column]: exponent, sum
+  float* partials;       // [.., channel], not normalized; both zero, unless kMergesApart
   float2* totals;        // [sequence, kv head, column of any block]: exponent, 1 / sum
   float2* page_sums;     // [sequence, kv head, page, chunk, column of any block]: exponent, sum
   int page_columns;      // in totals, and of a chunk in page_sums
@@ -85,6 +85,9 @@ struct AttentionShape {
   static constexpr int kOutTiles = kChannelTiles / kTeam;
   static_assert(kScoreTiles * kTeam == kColumnTiles && kOutTiles * kTeam == kChannelTiles);
 
+  // Whether splits are merged by a kernel of their own (attention_merge.cu), not by a CTA.
+  static constexpr bool kMergesApart = kPlanes == 2 && kColumnTiles > 1;
+
   // Products with codes are in units of 1 / kCodeUnit scales: codes are subnormals, and those of 4
   // bits are 16 scales apart (code_fragment).
   static constexpr float kCodeUnit = kPlanes == 1 ? 16.0f * 0x1p24f : 0x1p24f;
@@ -104,11 +107,14 @@ struct AttentionShape {
   static constexpr int kTeamStats = kTeam == 1 ? 2 : 2 + kValueGroups;  // TeamPartials, of a column
   static constexpr int kSlotsOffset =
       (kExponentsOffset + kMaxTeams * kColumns * kTeamStats * 4 + 127) / 128 * 128;
-  // Behind the slots, of each team: what its warps tell each other, or put away (Team).
+  // Behind the slots, of each team: what its warps tell each other, or put away (Team); per warp
+  // operands, and what belongs to columns.
   static constexpr int kOperandBytes =
       32 * 16 *
       (kScoreTiles * kTokenTiles / 2 > kOutTiles ? kScoreTiles * kTokenTiles / 2 : kOutTiles);
-  static constexpr int kTeamBytes = kTeam == 1 ? 0 : kTeam * kOperandBytes + 4 * kColumns;
+  static constexpr int kKeptBytes = 32 * 16 * (2 + kValueGroups);
+  static constexpr int kTeamBytes =
+      kTeam == 1 ? 0 : kTeam * (kOperandBytes + kKeptBytes) + 4 * kColumns + 16;
   // What merging the teams puts over the slots: rows of channels, padded so that four lanes of a
   // column's row lie in different banks.
   static constexpr int kMergeRow = kHeadDim + 4;

@@ -132,6 +132,7 @@ __device__ __forceinline__ void add_slab_values(
       for (int e = 0; e < 4; ++e) sums.sum[n][e % 2] += p[e];
     }
   }
+  sums.put_away(team, lane);
   team.share(b, raised, lane,
              [&](int n, int c, float factor) { sums.rescale_output(n, c, factor); });
   const bool plain = !hidden || all_finite<S>(piece, team, lane);

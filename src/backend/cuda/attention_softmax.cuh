@@ -24,7 +24,7 @@ __device__ __forceinline__ void clear(float (&x)[N]) {
 template <class S>
 struct WarpSums {
   float out[S::kColumnTiles][S::kOutTiles][4];     // of p scale (code - centre) / kCodeUnit
-  float zero[S::kScoreTiles][S::kValueGroups][2];  // of p (offset + kCentre scale)
+  float zero[S::kValueGroups][S::kScoreTiles][2];  // of p (offset + kCentre scale)
   float sum[S::kScoreTiles][2];                    // of p
   float exponent[S::kScoreTiles][2];
 
@@ -37,10 +37,24 @@ struct WarpSums {
 #pragma unroll
     for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < S::kValueGroups; ++i) clear(zero[n][i]);
+      for (int i = 0; i < S::kValueGroups; ++i) clear(zero[i][n]);
       clear(sum[n]);
       exponent[n][0] = exponent[n][1] = -1e30f;  // below every score, and finite
     }
+  }
+
+  // All but the output, where a team keeps it.
+  __device__ __forceinline__ void put_away(const Team<S>& team, Lane lane) const {
+    team.put_away(0, sum, lane);
+    team.put_away(1, exponent, lane);
+#pragma unroll
+    for (int i = 0; i < S::kValueGroups; ++i) team.put_away(2 + i, zero[i], lane);
+  }
+  __device__ __forceinline__ void take_back(const Team<S>& team, Lane lane) {
+    team.take_back(0, sum, lane);
+    team.take_back(1, exponent, lane);
+#pragma unroll
+    for (int i = 0; i < S::kValueGroups; ++i) team.take_back(2 + i, zero[i], lane);
   }
 
   // From units of 1 / kCodeUnit to whole ones.
@@ -57,7 +71,7 @@ struct WarpSums {
   __device__ __forceinline__ void rescale(int n, int column, float factor) {
     sum[n][column] *= factor;
 #pragma unroll
-    for (int i = 0; i < S::kValueGroups; ++i) zero[n][i][column] *= factor;
+    for (int i = 0; i < S::kValueGroups; ++i) zero[i][n][column] *= factor;
   }
   __device__ __forceinline__ void rescale_output(int n, int column, float factor) {
 #pragma unroll

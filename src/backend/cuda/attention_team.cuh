@@ -16,10 +16,13 @@ class Team {
       : index(threadIdx.x / (32 * S::kTeam)),
         member(S::kTeam == 1 ? 0 : threadIdx.x / 32 % S::kTeam),
         operands_(shared + index * S::kTeamBytes),
-        factors_(reinterpret_cast<float*>(operands_ + S::kTeam * S::kOperandBytes)) {
+        kept_(operands_ + S::kTeam * S::kOperandBytes),
+        factors_(reinterpret_cast<float*>(kept_ + S::kTeam * S::kKeptBytes)),
+        rescaled_(reinterpret_cast<int*>(factors_ + S::kColumns)) {
     const Lane lane;
     if constexpr (S::kTeam > 1) {
       if (lane.index < S::kColumns) factors_[lane.index] = 1.0f;
+      if (lane.index == 0) rescaled_[member] = 0;
     }
   }
 
@@ -55,6 +58,19 @@ class Team {
     }
   }
 
+  // What belongs to this warp's columns waits, while the output needs the registers.
+  __device__ __forceinline__ void put_away(int place, const float (&x)[S::kScoreTiles][2],
+                                           Lane lane) const {
+    if constexpr (S::kTeam > 1) *kept(place, lane) = {x[0][0], x[0][1], x[1][0], x[1][1]};
+  }
+  __device__ __forceinline__ void take_back(int place, float (&x)[S::kScoreTiles][2],
+                                            Lane lane) const {
+    if constexpr (S::kTeam > 1) {
+      const float4 y = *kept(place, lane);
+      x[0][0] = y.x, x[0][1] = y.y, x[1][0] = y.z, x[1][1] = y.w;
+    }
+  }
+
   // This warp multiplied a column's sums with `factor`: so must be the output's.
   __device__ __forceinline__ void rescale(int n, int column, float factor, Lane lane) const {
     if (lane.g == 0) factors_[8 * column_tile(n) + 2 * lane.t + column] = factor;
@@ -86,7 +102,18 @@ class Team {
         mine[(n * kTiles + i) * 16] = {b[n][i][0], b[n][i][1], b[n][i + 1][0], b[n][i + 1][1]};
       }
     }
-    if (barrier_any(1 + index, 32 * S::kTeam, rescaled)) {
+    if (rescaled && lane.index == 0) rescaled_[member] = 1;
+    sync();
+#pragma unroll
+    for (int n = 0; n < S::kScoreTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < kTiles; i += 2) {
+        const uint4 x = others[(n * kTiles + i) * 16];
+        std::uint32_t(&to)[kTiles][2] = b[S::kScoreTiles + n];
+        to[i][0] = x.x, to[i][1] = x.y, to[i + 1][0] = x.z, to[i + 1][1] = x.w;
+      }
+    }
+    if (rescaled || rescaled_[1 - member] != 0) {
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
 #pragma unroll
@@ -100,20 +127,19 @@ class Team {
 #pragma unroll
         for (int c = 0; c < 2; ++c) rescale(n, c, 1.0f, lane);
       }
-    }
-#pragma unroll
-    for (int n = 0; n < S::kScoreTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < kTiles; i += 2) {
-        const uint4 x = others[(n * kTiles + i) * 16];
-        std::uint32_t(&to)[kTiles][2] = b[S::kScoreTiles + n];
-        to[i][0] = x.x, to[i][1] = x.y, to[i + 1][0] = x.z, to[i + 1][1] = x.w;
-      }
+      if (lane.index == 0) rescaled_[member] = 0;
     }
   }
 
+  __device__ __forceinline__ float4* kept(int place, Lane lane) const {
+    static_assert(S::kScoreTiles == 2);
+    return reinterpret_cast<float4*>(kept_ + member * S::kKeptBytes) + 32 * place + lane.index;
+  }
+
   std::byte* operands_;  // [member]: kOperandBytes
+  std::byte* kept_;      // [member]: kKeptBytes
   float* factors_;       // [columns]: 1, or what sums were multiplied with
+  int* rescaled_;        // [member]: whether it multiplied some
 };
 
 }  // namespace quantspec::cuda

@@ -107,19 +107,6 @@ __device__ __forceinline__ std::uint32_t select_bits(std::uint32_t mask, std::ui
 __device__ __forceinline__ void barrier_sync(int index, int threads) {
   asm volatile("barrier.sync.aligned %0, %1;" ::"r"(index), "r"(threads) : "memory");
 }
-// The same. True in all if `x` is in one.
-__device__ __forceinline__ bool barrier_any(int index, int threads, bool x) {
-  int any;
-  asm volatile(
-      "{\n.reg .pred p, q;\n"
-      "setp.ne.s32 p, %3, 0;\n"
-      "barrier.red.or.pred.aligned q, %1, %2, p;\n"
-      "selp.s32 %0, 1, 0, q;\n}"
-      : "=r"(any)
-      : "r"(index), "r"(threads), "r"(static_cast<int>(x))
-      : "memory");
-  return any != 0;
-}
 
 // --- shared memory, asynchronous copies ----------------------------------------------------------
 

@@ -1,0 +1,98 @@
+// The merge of splits as a kernel of its own, where columns are many: a CTA for each, instead of
+// one for all of them; and attention's kernel has its registers for its loop.
+#include "backend/cuda/attention_launch.h"
+#include "backend/cuda/attention_merge.cuh"
+
+namespace quantspec::cuda {
+
+namespace {
+
+constexpr int kMostHeadDim = 256;
+
+// The greatest exponent and the sum of many splits, in every lane; in the order of merge_sums.
+__device__ float2 total_of_many(const float2* sums, int splits, int stride) {
+  float exponent = -1e30f, sum = 0.0f;
+  for (int split = threadIdx.x % 32; split < splits; split += 32) {
+    exponent = fmaxf(exponent, __ldcg(sums + split * stride).x);
+  }
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    exponent = fmaxf(exponent, __shfl_xor_sync(~0u, exponent, lanes));
+  }
+  for (int split = threadIdx.x % 32; split < splits; split += 32) {
+    const float2 part = __ldcg(sums + split * stride);
+    sum = fmaf(part.y, exp2_approximately(part.x - exponent), sum);
+  }
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+  return {exponent, sum};
+}
+
+// Grid: [columns, kv heads, sequences]. In the order of merge_few and merge_many: neighbouring
+// lanes merge four channels, each every other split. Few splits are one batch, from which their
+// greatest exponent is known.
+__global__ void __launch_bounds__(kMostHeadDim / 2)
+    merge_kernel(const __grid_constant__ AttentionArgs args, int block_columns) {
+  constexpr int kBatch = few_splits(2) / 2;
+  let_next_kernel_start();  // as page_mass_kernel does
+  const int column = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
+  const int quads = args.shape.head_dim / 4, quad = threadIdx.x / 2, lane = threadIdx.x % 2;
+  const int row = column / args.group, splits = args.splits;
+  const std::ptrdiff_t head = sequence * args.shape.num_kv_heads + kv_head;
+  const std::ptrdiff_t first =
+      (head * args.column_blocks + column / block_columns) * splits * block_columns +
+      column % block_columns;
+  const float2* sums = args.partial_sums + first;
+  const float4* rows = reinterpret_cast<const float4*>(args.partials) + first * quads + quad;
+  const SequenceState* state = args.batch.states + sequence;
+  const int first_row = __ldcg(&state->first_row), num_rows = __ldcg(&state->num_rows);
+  wait_for_previous_kernels();
+  if (row >= num_rows) return;
+  const bool few = splits <= 2 * kBatch;
+  float2 total = {-1e30f, 0.0f};
+  if (!few) total = total_of_many(sums, splits, block_columns);
+  float sum = 0.0f;
+  float4 out = {0.0f, 0.0f, 0.0f, 0.0f};
+  for (int batch = lane; batch < splits + lane; batch += 2 * kBatch) {
+    float2 s[kBatch];
+    float4 x[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int split = batch + 2 * i;
+      s[i] = {-1e30f, 0.0f};
+      x[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (split >= splits) continue;
+      s[i] = __ldcg(sums + split * block_columns);
+      if (quad < quads) x[i] = __ldcg(rows + split * block_columns * quads);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) total.x = fmaxf(total.x, s[i].x);
+    total.x = fmaxf(total.x, __shfl_xor_sync(~0u, total.x, 1));
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const float weight = exp2_approximately(s[i].x - total.x);
+      sum = fmaf(s[i].y, weight, sum);
+      add_product(out, x[i], weight);
+    }
+  }
+  if (few) total.y = sum + __shfl_xor_sync(~0u, sum, 1);
+  out = add_neighbour(out);
+  if (lane != 0 || quad >= quads) return;
+  const float inverse = __fdividef(1.0f, total.y);
+  const std::ptrdiff_t query_head = static_cast<std::ptrdiff_t>(first_row + row) * args.num_heads +
+                                    kv_head * args.group + column % args.group;
+  reinterpret_cast<float4*>(args.out)[query_head * quads + quad] = {
+      out.x * inverse, out.y * inverse, out.z * inverse, out.w * inverse};
+  if (quad == 0 && args.page_columns > 0) {
+    args.totals[head * args.page_columns + column] = make_float2(total.x, inverse);
+  }
+}
+
+}  // namespace
+
+void launch_merge(Device& device, const AttentionArgs& args, int columns, int block_columns) {
+  launch_early(device, dim3(columns, args.shape.num_kv_heads, args.batch.count),
+               (args.shape.head_dim / 2 + 31) / 32 * 32, 0, merge_kernel, args, block_columns);
+}
+
+}  // namespace quantspec::cuda

@@ -153,13 +153,13 @@ __device__ __forceinline__ void read_chunk(const AttentionArgs& args, const Work
   sums.take_back(team, lane);
   const bool raised = make_room<S, S::kTokenTiles>(products, map, exponent, team, lane, sums);
   to_probabilities<S, S::kTokenTiles>(products, map, sums);
-  add_page_values<S>(values, raised, team, lane, products, sums,
-                     [&](const float(&added)[S::kScoreTiles][2]) {
-                       if (args.batch.kv[work.sequence].page_mass != nullptr) {
-                         store_page_sums<S>(args, work, chunk, team, lane, added, sums);
-                       }
-                     });
+  float added[S::kScoreTiles][2];
+  add_page_values<S>(values, raised, team, lane, products, sums, added);
   stream.template release<kValues>();
+  if (args.batch.kv[work.sequence].page_mass != nullptr) {
+    sums.take_back(team, lane);
+    store_page_sums<S>(args, work, chunk, team, lane, added, sums);
+  }
 }
 
 // Phase 3: a slab.

@@ -59,13 +59,14 @@ struct ChannelScales {
 };
 struct KeyScales {
   ChannelScales scale, offset;
-  // By one instruction: matrices of 8 rows that are the same 8 channels. `from`: a chunk's scales.
+  // By one instruction: matrices of 8 rows that are the same 8 channels, in the order in which
+  // fold() multiplies them. `from`: a chunk's scales.
   template <class S>
   __device__ __forceinline__ static KeyScales load(const std::byte* from, int tile, Lane lane) {
     const int matrix = lane.index / 8;
     std::uint32_t x[4];
-    load_matrices(from + matrix / 2 * (2 * S::kHeadDim) + matrix % 2 * 16 + 32 * tile, x);
-    return {{halves(x[0]), halves(x[1])}, {halves(x[2]), halves(x[3])}};
+    load_matrices(from + (1 - matrix % 2) * (2 * S::kHeadDim) + matrix / 2 * 16 + 32 * tile, x);
+    return {{halves(x[1]), halves(x[3])}, {halves(x[0]), halves(x[2])}};
   }
 };
 
@@ -230,15 +231,37 @@ __device__ __forceinline__ void add_tokens(const float (&p)[4], float2 weights, 
   }
 }
 
+// A token without codes (scale 0) takes no part in the product: its probability is exact.
+template <class S>
+__device__ __forceinline__ void add_codeless(
+    const TokenHalves<S>& scale, const TokenHalves<S>& offset,
+    const float (&probabilities)[S::kScoreTiles][S::kTokenTiles][4],
+    float (&added)[S::kScoreTiles][2], float (&zero)[S::kScoreTiles][2]) {
+  bool all_have = true;
+#pragma unroll
+  for (const __half2 x : scale.tile) all_have = all_have && __hbne2(x, __float2half2_rn(0.0f));
+  if (__all_sync(~0u, all_have)) return;
+#pragma unroll
+  for (int i = 0; i < S::kTokenTiles; ++i) {
+    const float2 s = __half22float2(scale.tile[i]), o = __half22float2(offset.tile[i]);
+    const float2 exact = {s.x == 0.0f ? 1.0f : 0.0f, s.y == 0.0f ? 1.0f : 0.0f};
+    const float2 offsets = {s.x == 0.0f ? o.x : 0.0f, s.y == 0.0f ? o.y : 0.0f};
+#pragma unroll
+    for (int n = 0; n < S::kScoreTiles; ++n) {
+      add_tokens(probabilities[n][i], exact, added[n]);
+      add_tokens(probabilities[n][i], offsets, zero[n]);
+    }
+  }
+}
+
 // sums += values times probabilities, which are products of to_probabilities. `raised`: what
-// make_room returned. `take_added`: gets the sum of the probabilities of this lane's tokens.
-template <class S, typename F>
+// make_room returned. `added`: the sum of the probabilities of this lane's tokens.
+template <class S>
 __device__ __forceinline__ void add_page_values(
     const std::byte* piece, bool raised, const Team<S>& team, Lane lane,
     const float (&probabilities)[S::kScoreTiles][S::kTokenTiles][4], WarpSums<S>& sums,
-    const F& take_added) {
+    float (&added)[S::kScoreTiles][2]) {
   static_assert(S::kTeam == 1 || S::kValueGroups == 1, "operands are shared once");
-  float added[S::kScoreTiles][2];
 #pragma unroll
   for (int n = 0; n < S::kScoreTiles; ++n) clear(added[n]);
   constexpr int kGroupTiles = kValueGroup / 16;
@@ -248,12 +271,8 @@ __device__ __forceinline__ void add_page_values(
     const TokenHalves<S> scale(scales, group, lane);
     const TokenHalves<S> offset(scales + S::kValueScaleBytes, group, lane);
     std::uint32_t b[S::kColumnTiles][S::kTokenTiles][2];
-    // A token without codes (scale 0) takes no part in the product: its probability is exact.
-    bool codeless = false;
     if constexpr (kConsistent<S>) {
-#pragma unroll
-      for (const __half2 x : scale.tile) codeless |= __hbne2(x, __float2half2_rn(0.0f)) == false;
-      codeless = __any_sync(~0u, codeless);
+      add_codeless<S>(scale, offset, probabilities, added, sums.zero[group]);
     }
 #pragma unroll
     for (int i = 0; i < S::kTokenTiles; ++i) {
@@ -261,6 +280,9 @@ __device__ __forceinline__ void add_page_values(
       const float2 o = __half22float2(offset.tile[i]);
       const float2 inverse = {s.x == 0.0f ? 0.0f : __fdividef(1.0f, s.x),
                               s.y == 0.0f ? 0.0f : __fdividef(1.0f, s.y)};
+      // Of what is multiplied with the scale; 0 also where an offset without codes is infinite.
+      const float2 offsets = {s.x == 0.0f ? 0.0f : o.x * inverse.x,
+                              s.y == 0.0f ? 0.0f : o.y * inverse.y};
       const float scale8 = s.y * kHighColumns<S>;
 #pragma unroll
       for (int n = 0; n < S::kScoreTiles; ++n) {
@@ -270,28 +292,20 @@ __device__ __forceinline__ void add_page_values(
         float(&zero)[2] = sums.zero[group][n];
         if constexpr (kConsistent<S>) {
           add_tokens(scaled, inverse, added[n]);
-          add_tokens(scaled, {o.x * inverse.x, o.y * inverse.y}, zero);
-          if (codeless) {
-            const float2 exact = {s.x == 0.0f ? 1.0f : 0.0f, s.y == 0.0f ? 1.0f : 0.0f};
-            add_tokens(p, exact, added[n]);
-            add_tokens(p, {exact.x * o.x, exact.y * o.y}, zero);
-          }
+          add_tokens(scaled, offsets, zero);
         } else {
           add_tokens(p, {fmaf(kCentre<S>, s.x, o.x), fmaf(kCentre<S>, s.y, o.y)}, zero);
-          if (group == 0) add_tokens(p, {1.0f, 1.0f}, added[n]);
+          if (group > 0) continue;
+#pragma unroll
+          for (int e = 0; e < 4; ++e) added[n][e % 2] += p[e];
         }
       }
     }
     if constexpr (!kConsistent<S>) subtract_centres<S>(b, group, lane, sums);
-    if (group == 0) {
-#pragma unroll
-      for (int n = 0; n < S::kScoreTiles; ++n) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) sums.sum[n][c] += added[n][c];
-      }
-      take_added(added);
+    if constexpr (S::kTeam > 1) {
+      sums.add(added);
+      sums.put_away(team, lane);
     }
-    sums.put_away(team, lane);
     team.take_back(sums.out[S::kColumnTiles - 1], lane);
     team.share(b, raised, lane,
                [&](int n, int c, float factor) { sums.rescale_output(n, c, factor); });
@@ -313,6 +327,7 @@ __device__ __forceinline__ void add_page_values(
       }
     }
   }
+  if constexpr (S::kTeam == 1) sums.add(added);  // in the end: it has time
 }
 
 }  // namespace quantspec::cuda

@@ -68,6 +68,13 @@ struct WarpSums {
       }
     }
   }
+  __device__ __forceinline__ void add(const float (&added)[S::kScoreTiles][2]) {
+#pragma unroll
+    for (int n = 0; n < S::kScoreTiles; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) sum[n][c] += added[n][c];
+    }
+  }
   __device__ __forceinline__ void rescale(int n, int column, float factor) {
     sum[n][column] *= factor;
 #pragma unroll

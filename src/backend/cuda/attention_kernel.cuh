@@ -199,6 +199,9 @@ __device__ __forceinline__ void read_split(const AttentionArgs& args, const Work
     read_slab<S>(args, work, part - work.num_chunks, queries, team, lane, stream, sums);
     let_next_kernel_start();
   }
+  if constexpr (S::kTeam > 1) {
+    if (part - work.splits * team.index < work.num_parts) team.meet_for_no_part();
+  }
 }
 
 // Grid: [column blocks * kv heads, splits, sequences].

@@ -128,17 +128,15 @@ __device__ __forceinline__ bool make_room(const float (&products)[S::kScoreTiles
         most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
       }
       // By the column's own scores alone: a column in company is raised when it is alone, too.
+      float factor = 1.0f;
       if (most > sums.exponent[n][c] + kMostRoom) {
         const float raised = ceilf(most) - kRoom;
-        const float factor = exp2_approximately(sums.exponent[n][c] - raised);
+        factor = exp2_approximately(sums.exponent[n][c] - raised);
         sums.rescale(n, c, factor);
-        if constexpr (S::kTeam == 1) {
-          sums.rescale_output(n, c, factor);
-        } else {
-          team.rescale(n, c, factor, lane);
-        }
+        if constexpr (S::kTeam == 1) sums.rescale_output(n, c, factor);
         sums.exponent[n][c] = raised;
       }
+      if constexpr (S::kTeam > 1) team.rescale(n, c, factor, lane);
     }
   }
   return true;

@@ -18,13 +18,7 @@ class Team {
         operands_(shared + index * S::kTeamBytes),
         kept_(operands_ + S::kTeam * S::kOperandBytes),
         factors_(reinterpret_cast<float*>(kept_ + S::kTeam * S::kKeptBytes)),
-        rescaled_(reinterpret_cast<int*>(factors_ + S::kColumns)) {
-    const Lane lane;
-    if constexpr (S::kTeam > 1) {
-      if (lane.index < S::kColumns) factors_[lane.index] = 1.0f;
-      if (lane.index == 0) rescaled_[member] = 0;
-    }
-  }
+        rescaled_(reinterpret_cast<int*>(factors_ + S::kColumns)) {}
 
   const int index;   // of the CTA's teams
   const int member;  // this warp
@@ -37,6 +31,14 @@ class Team {
   __device__ __forceinline__ int channel_tile() const { return member * S::kOutTiles; }
 
   __device__ __forceinline__ void sync() const { barrier_sync(1 + index, 32 * S::kTeam); }
+
+  // As often as for a part: a team that has one less than another meets as often.
+  // NOTE: it need not, but compute-sanitizer's racecheck (2025.3) takes what such teams do before
+  // and after a barrier of all threads for races.
+  __device__ __forceinline__ void meet_for_no_part() const {
+#pragma unroll 1
+    for (int i = 0; i < 3; ++i) sync();
+  }
 
   // Sums wait where operands will be, while scores need the registers.
   __device__ __forceinline__ void put_away(const float (&x)[S::kOutTiles][4], Lane lane) const {
@@ -71,7 +73,8 @@ class Team {
     }
   }
 
-  // This warp multiplied a column's sums with `factor`: so must be the output's.
+  // This warp multiplied a column's sums with `factor`: so must be the output's. Called for all of
+  // its columns or none.
   __device__ __forceinline__ void rescale(int n, int column, float factor, Lane lane) const {
     if (lane.g == 0) factors_[8 * column_tile(n) + 2 * lane.t + column] = factor;
   }
@@ -102,7 +105,8 @@ class Team {
         mine[(n * kTiles + i) * 16] = {b[n][i][0], b[n][i][1], b[n][i + 1][0], b[n][i + 1][1]};
       }
     }
-    if (rescaled && lane.index == 0) rescaled_[member] = 1;
+    // NOTE: what is read after a meeting is written anew after the next.
+    if (lane.index == 0) rescaled_[member] = rescaled;
     sync();
 #pragma unroll
     for (int n = 0; n < S::kScoreTiles; ++n) {
@@ -113,21 +117,15 @@ class Team {
         to[i][0] = x.x, to[i][1] = x.y, to[i + 1][0] = x.z, to[i + 1][1] = x.w;
       }
     }
-    if (rescaled || rescaled_[1 - member] != 0) {
+    const bool other_rescaled = rescaled_[1 - member] != 0;
+    if (!rescaled && !other_rescaled) return;
 #pragma unroll
-      for (int n = 0; n < S::kColumnTiles; ++n) {
+    for (int n = 0; n < S::kColumnTiles; ++n) {
+      const bool due = n < S::kScoreTiles ? rescaled : other_rescaled;
 #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          rescale_output(n, c, factors_[8 * column_tile(n) + 2 * lane.t + c]);
-        }
+      for (int c = 0; c < 2; ++c) {
+        rescale_output(n, c, due ? factors_[8 * column_tile(n) + 2 * lane.t + c] : 1.0f);
       }
-      sync();
-#pragma unroll
-      for (int n = 0; n < S::kScoreTiles; ++n) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) rescale(n, c, 1.0f, lane);
-      }
-      if (lane.index == 0) rescaled_[member] = 0;
     }
   }
 
@@ -138,7 +136,7 @@ class Team {
 
   std::byte* operands_;  // [member]: kOperandBytes
   std::byte* kept_;      // [member]: kKeptBytes
-  float* factors_;       // [columns]: 1, or what sums were multiplied with
+  float* factors_;       // [columns]: what sums were multiplied with, where some were
   int* rescaled_;        // [member]: whether it multiplied some
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 // Activation rows of one launch; an op with more of them reads the weights again.
 constexpr int kMaxRows = 17;
-// Stages of a ring, the best first (wait_for_stage() knows them).
+// Stages of a ring, the best first.
 constexpr int kDepths[] = {8, 6, 5, 4, 3, 2};
 
 // --- sharing out ---------------------------------------------------------------------------------
@@ -76,20 +76,21 @@ LinearPlaces places_of(const LinearArgs& args) {
         std::max(chunks, (slice + slices) * args.chunks / kSlices - slice * args.chunks / kSlices);
   }
   LinearPlaces places{};
-  int end = kLinearWarps * args.depth * Format::kStageBytes;
+  int end = kLinearWarps * args.depth * stage_bytes<Format>(args);
   const auto take = [&](int bytes) {
     const int begin = end;
     end += round_up(bytes, 16);
     return begin;
   };
   places.barriers = take(Format::kPlanes ? kLinearWarps * args.depth * 8 : 0);
-  places.stride = chunks * kChunkInputs + Format::kPadding / Format::kInputBytes;
-  places.group_stride = (chunks * Format::kChunkGroups) | 1;
-  places.values = take(places.stride * rows * Format::kColumns * Format::kInputBytes);
-  places.groups = take(Format::kGroupBytes * places.group_stride * rows);
-  places.scales = places.groups;
+  if constexpr (!kStreamed<Format>) {
+    places.stride = chunks * kChunkInputs + Format::kPadding / Format::kInputBytes;
+    places.group_stride = (chunks * Format::kChunkGroups) | 1;
+    places.values = take(places.stride * rows * Format::kColumns * Format::kInputBytes);
+    places.groups = take(Format::kGroupBytes * places.group_stride * rows);
+  }
   places.squares = take(slices * rows * 4);
-  places.partials = take(2 * slices * rows * args.block_tiles * kTileRows * 4);
+  places.partials = take(args.buffers * slices * rows * args.block_tiles * kTileRows * 4);
   places.total = end;
   return places;
 }
@@ -104,12 +105,14 @@ bool one_block_suffices(const Device& device, const LinearArgs& args) {
 // multiprocessors idle, wide ones prepare fewer activations.
 // NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 14 chunks of
 // activations for a warp, of matrices that take more than a block 16, 1 is the fastest; 2 is up to
-// 16, of the largest matrices up to 32; then 8. Full matrices: as narrow as leaves room for a ring
-// of 4 stages, but from 5 rows on 8 for the largest (gate and up: 2 is 7% slower).
+// 16, of the largest matrices up to 32; then 8. Where activations are streamed nothing is prepared.
+// fp32 was measured with 16 bits: as narrow as leaves room for a ring of 4 stages, but from 5 rows
+// on 8 for the largest.
 template <typename Format>
 int narrowest(const Device& device, LinearArgs& args) {
   constexpr int kRoom[] = {68 << 10, 116 << 10};  // for activations, with 1 and 2 row_warps
   if (wants_whole_heads(args)) return kSlices;
+  if (kStreamed<Format>) return 1;
   if (Format::kPlanes) {
     const int chunks = divide_up(args.num_rows * args.chunks, kLinearWarps);  // of a warp, with 1
     if (chunks <= (one_block_suffices(device, args) ? 14 : 16)) return 1;
@@ -125,29 +128,43 @@ int narrowest(const Device& device, LinearArgs& args) {
 }
 
 // Shares the op's work out: rows of a launch (at most args.num_rows), tiles and slices of a block,
-// stages of its rings. Two blocks of threads fit on a multiprocessor if that is possible. False:
-// not one activation row fits.
+// stages of its rings. Two blocks of threads fit on a multiprocessor if that is possible; one,
+// where activations are streamed: what counts then is how much is under way. False: not one
+// activation row fits.
+// NOTE: more than 5 stages are slower there: measured on an H200, with 6 a 7B layer's products take
+// 105 instead of 100 us at one row.
 template <typename Format>
 bool share_out(const Device& device, LinearArgs& args) {
   const int room = static_cast<int>(device.max_shared_bytes());
   const int half_room = (room + 1024) / 2 - 1024;  // the system takes 1 KB of each block
   const int widest = device.capability() >= 90 ? kSlices : 1;
-  const auto settle = [&](int row_warps, int bytes, int least_depth) {
+  const auto settle = [&](int row_warps, int buffers, int bytes, int least_depth) {
     for (const int depth : kDepths) {
       if (depth < least_depth) break;
+      if (kStreamed<Format> && depth > 5) continue;
       set_row_blocks(args, row_warps);
       args.depth = depth;
+      args.buffers = buffers;
       args.places = places_of<Format>(args);
       if (args.places.total <= bytes) return true;
     }
     return false;
   };
   for (; args.num_rows > 0; --args.num_rows) {
-    for (int row_warps = std::min(widest, narrowest<Format>(device, args)); row_warps <= widest;
-         row_warps *= 2) {
-      if (settle(row_warps, half_room, divide_up(3, Format::kStageUnits)) ||
-          settle(row_warps, room, 2)) {
-        return true;
+    int row_warps = std::min(widest, narrowest<Format>(device, args));
+    if constexpr (kStreamed<Format>) {
+      const int least_buffers = row_warps == 1 ? 1 : 2;
+      for (const int depth : {3, 2}) {
+        for (int buffers = 2; buffers >= least_buffers; --buffers) {
+          if (settle(row_warps, buffers, room, depth)) return true;
+        }
+      }
+    } else {
+      for (; row_warps <= widest; row_warps *= 2) {
+        if (settle(row_warps, 2, half_room, divide_up(3, Format::kStageUnits)) ||
+            settle(row_warps, 2, room, 2)) {
+          return true;
+        }
       }
     }
   }
@@ -252,7 +269,7 @@ bool is_alone(const LinearArgs& args) {
 // few where is_alone(): small ones, which come into the instruction cache sooner.
 template <typename Format, int kTiles, int kOp>
 void launch_op(Device& device, const LinearArgs& args) {
-  if constexpr (Format::kOfEachOp && kTiles == 1) {
+  if constexpr (Format::kOfEachOp && (kTiles == 1 || kStreamed<Format>)) {
     if (is_alone(args)) return launch<Format, kTiles, kOp, true>(device, args);
   }
   launch<Format, kTiles, kOp, false>(device, args);
@@ -320,9 +337,9 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
       case DType::kF32:
         return run<Fp32Format, 4>(device, args, num_rows);
       case DType::kF16:
-        return run<FullFormat<__half>, 1, 2, 5>(device, args, num_rows);
+        return run<FullFormat<__half>, 1, 2, 3>(device, args, num_rows);
       case DType::kBF16:
-        return run<FullFormat<__nv_bfloat16>, 1, 2, 5>(device, args, num_rows);
+        return run<FullFormat<__nv_bfloat16>, 1, 2, 3>(device, args, num_rows);
     }
   }
   const std::size_t units = plane_units(args.cols);

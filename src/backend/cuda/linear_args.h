@@ -51,7 +51,6 @@ struct LinearPlaces {
   int stride;  // as in Inputs
   int group_stride;
   int groups;
-  int scales;
   int squares;
   int partials;
   int total;
@@ -81,6 +80,7 @@ struct LinearArgs {
   int row_warps;    // pairs of tiles that a block of threads takes at a time = blocks of a cluster
   int row_shift;    // log2 of it
   int depth;        // stages of a warp's ring
+  int buffers;      // of sums: for 2 row blocks, or 1 where there is no room
   LinearPlaces places;
 };
 

@@ -7,28 +7,36 @@
 //   kTogether        tiles that a warp multiplies with what it reads of B, 1 or 2
 //   kStageUnits      units of a stage of a warp's ring, 1 or 2; the last of a slice may have fewer
 //   kStageBytes      of a stage: such units of each of the tiles
+//   kStreamedBytes   of a stage, for each activation row, where activations come with the weights,
+//                    see below; 0: they are prepared
+//   max_rows()       activation rows that so many tiles hold
+//   Sums             what a lane holds of the sums of the tiles
+//   begin(), load()  a warp's place in a tile; copies a unit there to a stage, asynchronously
+//                    (load_bulk(): all units of a stage)
+//   multiply()       adds the products of a stage to the sums
+//   for_each_sum()   what a lane's sums of a tile belong to
+//   kOfEachOp        whether each op has a kernel of its own
+//   kPlanes          whether it reads planes
+// and, where activations are prepared,
 //   kColumns         columns of B that an activation row takes
 //   kInputBytes      of an activation in one column, in shared memory
 //   kPadding         bytes that columns are longer than they need to be, so that 8 lanes that read
 //                    two columns meet different banks
-//   kPlanes          whether it reads planes
-//   kOfEachOp        whether each op has a kernel of its own
 //   kChunkGroups     groups of kChunkInputs of a row; what is kept beside a group's activations has
 //   kGroupBytes      so many bytes
-//   max_rows()       activation rows that so many n8 tiles of B hold
-//   Sums             what a lane holds of the sums of the tiles
-//   begin(), load()  a warp's place in a tile; copies a unit there to a stage, asynchronously
-//                    (load_bulk(): all units of a stage)
 //   put()            puts chunks of kChunkInputs of an activation row into shared memory, 4 inputs
 //                    of each lane: from `chunk` on, at most `count`
-//   multiply()       adds the products of a stage to the sums
-//   for_each_sum()   what a lane's sums of a tile belong to
+//   LaneInputs       where a lane reads them: lane_inputs()
+// and, where they are streamed,
+//   begin_inputs()   where a lane copies activations from; copies those of a unit to a stage, and
+//   load_inputs()    the norm's weights
+//   Lane             what a lane makes operands of
 //
-// Activations lie in shared memory by column of B, in their order: lane 4 g + t reads 16 bytes of
-// column g with one load, of 64 bytes those from 16 t on, and those are B of two products. The
-// order of the inputs within a product is free, so weights are taken in the same order. With 16
-// bits to an input these are inputs 8 t .. 8 t + 7 of every 32 (b0 = 8t, 8t + 1; b1 = 8t + 2, 8t +
-// 3; then 8t + 4 ..), with 8 bits 16 t .. 16 t + 15 of every 64.
+// Prepared activations lie in shared memory by column of B, in their order: lane 4 g + t reads 16
+// bytes of column g with one load, of 64 bytes those from 16 t on, and those are B of two products.
+// The order of the inputs within a product is free, so weights are taken in the same order. With 8
+// bits to an input these are inputs 16 t .. 16 t + 15 of every 64. Of streamed ones, with 16 bits,
+// 8 t .. 8 t + 7 of every 32 (8t, 8t + 1 and 8t + 2, 8t + 3; then 8t + 4 ..).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,6 +48,9 @@
 namespace quantspec::cuda {
 
 inline constexpr int kChunkInputs = 128;  // that a warp prepares at a time
+
+template <typename Format>
+inline constexpr bool kStreamed = Format::kStreamedBytes > 0;
 
 // --- small things --------------------------------------------------------------------------------
 
@@ -108,7 +119,6 @@ __device__ __forceinline__ void load_inputs(const float* row, int first, int end
 struct Inputs {
   std::byte* values;  // [columns, stride] of Format::kInputBytes
   float4* groups;     // planes: [rows, group_stride]
-  float* scales;      // fp16: [rows, group_stride], what sums of a unit are multiplied with
   int stride;
   int group_stride;
   int columns;  // activation rows * Format::kColumns
@@ -124,13 +134,20 @@ struct Inputs {
 template <int kTiles>
 struct LaneInputs {
   std::uint32_t values[kTiles];
-  std::uint32_t groups[kTiles][2];  // planes: of the rows of sums [n][0] and [n][1]; fp16: scales
+  std::uint32_t groups[kTiles][2];  // planes: of the rows of sums [n][0] and [n][1]
 };
 
 // Where a lane's copies come from.
 struct WeightPlace {
   const std::byte* data;
   const std::byte* lower;
+};
+// Of streamed activations.
+struct InputPlace {
+  const float* data;
+  bool normed;   // whether the norm's weights come, too
+  bool aligned;  // rows, to 16 bytes
+  bool there;    // whether any may be read yet
 };
 
 }  // namespace quantspec::cuda

@@ -6,7 +6,8 @@
 //   prepare   each warp brings activations of its slice to shared memory as the format wants them,
 //             multiplied with the norm's weights; the norm's factor, one for each activation row,
 //             waits for the end: each slice brings its sum of squares
-//   multiply  a tile's sums, slice by slice
+//   multiply  a tile's sums, slice by slice. Full matrices of 16 bits have activations streamed, a
+//             unit of them beside each of weights: they are not prepared but made operands here
 //   finish    slices are added in order; bias, factor, and what the op does with a sum
 //
 // A block of `row_warps` R takes R pairs of tiles x (8 / R) slices at a time; R blocks, a cluster,
@@ -105,6 +106,18 @@ class Preparation {
   float4 weight_[kBatch], next_[kBatch];
 };
 
+// Where they are; of streamed ones, nothing.
+template <typename Format>
+__device__ __forceinline__ Inputs prepared_inputs(const LinearArgs& args, std::byte* shared) {
+  const LinearPlaces& places = args.places;
+  if constexpr (kStreamed<Format>) {
+    return {};
+  } else {
+    return {shared + places.values, reinterpret_cast<float4*>(shared + places.groups),
+            places.stride, places.group_stride, args.num_rows * Format::kColumns};
+  }
+}
+
 // --- the kernel ----------------------------------------------------------------------------------
 
 // Stages of its ring that a warp asks for before the activations are there. With all of a ring
@@ -112,29 +125,24 @@ class Preparation {
 // NOTE: measured with two units to a stage, in graphs of layers. Of queries, keys and values one
 // more costs 3% of a layer's products, one less of gate and up 4%; of long rows, whose preparation
 // takes longer, one more saves up to 2%.
-template <typename Format, int kOp>
+template <typename Format, int kTiles, int kOp>
 __device__ __forceinline__ int early_stages(const LinearArgs& args) {
-  if (!WeightStream<Format, kOp>::kBulk) return args.depth / 2;
+  if (!WeightStream<Format, kTiles, kOp>::kBulk) return args.depth / 2;
   if (Format::kStageUnits == 1) return 3;
   const bool large = is_op<kOp>(args, LinearOp::kGateUp) || is_op<kOp>(args, LinearOp::kStore);
   return large || args.chunks > 8 * kSlices ? 2 : 1;
 }
 
-// kOp: the op or kAnyOp. kTiles: n8 tiles of B, enough for num_rows * Format::kColumns columns.
-// kAlone: is_alone() (decode_linear.cu), and the kernel knows it.
+// kOp: the op or kAnyOp. kTiles: tiles of activations, Format::max_rows(kTiles) rows. kAlone:
+// is_alone() (decode_linear.cu), and the kernel knows it.
 template <typename Format, int kTiles, int kOp, bool kAlone>
-__global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4 ? 2 : 1)
+__global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
     decode_linear(const __grid_constant__ LinearArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
   const LinearPlaces& places = args.places;
   const WarpRole role(args, Format::kUnit, kAlone);
-  WeightStream<Format, kOp> weights(args, role, shared);
-  const Inputs inputs{shared + places.values,
-                      reinterpret_cast<float4*>(shared + places.groups),
-                      reinterpret_cast<float*>(shared + places.scales),
-                      places.stride,
-                      places.group_stride,
-                      args.num_rows * Format::kColumns};
+  WeightStream<Format, kTiles, kOp> weights(args, role, shared);
+  const Inputs inputs = prepared_inputs<Format>(args, shared);
   auto* squares = reinterpret_cast<float*>(shared + places.squares);
   // NOTE: the next kernel's blocks come when this one's activations are there. Earlier, what they
   // begin with delays the loads, and the end of the kernel ahead: measured, 30% of a
@@ -145,7 +153,7 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
   Ahead ahead;  // of the first row block before the activations, with which it comes
   const auto prepare = [&]<bool kNormed>() {
     Preparation<Format, kNormed, kAlone> preparation(args, role);
-    weights.start(early_stages<Format, kOp>(args));
+    weights.start(early_stages<Format, kTiles, kOp>(args));
     wait_for_previous_kernels();
     preparation.ask();
     if (!kNormed) let_next_kernel_start();
@@ -153,27 +161,42 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
     preparation.run(inputs, squares, [&] { weights.start_one(); });
     if (kNormed) let_next_kernel_start();
   };
-  if (normed) {
-    prepare.template operator()<true>();
+  if constexpr (kStreamed<Format>) {
+    weights.start();
+    wait_for_previous_kernels();
+    weights.start_inputs(normed, kAlone || args.x_stride % 4 == 0);
+    let_next_kernel_start();
+    ahead = look_ahead<kOp>(args, role, role.first_block);
   } else {
-    prepare.template operator()<false>();
-  }
-  weights.start();
-  if (role.row_warps == 1) {
-    __syncwarp();
-  } else {
-    __syncthreads();
+    if (normed) {
+      prepare.template operator()<true>();
+    } else {
+      prepare.template operator()<false>();
+    }
+    weights.start();
+    if (role.row_warps == 1) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
   }
 
   // A row block is finished after the products of the next: nobody waits for the barrier between.
   // Sums have room for two row blocks; whoever writes the second next has seen all finish the
-  // first.
+  // first. Where they have room for one, all wait until it is finished.
   const int groups = args.block_tiles / Format::kTogether, width = args.block_tiles * kTileRows;
   const int rows = args.num_rows;
-  const int room = role.block_slices * rows * width;
+  const bool one_buffer = kStreamed<Format> && args.buffers == 1;
+  const int room = one_buffer ? 0 : role.block_slices * rows * width;
   float* const partials = reinterpret_cast<float*>(shared + places.partials);
-  const LaneInputs<kTiles> lane_inputs = Format::template lane_inputs<kTiles>(
-      args, inputs, role.first_unit * Format::kUnit - role.first_chunk * kChunkInputs);
+  auto lane_inputs = [&] {
+    if constexpr (kStreamed<Format>) {
+      return typename Format::template Lane<kTiles>(args, normed);
+    } else {
+      return Format::template lane_inputs<kTiles>(
+          args, inputs, role.first_unit * Format::kUnit - role.first_chunk * kChunkInputs);
+    }
+  }();
   const int units = role.end_unit - role.first_unit;
   int parity = 0;
   for (int block = role.first_block;; block += role.stride) {
@@ -184,12 +207,17 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
       const bool there = !last && group < groups;
 #pragma unroll 1
       for (int unit = 0; there && unit < units; unit += Format::kStageUnits) {
-        if constexpr (Format::kStageUnits == 1) {
+        if constexpr (kStreamed<Format>) {
+          constexpr bool kMayNorm = kOp != static_cast<int>(LinearOp::kAdd);
+          Format::template multiply<kMayNorm>(lane_inputs, weights.next(), sums,
+                                              [&] { weights.give_back(); });
+        } else if constexpr (Format::kStageUnits == 1) {
           Format::multiply(lane_inputs, unit, weights.next(), sums);
+          weights.give_back();
         } else {
           Format::multiply(lane_inputs, unit, units - unit, weights.next(), sums);
+          weights.give_back();
         }
-        weights.give_back();
       }
       if (group == role.row && block != role.first_block) {
         __syncwarp();
@@ -201,11 +229,18 @@ __global__ void __launch_bounds__(kLinearThreads, Format::kPlanes || kTiles <= 4
         const Sums of_before{partials + (1 - parity) * room, normed ? squares : nullptr,
                              afresh(rows), width, role.row_shift};
         finish<kOp, kAlone>(args, role, block - role.stride, of_before, ahead);
+        if (one_buffer) __syncthreads();
       }
       if (group == role.row && !last && block != role.first_block) {
         ahead = look_ahead<kOp>(args, role, block);
       }
       if (!there) continue;
+      if constexpr (kStreamed<Format>) {
+        float* const of_slice = squares + role.slice_of_block * rows;
+        if (role.row == 0) {
+          lane_inputs.for_each_square(args, [&](int row, float sum) { of_slice[row] = sum; });
+        }
+      }
       float* to = partials + parity * room + role.slice_of_block * rows * width + group * kTileRows;
 #pragma unroll
       for (int tile = 0; tile < Format::kTogether; ++tile, to += groups * kTileRows) {

@@ -39,6 +39,7 @@ struct PlaneFormat {
   // Of each tile a stage has units of the upper plane, then of the lower.
   static constexpr int kTileBytes = kStageUnits * (kUpperBytes + (kBoth ? kLowerUnitBytes : 0));
   static constexpr int kStageBytes = kTogether * kTileBytes;
+  static constexpr int kStreamedBytes = 0;
   static constexpr int max_rows(int tiles) { return tiles * 4; }
   template <int kTiles>
   using Sums = float[kTogether][kTiles][2];

@@ -103,28 +103,38 @@ inline constexpr bool kBulkCopies = true;
 inline constexpr bool kBulkCopies = false;
 #endif
 
-// Waits until at most depth - 2 of a thread's copies are under way, for the depths there are: 8, 6,
-// 5, 4, 3 and 2.
-__device__ __forceinline__ void wait_for_stage(int depth) {
-  if (depth == 8) {
-    wait_async_copies<6>();
-  } else if (depth == 6) {
-    wait_async_copies<4>();
-  } else if (depth == 5) {
+// Waits until at most so many of a thread's copies are under way; more than 5 are 5.
+__device__ __forceinline__ void wait_until_pending(int copies) {
+  if (copies <= 2) {
+    if (copies == 2) {
+      wait_async_copies<2>();
+    } else if (copies == 1) {
+      wait_async_copies<1>();
+    } else {
+      wait_async_copies<0>();
+    }
+  } else if (copies == 3) {
     wait_async_copies<3>();
-  } else if (depth == 4) {
-    wait_async_copies<2>();
-  } else if (depth == 3) {
-    wait_async_copies<1>();
+  } else if (copies == 4) {
+    wait_async_copies<4>();
   } else {
-    wait_async_copies<0>();
+    wait_async_copies<5>();
   }
 }
 
+// Of a stage of a ring: weights, then streamed activations, then the norm's weights.
+template <typename Format>
+__host__ __device__ int stage_bytes(const LinearArgs& args) {
+  if constexpr (!kStreamed<Format>) return Format::kStageBytes;
+  const int rows = args.num_rows + (args.norm.weight == nullptr ? 0 : 1);
+  return Format::kStageBytes + rows * Format::kStreamedBytes;
+}
+
 // A warp's ring: stages in the order in which the warp multiplies them, all but the one that it
-// works on under way. Format::kTogether tiles of a row block are taken together, i and i +
-// block_tiles / 2 where they are two.
-template <typename Format, int kOp>
+// works on under way; all, where it gives back a stage before it has finished with it. kTiles:
+// those of activations, as of the kernel. Format::kTogether tiles of a row block are taken
+// together, i and i + block_tiles / 2 where they are two.
+template <typename Format, int kTiles, int kOp>
 class WeightStream {
  public:
   static constexpr bool kBulk = Format::kPlanes && kBulkCopies;
@@ -132,8 +142,9 @@ class WeightStream {
   __device__ WeightStream(const LinearArgs& args, const WarpRole& role, std::byte* shared)
       : args_(args),
         role_(role),
-        ring_(shared_address(shared) + warp_index() * args.depth * Format::kStageBytes),
-        end_(ring_ + args.depth * Format::kStageBytes),
+        stage_bytes_(stage_bytes<Format>(args)),
+        ring_(shared_address(shared) + warp_index() * args.depth * stage_bytes_),
+        end_(ring_ + args.depth * stage_bytes_),
         writing_(ring_),
         reading_(ring_),
         block_(role.first_block),
@@ -165,10 +176,25 @@ class WeightStream {
   __device__ void start_one() { start(started_ + 1); }
   __device__ void start() { start(most()); }
 
+  // Streamed activations, of the stages that have been started without. A stage is there when both
+  // are. normed: whether the norm's weights are there; aligned: whether rows are, to 16 bytes.
+  __device__ void start_inputs(bool normed, bool aligned) {
+    inputs_ = InputPlace{Format::begin_inputs(args_), normed, aligned, true};
+    int unit = role_.first_unit;
+#pragma unroll 1
+    for (int i = 0; i < started_; ++i) {
+      if (unit < role_.end_unit) {
+        Format::template load_inputs<kTiles>(args_, inputs_, unit, ring_ + i * stage_bytes_);
+      }
+      commit_async_copies();
+      if (++unit >= role_.end_unit) unit = role_.first_unit;
+    }
+  }
+
   // The next stage, to be given back before the one after it is asked for.
   __device__ std::uint32_t next() {
     const std::uint32_t stage = reading_;
-    reading_ += Format::kStageBytes;
+    reading_ += stage_bytes_;
     if constexpr (kBulk) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
       barrier_wait(read_, parity_);
@@ -179,22 +205,23 @@ class WeightStream {
         parity_ ^= 1;
       }
     } else {
-      wait_for_stage(args_.depth);
+      wait_until_pending(most() - 1);
       __syncwarp();
-      load();  // over the stage before
+      if constexpr (!kGivesBack) load();  // over the stage before
     }
     if (reading_ == end_) reading_ = ring_;
     return stage;
   }
   __device__ void give_back() {
-    if constexpr (kBulk) {
+    if constexpr (kGivesBack) {
       __syncwarp();
       load();
     }
   }
 
  private:
-  __device__ int most() const { return kBulk ? args_.depth : args_.depth - 1; }
+  static constexpr bool kGivesBack = kBulk || kStreamed<Format>;
+  __device__ int most() const { return kGivesBack ? args_.depth : args_.depth - 1; }
   // Begins the tiles at block_, group_, if there are.
   __device__ void begin_tiles() {
     if (block_ >= args_.row_blocks) return;
@@ -231,10 +258,15 @@ class WeightStream {
           Format::load(args_, places_[tile], to);
           if (units == 2) Format::load(args_, places_[tile], to + kTileBytes / 2);
         }
+        if constexpr (kStreamed<Format>) {
+          if (inputs_.there) {
+            Format::template load_inputs<kTiles>(args_, inputs_, role_.end_unit - units_, writing_);
+          }
+        }
         advance(units);
       }
-      commit_async_copies();
-      writing_ += Format::kStageBytes;
+      if (!kStreamed<Format> || inputs_.there) commit_async_copies();
+      writing_ += stage_bytes_;
       if (writing_ == end_) writing_ = ring_;
     }
   }
@@ -251,6 +283,7 @@ class WeightStream {
 
   const LinearArgs& args_;
   const WarpRole& role_;
+  int stage_bytes_;
   std::uint32_t ring_, end_, writing_, reading_;
   std::uint64_t *barriers_ = nullptr, *written_ = nullptr, *read_ = nullptr;
   std::uint32_t parity_ = 0;
@@ -258,6 +291,7 @@ class WeightStream {
   int units_ = 0;      // left of it; 0: nothing is left
   WeightPlace places_[Format::kTogether] = {};
   int started_ = 0;
+  InputPlace inputs_ = {};
 };
 
 }  // namespace quantspec::cuda

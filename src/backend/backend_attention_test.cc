@@ -244,8 +244,16 @@ TEST_P(AttentionOps, ARowAloneHasTheSameBits) {
 
 // Shapes that divide the work otherwise: heads enough for few splits, many columns.
 TEST_P(AttentionOps, ARowOfManyColumnsAloneHasTheSameBits) {
-  for (const int kv_heads : {1, 8}) {
-    const Data all({4 * kv_heads, shape_of(kv_heads, 128, 64), 3, 4 * 64 + 9, 8}, 21);
+  const Case cases[] = {
+      {4, shape_of(1, 128, 64), 3, 4 * 64 + 9, 8},  {32, shape_of(8, 128, 64), 3, 4 * 64 + 9, 8},
+      {16, shape_of(4, 64, 64), 3, 4 * 64 + 9, 5},  {32, shape_of(8, 80, 64), 3, 4 * 64 + 9, 3},
+      {8, shape_of(2, 256, 64), 3, 4 * 64 + 9, 8},  {12, shape_of(4, 96, 64), 3, 4 * 64 + 9, 7},
+      {8, shape_of(2, 64, 64), 70, 71 * 64 + 9, 6}, {4, shape_of(1, 128, 64), 140, 141 * 64 + 9, 5},
+  };
+  for (const Case& c : cases) {
+    Data all(c, 21);
+    // In long contexts great scores, which raise the exponents of some splits and not of others.
+    if (c.pages > 3) std::ranges::for_each(all.q, [](float& q) { q *= 8.0f; });
     const Floats together = attend_all(*backend_, {all}, KvRead::kBoth);
     for (int row = 0; row < all.c.rows; ++row) {
       const Data one = all.row(row);
@@ -253,7 +261,7 @@ TEST_P(AttentionOps, ARowOfManyColumnsAloneHasTheSameBits) {
       EXPECT_TRUE(same_bits(alone.data(), &together[row * one.q.size()], one.q.size()))
           << text(all.c) << ", row " << row;
     }
-    expect_near({all}, text(all.c));
+    if (c.pages == 3) expect_near({all}, text(all.c));
   }
 }
 

@@ -14,8 +14,8 @@ constexpr int kPages = 8;  // of a warp, loaded together
 // of the sum does not depend on how attention divided them.
 __global__ void __launch_bounds__(32 * kWarps)
     page_mass_kernel(const __grid_constant__ AttentionArgs args) {
-  // Before the wait: attention itself lets this kernel start after its own, so all that ran before
-  // it has ended, and what follows reads early neither masses nor attention's output.
+  // Before the wait: attention lets what follows start after its own, so all that ran before it has
+  // ended, and what follows reads early neither masses nor attention's output.
   let_next_kernel_start();
   const int lane = threadIdx.x % 32, kv_head = blockIdx.y, sequence = blockIdx.z;
   wait_for_previous_kernels();

@@ -10,6 +10,8 @@ namespace {
 constexpr int kMostHeadDim = 256;
 
 // The greatest exponent and the sum of many splits, in every lane; in the order of merge_sums.
+// NOTE: that finds the greatest exponent 64 splits at a time. The bits are the same, as exponents
+// are whole and what it multiplies sums with are powers of two.
 __device__ float2 total_of_many(const float2* sums, int splits, int stride) {
   float exponent = -1e30f, sum = 0.0f;
   for (int split = threadIdx.x % 32; split < splits; split += 32) {

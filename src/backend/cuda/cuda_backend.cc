@@ -24,7 +24,7 @@ class CudaBackend final : public Backend {
  public:
   std::string name() const override { return "cuda"; }
   std::string description() const override {
-    return fmt::format("cuda ({}, {}.{})", device_.name(), device_.capability() / 10,
+    return fmt::format("cuda ({}, kernels for {}.{})", device_.name(), device_.capability() / 10,
                        device_.capability() % 10);
   }
 

@@ -171,9 +171,10 @@ bool share_out(const Device& device, LinearArgs& args) {
   return false;
 }
 
-// How many chunks of the inputs one launch takes: all where clusters share them. Without (before
-// 9.0) a long activation row may not fit in a block's shared memory; what is added to something is
-// then added part by part, and the parts are the same for every number of rows.
+// How many chunks of the inputs one launch takes: all where clusters share them or where they are
+// streamed. Otherwise (before 9.0) a long activation row may not fit in a block's shared memory;
+// what is added to something is then added part by part, and the parts are the same for every
+// number of rows.
 template <typename Format>
 int chunks_of_part(const Device& device, const LinearArgs& args) {
   if (args.op != LinearOp::kAdd) return args.chunks;
@@ -266,13 +267,16 @@ bool is_alone(const LinearArgs& args) {
 }
 
 // Formats that models mostly have get kernels of their own for each op, and again for a row or a
-// few where is_alone(): small ones, which come into the instruction cache sooner.
+// few where is_alone(): small ones, which come into the instruction cache sooner. Of those with two
+// units to a stage there are no others.
 template <typename Format, int kTiles, int kOp>
 void launch_op(Device& device, const LinearArgs& args) {
   if constexpr (Format::kOfEachOp && (kTiles == 1 || kStreamed<Format>)) {
-    if (is_alone(args)) return launch<Format, kTiles, kOp, true>(device, args);
+    if (Format::kStageUnits == 2 || is_alone(args)) {
+      return launch<Format, kTiles, kOp, true>(device, args);
+    }
   }
-  launch<Format, kTiles, kOp, false>(device, args);
+  if constexpr (Format::kStageUnits == 1) launch<Format, kTiles, kOp, false>(device, args);
 }
 template <typename Format, int kTiles>
 void launch_op(Device& device, const LinearArgs& args) {
@@ -326,6 +330,15 @@ void run(Device& device, const LinearArgs& args, int num_rows) {
   run<Format, kTiles...>(device, args, chunks_of_part<Format>(device, args), num_rows);
 }
 
+// Whether the rows suit a format of two units to a stage: a few, in one launch that is_alone(),
+// with bulk copies and room for large rings.
+template <typename Format>
+bool suits(const Device& device, LinearArgs args, int num_rows) {
+  if (device.capability() < 90 || num_rows > Format::max_rows(1)) return false;
+  args.num_rows = num_rows;
+  return share_out<Format>(device, args) && args.num_rows == num_rows && is_alone(args);
+}
+
 // Fills in what the matrices of an op have in common, and runs it.
 void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, int num_rows) {
   args.cols = args.x_stride = first.inputs();
@@ -348,6 +361,12 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
   const auto run_planes = [&]<bool kBoth, int kGroup>() {
     using TwoTiles = PlaneFormat<kBoth, kGroup, 2>;
     const int part_chunks = chunks_of_part<TwoTiles>(device, args);
+    if constexpr (!kBoth && kGroup == 128) {
+      using TwoUnits = PlaneFormat<kBoth, kGroup, 2, 2>;
+      if (part_chunks == args.chunks && suits<TwoUnits>(device, args, num_rows)) {
+        return run<TwoUnits, 1>(device, args, part_chunks, num_rows);
+      }
+    }
     if (num_rows <= TwoTiles::max_rows(2)) {
       run<TwoTiles, 1, 2>(device, args, part_chunks, num_rows);
     } else {  // sums of two tiles would not fit in registers

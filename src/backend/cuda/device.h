@@ -84,7 +84,7 @@ class Device {
   cudaStream_t stream() const { return stream_; }
   const std::string& name() const { return name_; }
   // What its kernels were compiled for, 90: 9.0. Less than the GPU's where it runs code for an
-  // older one: that has no clusters and other limits, whatever the GPU has.
+  // older one: then its limits hold, whatever the GPU has.
   int capability() const { return capability_; }
   int num_sms() const { return num_sms_; }
   // The most dynamic shared memory of a block (cudaFuncSetAttribute).

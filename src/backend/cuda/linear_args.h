@@ -34,9 +34,10 @@ struct QkvArgs {
   // Tiles of half a head that a row block has: it then has those of the other half too. 0: row
   // blocks are whole heads, one after the other.
   int half_tiles;
-  int parts;              // row blocks of a head
-  std::uint32_t head_of;  // 2^16 / parts, rounded up: of row block b it is b * head_of / 2^16
-  Norm norms[2];          // of queries and keys
+  int parts;  // row blocks of a head
+  // 2^16 / parts, rounded up: row block b is of head b * head_of / 2^16 (at least below 13107).
+  std::uint32_t head_of;
+  Norm norms[2];  // of queries and keys
   const float* cos;
   const float* sin;
   int num_sequences;

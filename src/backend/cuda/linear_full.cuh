@@ -111,11 +111,11 @@ struct FullFormat {
     int inputs[kTiles];
     int norm;       // where its weights are
     bool normed;    // whether there are
-    bool squaring;  // of the first tiles
+    bool squaring;  // of the first tiles, in one warp of a slice
     float squares[kTiles];
 
-    __device__ Lane(const LinearArgs& args, bool normed)
-        : normed(normed), squaring(normed), squares{} {
+    __device__ Lane(const LinearArgs& args, bool normed, bool first_of_slice)
+        : normed(normed), squaring(normed && first_of_slice), squares{} {
       const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {

@@ -4,7 +4,7 @@
 // A Format has
 //   kUnit            inputs of a unit
 //   kUnitStep        bytes from a unit of a matrix, or of its upper plane, to the next
-//   kTogether        tiles that a warp multiplies with what it reads of B, 1 or 2
+//   kTogether        tiles that a warp multiplies with what it reads of activations, 1 or 2
 //   kStageUnits      units of a stage of a warp's ring, 1 or 2; the last of a slice may have fewer
 //   kStageBytes      of a stage: such units of each of the tiles
 //   kStreamedBytes   of a stage, for each activation row, where activations come with the weights,
@@ -134,7 +134,7 @@ struct Inputs {
 template <int kTiles>
 struct LaneInputs {
   std::uint32_t values[kTiles];
-  std::uint32_t groups[kTiles][2];  // planes: of the rows of sums [n][0] and [n][1]
+  std::uint32_t groups[kTiles][2];  // planes: [n][0], of the row of sums [n]; fp32: below
 };
 
 // Where a lane's copies come from.

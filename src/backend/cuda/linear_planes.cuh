@@ -18,13 +18,13 @@ namespace quantspec::cuda {
 //
 // Of upper nibbles alone, rows r + 8 take their whole words, 16 u + the nibble of row r, and the
 // dot product of row r is subtracted: a mask less for each word.
-template <bool kBoth, int kGroup, int kTilesTogether>
+template <bool kBoth, int kGroup, int kTilesTogether, int kUnitsOfStage = 1>
 struct PlaneFormat {
   static constexpr int kUnit = kPlaneUnit;
   static constexpr int kTogether = kTilesTogether;
   // With two there are half as many copies to start, and the products of one hide what those of the
-  // other wait for; sums of more tiles or of the lower plane leave no registers for that.
-  static constexpr int kStageUnits = !kBoth && kGroup == 128 && kTogether == 2 ? 2 : 1;
+  // other wait for.
+  static constexpr int kStageUnits = kUnitsOfStage;
   static constexpr int kColumns = 2;
   static constexpr int kInputBytes = 1;
   static constexpr int kPadding = 64;

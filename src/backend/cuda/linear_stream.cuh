@@ -131,7 +131,7 @@ __host__ __device__ int stage_bytes(const LinearArgs& args) {
 }
 
 // A warp's ring: stages in the order in which the warp multiplies them, all but the one that it
-// works on under way; all, where it gives back a stage before it has finished with it. kTiles:
+// works on under way; all, where it gives a stage back before it asks for the next. kTiles:
 // those of activations, as of the kernel. Format::kTogether tiles of a row block are taken
 // together, i and i + block_tiles / 2 where they are two.
 template <typename Format, int kTiles, int kOp>
@@ -169,6 +169,7 @@ class WeightStream {
   __device__ void start(int count) {
 #pragma unroll 1
     while (started_ < min(count, most())) {
+      if constexpr (kStreamed<Format>) begun_ += units_ > 0;
       load();
       ++started_;
     }
@@ -176,14 +177,15 @@ class WeightStream {
   __device__ void start_one() { start(started_ + 1); }
   __device__ void start() { start(most()); }
 
-  // Streamed activations, of the stages that have been started without. A stage is there when both
-  // are. normed: whether the norm's weights are there; aligned: whether rows are, to 16 bytes.
+  // Streamed activations, of the stages that have been started without; the first is there when the
+  // weights of all are. normed: whether the norm's weights are there; aligned: whether rows are, to
+  // 16 bytes.
   __device__ void start_inputs(bool normed, bool aligned) {
     inputs_ = InputPlace{Format::begin_inputs(args_), normed, aligned, true};
     int unit = role_.first_unit;
 #pragma unroll 1
     for (int i = 0; i < started_; ++i) {
-      if (unit < role_.end_unit) {
+      if (i < begun_) {
         Format::template load_inputs<kTiles>(args_, inputs_, unit, ring_ + i * stage_bytes_);
       }
       commit_async_copies();
@@ -291,6 +293,7 @@ class WeightStream {
   int units_ = 0;      // left of it; 0: nothing is left
   WeightPlace places_[Format::kTogether] = {};
   int started_ = 0;
+  int begun_ = 0;  // streamed: of those, stages that there are
   InputPlace inputs_ = {};
 };
 

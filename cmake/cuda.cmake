@@ -36,7 +36,6 @@ if(QUANTSPEC_CUDA_ARCHITECTURES STREQUAL "AUTO")
   else()
     string(REGEX MATCH "[0-9.]+" architectures "${architectures}")
     string(REPLACE "." "" architectures "${architectures}")
-    string(REGEX REPLACE "^90$" "90a" architectures "${architectures}")
   endif()
 else()
   set(architectures ${QUANTSPEC_CUDA_ARCHITECTURES})
@@ -62,6 +61,11 @@ endif()
 # NOTE: -fmad=false for the reason of -ffp-contract=off: kernels say fmaf where they mean it.
 set(QUANTSPEC_CUDA_OPTIONS --expt-relaxed-constexpr -fmad=false -lineinfo --threads=2
     -DFMT_USE_CONSTEXPR=1)
+list(TRANSFORM architectures REPLACE "^90$" 90a)
+if("90-virtual" IN_LIST architectures)
+  message(FATAL_ERROR "QUANTSPEC_CUDA_ARCHITECTURES=90-virtual: kernels for 9.0 have instructions "
+                      "that no later GPU has; 90a is for it, 89-virtual for all later ones")
+endif()
 foreach(architecture IN LISTS architectures)
   set(code sm_${architecture})
   if(architecture MATCHES "^([0-9]+)-virtual$")  # PTX, which the driver of any later GPU compiles

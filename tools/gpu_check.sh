@@ -14,7 +14,7 @@
 #     --deps DIR    libraries that this machine lacks (tools/pack_deps.sh makes such a folder); also
 #                   QUANTSPEC_DEPS
 # Builds in build-gpu (BUILD), with more of CMake's options from CMAKE_FLAGS. Logs and results go to
-# build-gpu/logs (OUT). A test binary may take 900 seconds (LIMIT). Exit code 1: something failed.
+# its logs/ (OUT). A test binary may take 900 seconds (LIMIT). Exit code 1: something failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -140,21 +140,21 @@ run_tests() {
   grep -E '^== |^\[  FAILED  \] .*\(|Failure' "$logs/tests.log" | uniq | head -n 60 || true
 }
 
-# sanitize TOOL [OPTION...]. NOTE: tests provoke errors of API calls on purpose.
+# sanitize TOOL. NOTE: tests provoke errors of API calls on purpose.
 sanitize() {
   local tool=$1 target
-  shift
   : >"$logs/$tool.log"
   for target in $(targets_of "${op_tests[@]}"); do
     run_sharded "$tool $target" "$logs/$tool.log" "$build/src/$target" compute-sanitizer \
-      --tool "$tool" --report-api-errors no --error-exitcode 9 --print-limit 20 "$@"
+      --tool "$tool" --report-api-errors no --error-exitcode 9 --print-limit 20
   done
   grep -E '^=========' "$logs/$tool.log" | grep -v 'SUMMARY: 0\|COMPUTE-SANITIZER' | head -n 40 ||
     true
 }
 run_memcheck() { sanitize memcheck; }
-# Of our kernels: it reports races in cuBLASLt's.
-run_racecheck() { sanitize racecheck --kernel-name kns=quantspec; }
+# NOTE: it reports races in cuBLASLt's kernels (nvjet_..), in tests of prefill. Where it is told to
+# look at ours alone (--kernel-name), those tests end with a fault behind a kernel of cuBLASLt.
+run_racecheck() { sanitize racecheck; }
 
 run_bench() {
   local start=$SECONDS options=(--json "$logs/bench.json")

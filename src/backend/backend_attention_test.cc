@@ -129,6 +129,16 @@ class AttentionOps : public OpTest {
           << what << ", read " << int(read);
     }
   }
+  // Each row alone has the bits that it has in company.
+  void expect_same_bits_alone(const Data& all, KvRead read) {
+    const Floats together = attend_all(*backend_, {all}, read);
+    for (int row = 0; row < all.c.rows; ++row) {
+      const Data one = all.row(row);
+      const Floats alone = attend_all(*backend_, {one}, read);
+      EXPECT_TRUE(same_bits(alone.data(), &together[row * alone.size()], alone.size()))
+          << text(all.c) << ", row " << row << ", read " << int(read);
+    }
+  }
 };
 
 KvShape shape_of(int kv_heads, int head_dim, int page_size) {
@@ -227,41 +237,33 @@ TEST_P(AttentionOps, ARowAloneHasTheSameBits) {
       const KvShape shape = shape_of(2, head_dim, 32);
       for (const int rows : {2, 5, 17}) {
         const Data all({2 * group, shape, 3, 4 * 32 + 9, rows}, 20);
-        const std::size_t row_size = all.q.size() / rows;
-        for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
-          const Floats together = attend_all(*backend_, {all}, read);
-          for (int row = 0; row < rows; ++row) {
-            const Data one = all.row(row);
-            const Floats alone = attend_all(*backend_, {one}, read);
-            ASSERT_TRUE(same_bits(alone.data(), &together[row * row_size], row_size))
-                << text(all.c) << ", row " << row << ", read " << int(read);
-          }
-        }
+        expect_same_bits_alone(all, KvRead::kUpper);
+        expect_same_bits_alone(all, KvRead::kBoth);
       }
     }
   }
 }
 
-// Shapes that divide the work otherwise: heads enough for few splits, many columns.
+// Blocks of every width, heads enough for few splits.
 TEST_P(AttentionOps, ARowOfManyColumnsAloneHasTheSameBits) {
-  const Case cases[] = {
-      {4, shape_of(1, 128, 64), 3, 4 * 64 + 9, 8},  {32, shape_of(8, 128, 64), 3, 4 * 64 + 9, 8},
-      {16, shape_of(4, 64, 64), 3, 4 * 64 + 9, 5},  {32, shape_of(8, 80, 64), 3, 4 * 64 + 9, 3},
-      {8, shape_of(2, 256, 64), 3, 4 * 64 + 9, 8},  {12, shape_of(4, 96, 64), 3, 4 * 64 + 9, 7},
-      {8, shape_of(2, 64, 64), 70, 71 * 64 + 9, 6}, {4, shape_of(1, 128, 64), 140, 141 * 64 + 9, 5},
-  };
-  for (const Case& c : cases) {
+  for (const Case& c : {Case{4, shape_of(1, 128, 64), 3, 4 * 64 + 9, 8},
+                        Case{32, shape_of(8, 128, 64), 3, 4 * 64 + 9, 8},
+                        Case{16, shape_of(4, 64, 64), 3, 4 * 64 + 9, 5},
+                        Case{32, shape_of(8, 80, 64), 3, 4 * 64 + 9, 3},
+                        Case{8, shape_of(2, 256, 64), 3, 4 * 64 + 9, 8},
+                        Case{12, shape_of(4, 96, 64), 3, 4 * 64 + 9, 7}}) {
+    expect_same_bits_alone(Data(c, 21), KvRead::kBoth);
+    expect_near({Data(c, 21)}, text(c));
+  }
+}
+
+// Every split has something, and great scores raise the exponents of some and not of others.
+TEST_P(AttentionOps, ARowOfALongContextAloneHasTheSameBits) {
+  for (const Case& c : {Case{8, shape_of(2, 64, 64), 70, 71 * 64 + 9, 6},
+                        Case{4, shape_of(1, 128, 64), 140, 141 * 64 + 9, 5}}) {
     Data all(c, 21);
-    // In long contexts great scores, which raise the exponents of some splits and not of others.
-    if (c.pages > 3) std::ranges::for_each(all.q, [](float& q) { q *= 8.0f; });
-    const Floats together = attend_all(*backend_, {all}, KvRead::kBoth);
-    for (int row = 0; row < all.c.rows; ++row) {
-      const Data one = all.row(row);
-      const Floats alone = attend_all(*backend_, {one}, KvRead::kBoth);
-      EXPECT_TRUE(same_bits(alone.data(), &together[row * one.q.size()], one.q.size()))
-          << text(all.c) << ", row " << row;
-    }
-    if (c.pages == 3) expect_near({all}, text(all.c));
+    for (float& q : all.q) q *= 8.0f;
+    expect_same_bits_alone(all, KvRead::kBoth);
   }
 }
 

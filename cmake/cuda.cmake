@@ -2,7 +2,7 @@
 # Sets QUANTSPEC_HAS_CUDA.
 set(QUANTSPEC_CUDA AUTO CACHE STRING "The CUDA backend: AUTO, ON or OFF")
 set(QUANTSPEC_CUDA_ARCHITECTURES AUTO CACHE STRING
-    "What its kernels are compiled for, as 80;90a;89-virtual (PTX). AUTO: this machine's GPU, or ALL where it has none")
+    "What its kernels are compiled for, as 80;90a;89-virtual (PTX). AUTO: this machine's first GPU, or ALL (80;86;89;90a) where it has none")
 set_property(CACHE QUANTSPEC_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 set(QUANTSPEC_HAS_CUDA OFF)
@@ -48,7 +48,7 @@ if(NOT CUDAToolkit_FOUND)
     message(FATAL_ERROR "QUANTSPEC_CUDA=ON: no CUDA toolkit of version 12.8 or later was found; "
                         "CUDACXX=/path/to/nvcc names one")
   endif()
-  message(NOTICE "No CUDA toolkit: the CUDA backend is left out")
+  message(NOTICE "No CUDA toolkit of version 12.8 or later: the CUDA backend is left out")
   return()
 endif()
 
@@ -62,9 +62,9 @@ endif()
 set(QUANTSPEC_CUDA_OPTIONS --expt-relaxed-constexpr -fmad=false -lineinfo --threads=2
     -DFMT_USE_CONSTEXPR=1)
 list(TRANSFORM architectures REPLACE "^90$" 90a)
-if("90-virtual" IN_LIST architectures)
-  message(FATAL_ERROR "QUANTSPEC_CUDA_ARCHITECTURES=90-virtual: kernels for 9.0 have instructions "
-                      "that no later GPU has; 90a is for it, 89-virtual for all later ones")
+if(architectures MATCHES "90a?-virtual")
+  message(FATAL_ERROR "QUANTSPEC_CUDA_ARCHITECTURES=${architectures}: kernels for 9.0 need 90a, and no other GPU takes "
+                      "its PTX; 90a is for 9.0, 89-virtual for later GPUs")
 endif()
 foreach(architecture IN LISTS architectures)
   set(code sm_${architecture})

@@ -3,18 +3,21 @@
 #   tools/gpu_check.sh [OPTION...]
 #     --tests       the tests that run on the GPU; what it does when nothing else is asked for
 #     --memcheck, --racecheck   the tests of the ops under compute-sanitizer; --sanitize: both.
-#                   racecheck takes many minutes: --filter
+#                   racecheck takes many minutes (--filter), and reports cuBLASLt's own kernels in
+#                   tests of prefill: it then says FAILED
 #     --bench       PyTorch's kernels (where there is PyTorch), then ours: tools/gpu_baselines.py
 #                   and gpu_bench
 #     --baselines F compare with F, which gpu_baselines.py wrote, instead of timing PyTorch again
 #     --like C      compile for an older compute capability, as 8.6 (PTX, which the driver
 #                   translates), so that this GPU runs the kernels of that one, in its limits;
 #                   in build-gpu-C
-#     --filter F    only tests that this filter of GoogleTest takes
+#     --filter F    the tests that this filter of GoogleTest takes, instead of those that run on the
+#                   GPU, as 'Backends/AttentionOps.*/cuda'
 #     --deps DIR    libraries that this machine lacks (tools/pack_deps.sh makes such a folder); also
 #                   QUANTSPEC_DEPS
 # Builds in build-gpu (BUILD), with more of CMake's options from CMAKE_FLAGS. Logs and results go to
-# its logs/ (OUT). A test binary may take 900 seconds (LIMIT). Exit code 1: something failed.
+# its logs/ (OUT). A part of a test binary, of which up to 16 run at once, may take 900 seconds
+# (LIMIT). Exit code 1: something failed; 2: wrong options, no GPU, or no folder of --deps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,7 +33,7 @@ while [[ $# -gt 0 ]]; do
     --like) like=${2:?--like needs a compute capability} && shift ;;
     --deps) deps=${2:?--deps needs a folder} && shift ;;
     *)
-      sed -n '2,18s/^# \{0,1\}//p' "$0"
+      sed -n '2,21s/^# \{0,1\}//p' "$0"
       exit 2
       ;;
   esac

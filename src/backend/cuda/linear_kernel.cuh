@@ -16,7 +16,7 @@
 // is no cluster.
 //
 // What a launch takes is mostly latency: of one row's product with a matrix of a few MB all is, as
-// its weights are in shared memory before the activations are written. So there is a kernel for
+// its weights are under way before the activations are written. So there is a kernel for
 // each op, small enough to come soon into the instruction cache, little is computed between the
 // wait for the kernels ahead and the end, and what the finish reads is asked for with the
 // activations: a load that is under way in the products' loop makes them wait, as a warp has few

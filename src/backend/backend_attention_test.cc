@@ -132,6 +132,7 @@ class AttentionOps : public OpTest {
   // Each row alone has the bits that it has in company.
   void expect_same_bits_alone(const Data& all, KvRead read) {
     const Floats together = attend_all(*backend_, {all}, read);
+    EXPECT_TRUE(std::ranges::all_of(together, [](float x) { return std::isfinite(x); }));
     for (int row = 0; row < all.c.rows; ++row) {
       const Data one = all.row(row);
       const Floats alone = attend_all(*backend_, {one}, read);

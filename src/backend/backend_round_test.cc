@@ -11,6 +11,7 @@ namespace {
 constexpr int kVocab = 1003;
 constexpr int kHistory = 20;
 constexpr int kRounds = 4;
+constexpr int kManyRounds = 12;  // so that a backend that repeats what was issued comes to do so
 
 struct Chosen {
   std::vector<TokenId> tokens;
@@ -27,20 +28,21 @@ struct RoundSetup {
         at{this->rule.data(), rule.by_argmax(), tokens.data(), round.data(), kVocab} {}
 
   static std::vector<TokenId> history() {
-    std::vector<TokenId> tokens(kHistory + kRounds * (kMaxDraftLen + 1), -1);
+    std::vector<TokenId> tokens(kHistory + kManyRounds * (kMaxDraftLen + 1), -1);
     for (int i = 0; i < kHistory; ++i) tokens[i] = 50 * i % kVocab;
     return tokens;
   }
   bool intact() const { return rule.intact() && tokens.intact() && round.intact(); }
 
-  // kRounds rounds; the target's logits are the draft's with a little noise.
+  // The target's logits are the draft's with a little noise.
   Chosen run(int draft_len) {
+    const int rounds = draft_len == 4 ? kManyRounds : kRounds;
     static std::uint64_t sequences = 0;
     const RoundKey key{sequences++, 0, draft_len, 0};
     const std::size_t logits = std::size_t(draft_len + 1) * kVocab;
     Guarded<float> draft(backend, logits), target(backend, logits);
     Chosen chosen;
-    for (int r = 0; r < kRounds; ++r) {
+    for (int r = 0; r < rounds; ++r) {
       upload(normal_floats(logits, 100 + r, 2.0f), draft);
       Floats noisy = normal_floats(logits, 200 + r, 0.3f);
       const Floats rows = draft.values();

@@ -23,7 +23,7 @@ RoundGraphs::Captured& RoundGraphs::find(const RoundKey& key) {
   if (found != rounds_.end()) {
     rounds_.splice(rounds_.begin(), rounds_, found);
   } else {
-    rounds_.push_front({key, nullptr, -1});
+    rounds_.push_front({key});
   }
   if (rounds_.size() > kMaxRounds) {
     forget(rounds_.back());
@@ -34,10 +34,14 @@ RoundGraphs::Captured& RoundGraphs::find(const RoundKey& key) {
 
 bool RoundGraphs::run(const RoundKey& key, const std::function<void()>& issue) {
   Captured& round = find(key);
-  if (round.generation != device_.generation()) {  // new, or memory has moved since
+  if (round.generation != device_.generation()) {  // memory has moved since
     forget(round);
+    round.issues = std::min(round.issues, kIssues - 1);
+  }
+  if (round.issues < kIssues) {
     issue();
     round.generation = device_.generation();
+    ++round.issues;
     return true;
   }
   const bool issued = round.graph == nullptr;

@@ -197,6 +197,7 @@ Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   const std::size_t first_new = sequence.tokens_.size();
 
   Backend& backend = model_.backend();
+  const Stopwatch round_clock;
   sequence.begin_round();
   model_.begin_round(sequence.cache_);
   sequence.round_length_ = -1;  // until it is known again
@@ -219,7 +220,9 @@ Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   sequence.round_length_ = result.length;
   sequence.cache_.truncate(static_cast<int>(sequence.tokens_.size()) - 1);
 
-  sequence.control_.observe({choice, result.accepted, draft_seconds, verify_seconds});
+  // What the host adds to a round counts: it is a reason to draft more tokens in fewer rounds.
+  const double other_seconds = round_clock.seconds() - draft_seconds;
+  sequence.control_.observe({choice, result.accepted, draft_seconds, other_seconds});
   ++stats.rounds;
   stats.drafted += choice.draft_len;
   stats.accepted += result.accepted;

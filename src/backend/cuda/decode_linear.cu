@@ -177,7 +177,9 @@ bool share_out(const Device& device, LinearArgs& args) {
 // number of rows.
 template <typename Format>
 int chunks_of_part(const Device& device, const LinearArgs& args) {
-  if (args.op != LinearOp::kAdd) return args.chunks;
+  if (args.op != LinearOp::kAdd || kStreamed<Format> || device.capability() >= 90) {
+    return args.chunks;
+  }
   LinearArgs one = args;
   for (int parts = 1; parts <= args.chunks; ++parts) {
     one.num_rows = 1;
@@ -330,13 +332,16 @@ void run(Device& device, const LinearArgs& args, int num_rows) {
   run<Format, kTiles...>(device, args, chunks_of_part<Format>(device, args), num_rows);
 }
 
-// Whether the rows suit a format of two units to a stage: a few, in one launch that is_alone(),
-// with bulk copies and room for large rings.
+// With a format of two units to a stage, if the rows suit it: a few, in one launch that is_alone(),
+// with bulk copies and room for large rings. False: they do not.
 template <typename Format>
-bool suits(const Device& device, LinearArgs args, int num_rows) {
+bool run_alone(Device& device, LinearArgs args, int num_rows) {
   if (device.capability() < 90 || num_rows > Format::max_rows(1)) return false;
+  args.units = divide_up(args.cols, Format::kUnit);
   args.num_rows = num_rows;
-  return share_out<Format>(device, args) && args.num_rows == num_rows && is_alone(args);
+  if (!share_out<Format>(device, args) || args.num_rows < num_rows || !is_alone(args)) return false;
+  launch_op<Format, 1>(device, args);
+  return true;
 }
 
 // Fills in what the matrices of an op have in common, and runs it.
@@ -359,14 +364,11 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
   args.stride = units * upper_unit_bytes(args.group);
   args.lower_stride = units * kLowerUnitBytes;
   const auto run_planes = [&]<bool kBoth, int kGroup>() {
+    if constexpr (!kBoth && kGroup == 128) {
+      if (run_alone<PlaneFormat<kBoth, kGroup, 2, 2>>(device, args, num_rows)) return;
+    }
     using TwoTiles = PlaneFormat<kBoth, kGroup, 2>;
     const int part_chunks = chunks_of_part<TwoTiles>(device, args);
-    if constexpr (!kBoth && kGroup == 128) {
-      using TwoUnits = PlaneFormat<kBoth, kGroup, 2, 2>;
-      if (part_chunks == args.chunks && suits<TwoUnits>(device, args, num_rows)) {
-        return run<TwoUnits, 1>(device, args, part_chunks, num_rows);
-      }
-    }
     if (num_rows <= TwoTiles::max_rows(2)) {
       run<TwoTiles, 1, 2>(device, args, part_chunks, num_rows);
     } else {  // sums of two tiles would not fit in registers

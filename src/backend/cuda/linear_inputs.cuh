@@ -5,7 +5,8 @@
 //   kUnit            inputs of a unit
 //   kUnitStep        bytes from a unit of a matrix, or of its upper plane, to the next
 //   kTogether        tiles that a warp multiplies with what it reads of activations, 1 or 2
-//   kStageUnits      units of a stage of a warp's ring, 1 or 2; the last of a slice may have fewer
+//   kStageUnits      units of a stage of a warp's ring, 1, or 2 of bulk copies; the last of a slice
+//                    may have fewer
 //   kStageBytes      of a stage: such units of each of the tiles
 //   kStreamedBytes   of a stage, for each activation row, where activations come with the weights,
 //                    see below; 0: they are prepared

@@ -103,7 +103,7 @@ inline constexpr bool kBulkCopies = true;
 inline constexpr bool kBulkCopies = false;
 #endif
 
-// Waits until at most so many of a thread's copies are under way; more than 5 are 5.
+// Waits until at most so many of a thread's copies are under way; more than 6 are 6.
 __device__ __forceinline__ void wait_until_pending(int copies) {
   if (copies <= 2) {
     if (copies == 2) {
@@ -117,8 +117,10 @@ __device__ __forceinline__ void wait_until_pending(int copies) {
     wait_async_copies<3>();
   } else if (copies == 4) {
     wait_async_copies<4>();
-  } else {
+  } else if (copies == 5) {
     wait_async_copies<5>();
+  } else {
+    wait_async_copies<6>();
   }
 }
 
@@ -252,20 +254,17 @@ class WeightStream {
 #endif
     } else {
       if (units_ > 0) {
-        const int units = min(units_, Format::kStageUnits);
-        constexpr int kTileBytes = Format::kStageBytes / Format::kTogether;
 #pragma unroll
         for (int tile = 0; tile < Format::kTogether; ++tile) {
-          const std::uint32_t to = writing_ + tile * kTileBytes;
-          Format::load(args_, places_[tile], to);
-          if (units == 2) Format::load(args_, places_[tile], to + kTileBytes / 2);
+          Format::load(args_, places_[tile],
+                       writing_ + tile * (Format::kStageBytes / Format::kTogether));
         }
         if constexpr (kStreamed<Format>) {
           if (inputs_.there) {
             Format::template load_inputs<kTiles>(args_, inputs_, role_.end_unit - units_, writing_);
           }
         }
-        advance(units);
+        advance(1);
       }
       if (!kStreamed<Format> || inputs_.there) commit_async_copies();
       writing_ += stage_bytes_;

@@ -71,10 +71,9 @@ __device__ __forceinline__ unsigned lanes_of_group() {
 // The greatest magnitude among the inputs of kWidth lanes; a NaN is greater than infinity.
 template <int kWidth>
 __device__ __forceinline__ float greatest(float4 x) {
-  const auto magnitude = [](float v) { return __float_as_uint(v) & 0x7fffffff; };
-  const unsigned own =
-      max(max(magnitude(x.x), magnitude(x.y)), max(magnitude(x.z), magnitude(x.w)));
-  return __uint_as_float(__reduce_max_sync(lanes_of_group<kWidth>(), own));
+  const float own =
+      max_or_nan(max_or_nan(fabsf(x.x), fabsf(x.y)), max_or_nan(fabsf(x.z), fabsf(x.w)));
+  return __uint_as_float(__reduce_max_sync(lanes_of_group<kWidth>(), __float_as_uint(own)));
 }
 
 // The power of two that brings |x| <= max below 2^15, and its inverse; both finite, for every max.
@@ -82,9 +81,9 @@ struct PowerOfTwo {
   float scale, inverse;
 };
 __device__ __forceinline__ PowerOfTwo scale_to_half(float max) {
-  const int exponent = __float_as_int(max) >> 23 & 255;
-  const int biased = min(268 - exponent, 253);
-  return {__int_as_float(biased << 23), __int_as_float((254 - biased) << 23)};
+  // exponents: 268 - that of max, at most 253; 254 - that
+  const std::uint32_t scale = min((~__float_as_uint(max) & 0x7f800000) + (13u << 23), 253u << 23);
+  return {__uint_as_float(scale), __uint_as_float((254u << 23) - scale)};
 }
 
 // x[i]: four inputs of a row from first + i * kChunkInputs on, zeros from `end` on. aligned: rows

@@ -91,45 +91,55 @@ struct PlaneFormat {
   __device__ static void put(const Inputs& to, int row, int chunk, int count,
                              const float4 (&x)[kBatch]) {
     constexpr int kWidth = kGroup / 4;  // lanes of a group
-    const int lane = threadIdx.x % 32, ones = 0x01010101;
-    float step_of[kBatch];
+    const int lane = threadIdx.x % 32, own = lane % kWidth;
+    float max[kBatch];
     std::uint32_t hi[kBatch], lo[kBatch];
     int sum[kBatch];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) step_of[i] = greatest<kWidth>(x[i]);
+    for (int i = 0; i < kBatch; ++i) max[i] = greatest<kWidth>(x[i]);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const float max = step_of[i] * 1.01f;  // so that |x'| is below 2^15 - 128
-      const PowerOfTwo power = scale_to_half(max);
-      step_of[i] = max <= FLT_MAX ? power.inverse : NAN;
-      // The low 22 bits of a float of this magnitude are an integer, here x'.
-      const auto rounded = [&](float v) {
-        return __float_as_uint(fmaf(v, power.scale, 0x1.8p23f));
-      };
+      // x' + 128 is the low bits of a float of this magnitude: byte 1 is hi, byte 0 is lo + 128.
+      constexpr float kOne = 0x1.8p23f + 128.0f;
+      const float scale = power_for(max[i]).scale;
+      const auto rounded = [&](float v) { return __float_as_uint(fmaf(v, scale, kOne)); };
       const std::uint32_t a = rounded(x[i].x), b = rounded(x[i].y);
       const std::uint32_t c = rounded(x[i].z), d = rounded(x[i].w);
-      lo[i] = __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
-      hi[i] = __byte_perm(__byte_perm(a + 128, b + 128, 0x0051),
-                          __byte_perm(c + 128, d + 128, 0x0051), 0x5410);
-      sum[i] =
-          256 * __dp4a(static_cast<int>(hi[i]), ones, 0) + __dp4a(static_cast<int>(lo[i]), ones, 0);
+      const std::uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
+      lo[i] = __byte_perm(ab, cd, 0x5410) ^ 0x80808080;
+      hi[i] = __byte_perm(ab, cd, 0x7632);
+      sum[i] = static_cast<int>(a + b + c + d - 4 * __float_as_uint(kOne));
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) sum[i] = __reduce_add_sync(lanes_of_group<kWidth>(), sum[i]);
     std::byte* at = to.at<1>(chunk * kChunkInputs + lane * 4, 2 * row);
-    float4* group = to.groups + row * to.group_stride + chunk * kChunkGroups + lane / kWidth;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       if (i < count) {
         *reinterpret_cast<std::uint32_t*>(at) = hi[i];
         *reinterpret_cast<std::uint32_t*>(at + to.stride) = lo[i];
-        if (lane % kWidth == 0) {
-          *group = {kStep * step_of[i], step_of[i], static_cast<float>(sum[i]) * step_of[i], 0};
-        }
       }
       at += kChunkInputs;
-      group += kChunkGroups;
     }
+    // Lane i of a group writes what is kept beside the group of chunk i.
+    if (own >= min(count, kBatch)) return;
+    float own_max = max[0];
+    int own_sum = sum[0];
+#pragma unroll
+    for (int i = 1; i < kBatch; ++i) {
+      if (own == i) {
+        own_max = max[i];
+        own_sum = sum[i];
+      }
+    }
+    const float step = own_max <= FLT_MAX ? power_for(own_max).inverse : NAN;
+    to.groups[row * to.group_stride + (chunk + own) * kChunkGroups + lane / kWidth] = {
+        kStep * step, step, static_cast<float>(own_sum) * step, 0};
+  }
+  // For a group's greatest magnitude: by a 64th of its power of two more, so that |x'| is below
+  // 2^15 - 128.
+  __device__ static PowerOfTwo power_for(float max) {
+    return scale_to_half(__uint_as_float(__float_as_uint(max) + (1 << 17)));
   }
 
   template <int kTiles>

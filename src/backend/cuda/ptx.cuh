@@ -91,6 +91,13 @@ __device__ __forceinline__ float exp2_approximately(float x) {
   return y;
 }
 
+// The greater; NaN where one is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
 // --- bits ----------------------------------------------------------------------------------------
 
 // mask ? a : b, bit by bit

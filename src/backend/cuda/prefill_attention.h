@@ -8,10 +8,12 @@
 namespace quantspec::cuda {
 
 // Rows of queries of one sequence and the K and V that they see. Scores are in powers of two: the
-// softmax's scale and log2(e) are in q.
+// softmax's scale and log2(e) are in q_factor, by which queries are multiplied before they are
+// rounded to fp16.
 struct PrefillRows {
-  const __half* q;   // [num_rows, num_heads, head_dim]
-  float* out;        // [num_rows, num_heads, head_dim]
+  const float* q;  // [num_rows, num_heads, head_dim]
+  float q_factor;
+  float* out;        // [num_rows, num_heads, head_dim]; may be q
   const __half* kv;  // a FullKv (layout.h)
   int capacity;
   int head_dim;

@@ -7,10 +7,22 @@
 
 // Attention in one pass over the keys (arXiv:2205.14135) with mma.sync, for every GPU from 8.0 on.
 // A block has some query rows of one head, a warp 16 R of them; K and V come by cp.async in blocks
-// of keys, one block ahead.
+// of keys, one block ahead. Queries are scaled and rounded by a kernel ahead.
 namespace quantspec::cuda {
 
 namespace {
+
+constexpr int kScaleThreads = 256;
+
+// 4 elements a thread
+__global__ void scale_queries(const float* q, float factor, int count, __half* out) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const float4 x = reinterpret_cast<const float4*>(q)[i];
+  auto* to = reinterpret_cast<__half2*>(out) + 2 * static_cast<std::size_t>(i);
+  to[0] = __floats2half2_rn(x.x * factor, x.y * factor);
+  to[1] = __floats2half2_rn(x.z * factor, x.w * factor);
+}
 
 // Warps: of a block of threads. R: of 16 rows each, in a warp. Keys: of one block of keys.
 template <int D, int Warps, int R, int Keys>
@@ -44,14 +56,15 @@ __device__ void copy_block(const PrefillRows& rows, const __half* kv, int first,
 
 // Asks for a tile's queries, zeros from num_rows on. to: [kRows][kStride]
 template <typename T>
-__device__ void copy_queries(const PrefillRows& rows, int head, int first, __half* to) {
+__device__ void copy_queries(const PrefillRows& rows, const __half* q, int head, int first,
+                             __half* to) {
   constexpr int kChunks = T::kHeadDim / 8;
   for (int i = threadIdx.x; i < T::kRows * kChunks; i += T::kThreads) {
     const int row = i / kChunks, chunk = i % kChunks;
     const bool valid = first + row < rows.num_rows;
     const std::size_t from =
         static_cast<std::size_t>(valid ? first + row : 0) * rows.num_heads + head;
-    copy_async16(to + row * T::kStride + chunk * 8, rows.q + from * T::kHeadDim + chunk * 8, valid);
+    copy_async16(to + row * T::kStride + chunk * 8, q + from * T::kHeadDim + chunk * 8, valid);
   }
 }
 
@@ -61,14 +74,15 @@ struct Queries {
   static constexpr int kSteps = T::kHeadDim / 16;
   std::uint32_t a[kSteps][4];
 
-  __device__ Queries(const PrefillRows& rows, int head, int first_row, const __half*) {
+  __device__ Queries(const PrefillRows& rows, const __half* q, int head, int first_row,
+                     const __half*) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = first_row + g + 8 * r;
       const bool valid = row < rows.num_rows;
       const std::size_t from = static_cast<std::size_t>(valid ? row : 0) * rows.num_heads + head;
-      const __half* pairs = rows.q + from * T::kHeadDim + 2 * t;
+      const __half* pairs = q + from * T::kHeadDim + 2 * t;
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) {
         a[k][r] = valid ? *reinterpret_cast<const std::uint32_t*>(pairs + 16 * k) : 0;
@@ -85,7 +99,7 @@ template <typename T>
 struct Queries<T, true> {
   const __half* from;
 
-  __device__ Queries(const PrefillRows&, int, int, const __half* shared) {
+  __device__ Queries(const PrefillRows&, const __half*, int, int, const __half* shared) {
     // Matrices of one ldmatrix: (rows 0-7, channels 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 * T::kRowTiles + lane % 16;
     from = shared + row * T::kStride + lane / 16 * 8;
@@ -151,7 +165,8 @@ __device__ __forceinline__ void multiply_values(
 }
 
 template <typename T>
-__global__ void __launch_bounds__(T::kThreads) attend_by_mma(PrefillRows rows) {
+__global__ void __launch_bounds__(T::kThreads)
+    attend_by_mma(PrefillRows rows, const __half* scaled) {
   constexpr int kKeys = T::kKeys, kHeadDim = T::kHeadDim;
   // Queries, if they lie here, then [2 stages][K, V][kKeys][kStride].
   extern __shared__ __align__(16) __half shared[];
@@ -165,9 +180,9 @@ __global__ void __launch_bounds__(T::kThreads) attend_by_mma(PrefillRows rows) {
   const int kv_head = head / (rows.num_heads / rows.num_kv_heads);
   const __half* kv = rows.kv + static_cast<std::size_t>(kv_head) * 2 * rows.capacity * kHeadDim;
 
-  if (T::kSharedQueries) copy_queries<T>(rows, head, tile * T::kRows, shared);
+  if (T::kSharedQueries) copy_queries<T>(rows, scaled, head, tile * T::kRows, shared);
   copy_block<T>(rows, kv, 0, stages);
-  const Queries<T> q(rows, head, first_row, shared);
+  const Queries<T> q(rows, scaled, head, first_row, shared);
   float o[T::kRowTiles][kHeadDim / 2] = {};
   RowSoftmax softmax[T::kRowTiles];
   for (int j = 0; j < num_blocks; ++j) {
@@ -200,10 +215,17 @@ __global__ void __launch_bounds__(T::kThreads) attend_by_mma(PrefillRows rows) {
 
 template <typename T>
 void launch(Device& device, const PrefillRows& rows) {
+  const std::size_t count =
+      static_cast<std::size_t>(rows.num_rows) * rows.num_heads * rows.head_dim;
+  auto* q = reinterpret_cast<__half*>(device.scratch(Scratch::kPrefill, count * sizeof(__half)));
+  const int quads = static_cast<int>(count / 4);
+  scale_queries<<<(quads + kScaleThreads - 1) / kScaleThreads, kScaleThreads, 0, device.stream()>>>(
+      rows.q, rows.q_factor, quads, q);
+  require_launch("scale_queries");
   QUANTSPEC_CUDA(cudaFuncSetAttribute(attend_by_mma<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       T::kSharedBytes));
   const dim3 grid(rows.num_heads, (rows.num_rows + T::kRows - 1) / T::kRows);
-  attend_by_mma<T><<<grid, T::kThreads, T::kSharedBytes, device.stream()>>>(rows);
+  attend_by_mma<T><<<grid, T::kThreads, T::kSharedBytes, device.stream()>>>(rows, q);
   require_launch("attend_by_mma");
 }
 

@@ -8,11 +8,11 @@
 #include "base/error.h"
 
 // Attention for the matrix units of compute capability 9.0, after FlashAttention-3
-// (arXiv:2407.08608). A block has 64 query rows of one head per consumer warpgroup; a producer
-// warp brings K and V in blocks of 128 keys by tensor copies into rings of stages. A consumer asks
-// for the scores of block j and for the output of block j - 1 at once, and does the softmax of j
-// while the matrix units work on the latter; consumers ask in turn, so that one's softmax runs
-// beside another's products.
+// (arXiv:2407.08608). A block has 64 query rows of one head per consumer warpgroup, which reads
+// them itself; a producer warp brings K and V in blocks of 128 keys by tensor copies into rings of
+// stages. A consumer asks for the scores of block j and for the output of block j - 1 at once, and
+// does the softmax of j while the matrix units work on the latter; consumers ask in turn, so that
+// one's softmax runs beside another's products.
 namespace quantspec::cuda {
 
 namespace {
@@ -26,10 +26,12 @@ struct Plan;
 template <>
 struct Plan<128> {
   static constexpr int kConsumers = 2, kStages = 2;
+  static constexpr bool kSharedQueries = false;
 };
 template <>
-struct Plan<64> {
+struct Plan<64> {  // a third consumer leaves no registers for queries
   static constexpr int kConsumers = 3, kStages = 4;
+  static constexpr bool kSharedQueries = true;
 };
 
 template <int D>
@@ -40,10 +42,9 @@ constexpr int kThreads = (Plan<D>::kConsumers + 1) * kWarpgroup;
 // Shared memory of a block. Matrices are [D / 64][rows][64], swizzled (prefill_wgmma.cuh).
 template <int D>
 struct Shared {
-  __half q[kTileRows<D> * D];
   __half keys[Plan<D>::kStages][kKeys * D];
   __half values[Plan<D>::kStages][kKeys * D];
-  std::uint64_t q_full;
+  __half q[Plan<D>::kSharedQueries ? kTileRows<D> * D : 1];
   std::uint64_t keys_full[Plan<D>::kStages], keys_empty[Plan<D>::kStages];
   std::uint64_t values_full[Plan<D>::kStages], values_empty[Plan<D>::kStages];
 };
@@ -88,7 +89,6 @@ struct Place {
 template <int D>
 __device__ void init_barriers(Shared<D>& shared) {
   constexpr int kConsumerWarps = Plan<D>::kConsumers * kWarpgroup / 32;
-  barrier_init(&shared.q_full, 1);
   for (int s = 0; s < Plan<D>::kStages; ++s) {
     barrier_init(&shared.keys_full[s], 1);
     barrier_init(&shared.values_full[s], 1);
@@ -100,8 +100,7 @@ __device__ void init_barriers(Shared<D>& shared) {
 
 // One thread: all copies of the block of threads.
 template <int D>
-__device__ void produce(const CUtensorMap& q_map, const CUtensorMap& kv_map, Work work, int kv_head,
-                        int num_blocks, Shared<D>& shared) {
+__device__ void produce(const CUtensorMap& kv_map, int kv_head, int num_blocks, Shared<D>& shared) {
   constexpr std::uint32_t kBytes = kKeys * D * sizeof(__half);
   const auto copy = [&](int j, int which, __half(&ring)[Plan<D>::kStages][kKeys * D],
                         std::uint64_t* full, std::uint64_t* empty) {
@@ -113,28 +112,84 @@ __device__ void produce(const CUtensorMap& q_map, const CUtensorMap& kv_map, Wor
                   &full[place.stage]);
     }
   };
-  barrier_expect(&shared.q_full, kTileRows<D> * D * sizeof(__half));
-  for (int x = 0; x < D; x += 64) {
-    copy_tensor(&shared.q[x * kTileRows<D>], q_map, x, work.head, work.tile * kTileRows<D>,
-                &shared.q_full);
-  }
   for (int j = 0; j <= num_blocks; ++j) {  // in the order of use
     if (j < num_blocks) copy(j, 0, shared.keys, shared.keys_full, shared.keys_empty);
     if (j > 0) copy(j - 1, 1, shared.values, shared.values_full, shared.values_empty);
   }
 }
 
+// The queries of a warp's 16 rows, scaled and rounded: A fragments of 16 columns each. Zeros in
+// place of rows that there are not.
+template <int D>
+__device__ __forceinline__ void load_queries(const PrefillRows& rows, int head, int first_row,
+                                             std::uint32_t (&q)[D / 4]) {
+  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = first_row + g + 8 * r;
+    const bool valid = row < rows.num_rows;
+    const std::size_t from = static_cast<std::size_t>(valid ? row : 0) * rows.num_heads + head;
+    const auto* pairs = reinterpret_cast<const float2*>(rows.q + from * D) + t;
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i) {  // columns 8 i..
+      const float2 x = valid ? pairs[4 * i] : make_float2(0.0f, 0.0f);
+      const __half2 pair = __floats2half2_rn(x.x * rows.q_factor, x.y * rows.q_factor);
+      q[4 * (i / 2) + 2 * (i % 2) + r] = *reinterpret_cast<const std::uint32_t*>(&pair);
+    }
+  }
+}
+
+// A consumer's queries, which give a product's A operand, of columns k..: a warp's in registers, so
+// that products read nothing but K from shared memory, or the warpgroup's there.
+template <int D, bool kShared = Plan<D>::kSharedQueries>
+struct Queries {
+  std::uint32_t fragments[D / 4];
+
+  __device__ __forceinline__ Queries(const PrefillRows& rows, int head, int first_row, int,
+                                     __half*) {
+    load_queries<D>(rows, head, first_row, fragments);
+  }
+  __device__ __forceinline__ const std::uint32_t* operand(int k) const { return &fragments[k / 4]; }
+};
+template <int D>
+struct Queries<D, true> {
+  static_assert(D == 64);  // rows of one swizzled matrix
+  __half* shared;          // the warpgroup's 64 rows
+
+  __device__ __forceinline__ Queries(const PrefillRows& rows, int head, int first_row,
+                                     int warpgroup, __half* of_block)
+      : shared(of_block + warpgroup * kWarpgroupRows * D) {
+    std::uint32_t fragments[D / 4];
+    load_queries<D>(rows, head, first_row, fragments);
+    const int warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        __half* row = shared + (16 * warp + 8 * r + g) * D;
+        *reinterpret_cast<std::uint32_t*>(row + 8 * (i ^ g) + 2 * t) =
+            fragments[4 * (i / 2) + 2 * (i % 2) + r];
+      }
+    }
+    stores_to_products();
+    barrier_sync(1 + Plan<D>::kConsumers + warpgroup, kWarpgroup);  // those before are turns
+  }
+  __device__ __forceinline__ std::uint64_t operand(int k) const {
+    return swizzled_operand(shared + k);
+  }
+};
+
 // s = q K^T of a warpgroup's rows, under way.
 template <int D>
-__device__ __forceinline__ void multiply_keys(const __half* q, const __half* keys, float (&s)[64]) {
+__device__ __forceinline__ void multiply_keys(const Queries<D>& q, const __half* keys,
+                                              float (&s)[64]) {
 #pragma unroll
   for (int k = 0; k < D; k += 16) {
-    const std::uint64_t a = swizzled_operand(q + k / 64 * 64 * kTileRows<D> + k % 64);
     const std::uint64_t b = swizzled_operand(keys + k / 64 * 64 * kKeys + k % 64);
     if (k == 0) {
-      wgmma_rows<false>(s, a, b);
+      wgmma_rows<false>(s, q.operand(k), b);
     } else {
-      wgmma_rows<true>(s, a, b);
+      wgmma_rows<true>(s, q.operand(k), b);
     }
   }
 }
@@ -157,40 +212,44 @@ struct Consumer {
   int warpgroup;      // of the consumers
   int first_visible;  // position of the warp's first row
   int num_blocks;
+  Queries<D> q;
   RowSoftmax softmax;
   float o[D / 2] = {};
   std::uint32_t p[32];  // of the block before
 
-  __device__ const __half* q() const { return shared.q + warpgroup * kWarpgroupRows * 64; }
-
   __device__ __forceinline__ void release(std::uint64_t& empty) {
     if (threadIdx.x % 32 == 0) barrier_arrive(&empty);
+  }
+  __device__ __forceinline__ void await_keys(int j) {
+    if (j == num_blocks) return;
+    const Place<D> place(j);
+    barrier_wait(&shared.keys_full[place.stage], place.parity);
   }
 
   // Block 0: only scores.
   __device__ __forceinline__ void begin() {
     float s[64], factor[2];
-    barrier_wait(&shared.q_full, 0);
-    barrier_wait(&shared.keys_full[0], 0);
+    await_keys(0);
     products_begin();
-    multiply_keys<D>(q(), shared.keys[0], s);
+    multiply_keys<D>(q, shared.keys[0], s);
     products_commit();
     products_wait<0>(s);
     release(shared.keys_empty[0]);
     if (first_visible < kKeys - 1) mask_later(s, 0, first_visible);
     softmax.update(s, factor);
     round_to_half(s, p);
+    await_keys(1);
   }
 
   // Scores of block j, output of block j - 1. Masked: some row does not see all of block j.
+  // REQUIRES: await_keys(j)
   template <bool Masked>
   __device__ __forceinline__ void step(int j) {
     const Place<D> now(j), before(j - 1);
     float s[64], factor[2];
-    barrier_wait(&shared.keys_full[now.stage], now.parity);
     pair_wait(1 + warpgroup);
     products_begin();
-    multiply_keys<D>(q(), shared.keys[now.stage], s);
+    multiply_keys<D>(q, shared.keys[now.stage], s);
     products_commit();
     barrier_wait(&shared.values_full[before.stage], before.parity);
     products_begin();
@@ -200,10 +259,17 @@ struct Consumer {
     products_wait<1>(s);
     release(shared.keys_empty[now.stage]);
     if (Masked) mask_later(s, j * kKeys, first_visible);
-    softmax.update(s, factor);
+    softmax.raise_max(0, s, factor);
+    softmax.raise_max(1, s, factor);
+    softmax.exponentiate(0, s, factor);
+    // NOTE: ptxas moves a wait for products up, ahead of what should run beside them, but not out
+    // of its basic block, and the loop in here begins another. Row 1 comes after the wait, so that
+    // its powers run beside the rounding.
+    await_keys(j + 1);
     products_wait<0>(o);
     release(shared.values_empty[before.stage]);
-    rescale(o, factor);
+    rescale_seldom(o, factor);
+    softmax.exponentiate(1, s, factor);
     round_to_half(s, p);
   }
 
@@ -241,7 +307,9 @@ __device__ __forceinline__ void consume(const PrefillRows& rows, Work work, int 
   // Blocks that every row of the tile sees whole; the same for all warps of a warpgroup.
   const int num_unmasked =
       min(num_blocks, (rows.first_position + work.tile * kTileRows<D> + 1) / kKeys);
-  Consumer<D> consumer{shared, warp / 4, first_visible, num_blocks};
+  const int warpgroup = warp / 4;
+  Consumer<D> consumer{shared, warpgroup, first_visible, num_blocks,
+                       Queries<D>(rows, work.head, first_row, warpgroup, shared.q)};
   consumer.first_turn();
   consumer.begin();
   int j = 1;
@@ -255,8 +323,8 @@ __device__ __forceinline__ void consume(const PrefillRows& rows, Work work, int 
 
 template <int D>
 __global__ void __launch_bounds__(kThreads<D>, 1)
-    attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap kv_map,
-           const PrefillRows rows, const Schedule schedule) {
+    attend(const __grid_constant__ CUtensorMap kv_map, const PrefillRows rows,
+           const Schedule schedule) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ std::byte memory[];
   const std::uint32_t misaligned = shared_address(memory) % kSharedAlignment;
@@ -273,7 +341,7 @@ __global__ void __launch_bounds__(kThreads<D>, 1)
     give_registers_back<kProducerRegisters<D>>();
     if (threadIdx.x != 0) return;
     const int kv_head = work.head / (rows.num_heads / rows.num_kv_heads);
-    produce<D>(q_map, kv_map, work, kv_head, num_blocks, shared);
+    produce<D>(kv_map, kv_head, num_blocks, shared);
   } else {
     take_registers<kConsumerRegisters<D>>();
     consume<D>(rows, work, num_blocks, shared);
@@ -325,16 +393,13 @@ void launch(Device& device, const PrefillRows& rows) {
   constexpr int kBytes = sizeof(Shared<D>) + kSharedAlignment;
   QUANTSPEC_CUDA(
       cudaFuncSetAttribute(attend<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  const auto heads = static_cast<cuuint64_t>(rows.num_heads);
-  const CUtensorMap q_map = tensor_map(rows.q, {D, heads, static_cast<cuuint64_t>(rows.num_rows)},
-                                       {D, D * heads}, 1, kTileRows<D>);
   const CUtensorMap kv_map = tensor_map(
       rows.kv,
       {D, static_cast<cuuint64_t>(rows.num_keys()), static_cast<cuuint64_t>(2 * rows.num_kv_heads)},
       {D, D * static_cast<cuuint64_t>(rows.capacity)}, kKeys, 1);
   const int num_tiles = (rows.num_rows + kTileRows<D> - 1) / kTileRows<D>;
   attend<D><<<num_tiles * rows.num_heads, kThreads<D>, kBytes, device.stream()>>>(
-      q_map, kv_map, rows, {num_tiles, section_heads(device, rows)});
+      kv_map, rows, {num_tiles, section_heads(device, rows)});
   require_launch("attend");
 }
 

@@ -47,6 +47,12 @@ __device__ __forceinline__ void rescale(float (&o)[N], const float (&factor)[2])
   }
 }
 
+// The same where factors are mostly 1.
+template <int N>
+__device__ __forceinline__ void rescale_seldom(float (&o)[N], const float (&factor)[2]) {
+  if (__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) rescale(o, factor);
+}
+
 // p as A operands of 16 columns each: lane and columns of a C fragment are those of half an A.
 template <int N>
 __device__ __forceinline__ void round_to_half(const float (&s)[N], std::uint32_t (&p)[N / 2]) {
@@ -59,33 +65,49 @@ __device__ __forceinline__ void round_to_half(const float (&s)[N], std::uint32_t
 
 // The softmax of a lane's two rows over the blocks of keys so far.
 struct RowSoftmax {
-  float max[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0.0f, 0.0f};  // of the lane's own columns
+  // How far a score may lie above `max`, so that few blocks raise it: fp16 holds 2^kSlack, and is
+  // as exact there as at 1.
+  static constexpr float kSlack = 8.0f;
 
-  // From scores to 2^(score - max). `factor`: what sums of blocks before are to be multiplied by.
+  float max[2] = {-INFINITY, -INFINITY};  // of the row's scores, or less by up to kSlack
+  float sum[2] = {0.0f, 0.0f};            // of the lane's own columns
+
+  // Takes a block's scores: first the maximum of row r, then s from scores to 2^(score - max).
+  // `factor`: what sums of blocks before are to be multiplied by; of each row its own.
   // REQUIRES: a row sees a key of the first block, so that max is finite.
+  template <int N>
+  __device__ __forceinline__ void raise_max(int r, const float (&s)[N], float (&factor)[2]) {
+    float block_max = s[2 * r];
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) {
+      block_max = fmaxf(block_max, fmaxf(s[4 * i + 2 * r], s[4 * i + 2 * r + 1]));
+    }
+    block_max = row_max(block_max);
+    const float new_max = block_max > max[r] + kSlack ? block_max : max[r];
+    factor[r] = exp2_approximately(max[r] - new_max);
+    max[r] = new_max;
+  }
+  template <int N>
+  __device__ __forceinline__ void exponentiate(int r, float (&s)[N], const float (&factor)[2]) {
+    float block_sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) {
+#pragma unroll
+      for (int e = 2 * r; e < 2 * r + 2; ++e) {
+        s[4 * i + e] = exp2_approximately(s[4 * i + e] - max[r]);
+        block_sum += s[4 * i + e];
+      }
+    }
+    sum[r] = fmaf(sum[r], factor[r], block_sum);
+  }
+
+  // Both, of both rows.
   template <int N>
   __device__ __forceinline__ void update(float (&s)[N], float (&factor)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float block_max = s[2 * r];
-#pragma unroll
-      for (int i = 0; i < N / 4; ++i) {
-        block_max = fmaxf(block_max, fmaxf(s[4 * i + 2 * r], s[4 * i + 2 * r + 1]));
-      }
-      const float new_max = fmaxf(max[r], row_max(block_max));
-      factor[r] = exp2_approximately(max[r] - new_max);
-      max[r] = new_max;
-      float block_sum = 0.0f;
-#pragma unroll
-      for (int i = 0; i < N / 4; ++i) {
-#pragma unroll
-        for (int e = 2 * r; e < 2 * r + 2; ++e) {
-          s[4 * i + e] = exp2_approximately(s[4 * i + e] - new_max);
-          block_sum += s[4 * i + e];
-        }
-      }
-      sum[r] = fmaf(sum[r], factor[r], block_sum);
+      raise_max(r, s, factor);
+      exponentiate(r, s, factor);
     }
   }
 

@@ -32,6 +32,10 @@ __device__ __forceinline__ std::uint64_t swizzled_operand(const void* tile,
 
 // --- order ---------------------------------------------------------------------------------------
 
+// After stores to shared memory of what products are to read; then a barrier.
+__device__ __forceinline__ void stores_to_products() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 // Before the first product that reads or adds to registers which other instructions wrote.
 __device__ __forceinline__ void products_begin() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -70,6 +74,19 @@ __device__ __forceinline__ void wgmma_rows(float (&s)[64], std::uint64_t a, std:
       "{" QUANTSPEC_REGISTERS_0_31 "," QUANTSPEC_REGISTERS_32_63 "}, %64, %65, add, 1, 1, 0, 0;\n}"
       : QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32)
       : "l"(a), "l"(b), "n"(Add ? 1 : 0));
+}
+
+// The same with a an A fragment.
+template <bool Add>
+__device__ __forceinline__ void wgmma_rows(float (&s)[64], const std::uint32_t* a,
+                                           std::uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+      "{" QUANTSPEC_REGISTERS_0_31 "," QUANTSPEC_REGISTERS_32_63
+      "}, {%64,%65,%66,%67}, %68, add, 1, 1, 0;\n}"
+      : QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Add ? 1 : 0));
 }
 
 // o [64, 128] += a b. a: A fragment; b: 16 rows of 128 columns in shared memory.

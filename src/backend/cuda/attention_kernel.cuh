@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
   if (live <= 0 || work.split >= work.splits) return;
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
   const TeamPartials<S> partials(shared);
-  int* tickets = args.tickets + head;
+  int* tickets = S::kMergesApart ? nullptr : args.tickets + head;
   int ticket = -1;  // of one thread, looked at when it has long come
   {
     const Queries<S> queries(shared);

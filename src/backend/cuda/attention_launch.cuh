@@ -30,12 +30,13 @@ struct AttentionSplit {
     return split;
   }
 
-  // Of a kernel of T: queries, then slots and what teams share, over which teams and then splits
-  // are merged.
+  // Of a kernel of T: queries, then slots and what teams share, over which teams and then, unless
+  // another kernel does it, splits are merged.
   template <class T>
   int shared_bytes() const {
-    return T::kSlotsOffset + std::max({teams * (T::kSlots * T::kSlotBytes + T::kTeamBytes),
-                                       T::merge_bytes(teams), (2 + splits) * T::kColumns * 4});
+    return T::kSlotsOffset +
+           std::max({teams * (T::kSlots * T::kSlotBytes + T::kTeamBytes), T::merge_bytes(teams),
+                     T::kMergesApart ? 0 : (2 + splits) * T::kColumns * 4});
   }
 };
 

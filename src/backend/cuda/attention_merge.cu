@@ -8,6 +8,21 @@ namespace quantspec::cuda {
 namespace {
 
 constexpr int kMostHeadDim = 256;
+constexpr int kBatch = few_splits(2) / 2;  // splits that a lane has under way
+
+// The greatest exponent and the sum of few splits, of which this lane and its neighbour have every
+// other one, in both. In the order of merge_few.
+__device__ float2 total_of_few(const float2 (&sums)[kBatch]) {
+  float exponent = sums[0].x, sum = 0.0f;
+#pragma unroll
+  for (const float2 part : sums) exponent = fmaxf(exponent, part.x);
+  exponent = fmaxf(exponent, __shfl_xor_sync(~0u, exponent, 1));
+#pragma unroll
+  for (const float2 part : sums) {
+    sum = fmaf(part.y, exp2_approximately(part.x - exponent), sum);
+  }
+  return {exponent, sum + __shfl_xor_sync(~0u, sum, 1)};
+}
 
 // The greatest exponent and the sum of many splits, in every lane; in the order of merge_sums.
 // NOTE: that finds the greatest exponent 64 splits at a time. The bits are the same, as exponents
@@ -35,7 +50,6 @@ __device__ float2 total_of_many(const float2* sums, int splits, int stride) {
 // greatest exponent is known.
 __global__ void __launch_bounds__(kMostHeadDim / 2)
     merge_kernel(const __grid_constant__ AttentionArgs args, int block_columns) {
-  constexpr int kBatch = few_splits(2) / 2;
   let_next_kernel_start();  // as page_mass_kernel does
   const int column = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
   const int quads = args.shape.head_dim / 4, quad = threadIdx.x / 2, lane = threadIdx.x % 2;
@@ -51,9 +65,8 @@ __global__ void __launch_bounds__(kMostHeadDim / 2)
   wait_for_previous_kernels();
   if (row >= num_rows) return;
   const bool few = splits <= 2 * kBatch;
-  float2 total = {-1e30f, 0.0f};
+  float2 total;
   if (!few) total = total_of_many(sums, splits, block_columns);
-  float sum = 0.0f;
   float4 out = {0.0f, 0.0f, 0.0f, 0.0f};
   for (int batch = lane; batch < splits + lane; batch += 2 * kBatch) {
     float2 s[kBatch];
@@ -67,17 +80,12 @@ __global__ void __launch_bounds__(kMostHeadDim / 2)
       s[i] = __ldcg(sums + split * block_columns);
       if (quad < quads) x[i] = __ldcg(rows + split * block_columns * quads);
     }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) total.x = fmaxf(total.x, s[i].x);
-    total.x = fmaxf(total.x, __shfl_xor_sync(~0u, total.x, 1));
+    if (few) total = total_of_few(s);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const float weight = exp2_approximately(s[i].x - total.x);
-      sum = fmaf(s[i].y, weight, sum);
-      add_product(out, x[i], weight);
+      add_product(out, x[i], exp2_approximately(s[i].x - total.x));
     }
   }
-  if (few) total.y = sum + __shfl_xor_sync(~0u, sum, 1);
   out = add_neighbour(out);
   if (lane != 0 || quad >= quads) return;
   const float inverse = __fdividef(1.0f, total.y);

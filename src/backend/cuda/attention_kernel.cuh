@@ -146,7 +146,8 @@ __device__ __forceinline__ void read_chunk(const AttentionArgs& args, const Work
   ScoreMap<S> map;
   const std::byte* keys = stream.template next<kKeys>();
   team.put_away(sums.out[S::kColumnTiles - 1], lane);
-  page_scores<S>(keys, queries.tile(first), queries.factors + 8 * first, lane, products, map);
+  page_scores<S>(keys, queries.tile(first), queries.factors + 8 * first, lane, products, map,
+                 stream.template ahead<kKeys>());
   stream.template release<kKeys>();
   const std::byte* values = stream.template next<kValues>();
   const float exponent = value_exponent<S>(values + S::kPlanes * S::kPlaneBytes, lane);
@@ -154,7 +155,8 @@ __device__ __forceinline__ void read_chunk(const AttentionArgs& args, const Work
   const bool raised = make_room<S, S::kTokenTiles>(products, map, exponent, team, lane, sums);
   to_probabilities<S, S::kTokenTiles>(products, map, sums);
   float added[S::kScoreTiles][2];
-  add_page_values<S>(values, raised, team, lane, products, sums, added);
+  add_page_values<S>(values, raised, team, lane, products, sums, added,
+                     stream.template ahead<kValues>());
   stream.template release<kValues>();
   if (args.batch.kv[work.sequence].page_mass != nullptr) {
     sums.take_back(team, lane);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backend/cuda/attention_softmax.cuh"
+#include "backend/cuda/attention_stream.cuh"
 
 namespace quantspec::cuda {
 
@@ -108,7 +109,7 @@ template <class S>
 __device__ __forceinline__ void page_scores(const std::byte* piece, const std::byte* queries,
                                             const float* factors, Lane lane,
                                             float (&products)[S::kScoreTiles][S::kTokenTiles][4],
-                                            ScoreMap<S>& map) {
+                                            ScoreMap<S>& map, const CodesAhead<S>& ahead) {
   const std::byte* scales = piece + S::kPlanes * S::kPlaneBytes;
   float bias[S::kScoreTiles][4];  // the same in rows 0 to 7
 #pragma unroll
@@ -122,6 +123,7 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
     const KeyScales key = KeyScales::load<S>(scales, tile, lane);
     const Words<S::kTokenTiles> upper(piece, tile, lane.index);
     const Words<S::kTokenTiles> lower(piece + (S::kPlanes - 1) * S::kPlaneBytes, tile, lane.index);
+    ahead.reading(tile);
     QueryOperand b[S::kScoreTiles];
 #pragma unroll
     for (int n = 0; n < S::kScoreTiles; ++n) {
@@ -136,6 +138,7 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
       for (int n = 0; n < S::kScoreTiles; ++n) add_query_product<S>(products[n][i], codes, b[n]);
     }
   }
+  ahead.all_read();
 #pragma unroll
   for (int n = 0; n < S::kScoreTiles; ++n) {
 #pragma unroll
@@ -260,7 +263,7 @@ template <class S>
 __device__ __forceinline__ void add_page_values(
     const std::byte* piece, bool raised, const Team<S>& team, Lane lane,
     const float (&probabilities)[S::kScoreTiles][S::kTokenTiles][4], WarpSums<S>& sums,
-    float (&added)[S::kScoreTiles][2]) {
+    float (&added)[S::kScoreTiles][2], const CodesAhead<S>& ahead) {
   static_assert(S::kTeam == 1 || S::kValueGroups == 1, "operands are shared once");
 #pragma unroll
   for (int n = 0; n < S::kScoreTiles; ++n) clear(added[n]);
@@ -316,6 +319,7 @@ __device__ __forceinline__ void add_page_values(
       const Words<S::kTokenTiles> upper(piece, channels, lane.index);
       const Words<S::kTokenTiles> lower(piece + (S::kPlanes - 1) * S::kPlaneBytes, channels,
                                         lane.index);
+      ahead.reading(tile);
 #pragma unroll
       for (int i = 0; i < S::kTokenTiles; ++i) {
         std::uint32_t codes[4];
@@ -327,6 +331,7 @@ __device__ __forceinline__ void add_page_values(
       }
     }
   }
+  ahead.all_read();
   if constexpr (S::kTeam == 1) sums.add(added);  // in the end: it has time
 }
 

@@ -96,6 +96,9 @@ struct AttentionShape {
   // H200, 128k tokens: draft 0.146 ms with it and 0.144 without, verifying 32 columns 0.178 and
   // 0.148.
   static constexpr int kSlots = 2;
+  // Whether codes of the next part are asked for while those of this one are read (CodesAhead). Not
+  // where lanes read what others copied, and not where columns leave no registers for it.
+  static constexpr bool kCopiesAhead = kTeam == 1 && kTokenTiles == 4 && kColumnTiles <= 2;
   // The most teams of a CTA, and CTAs of a multiprocessor (by registers).
   static constexpr int kMaxTeams = 8;
   static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;

@@ -20,6 +20,35 @@ __device__ __forceinline__ void copy_block(std::byte* to, const std::byte* from,
 
 enum Piece { kKeys, kValues };  // of a part, and the slot of either
 
+// The codes of the next part's piece, asked for while those of this one, in whose place they come,
+// are read. A lane reads what it has copied itself, so it waits for no other.
+template <class S>
+struct CodesAhead {
+  std::uint32_t to;                   // shared_address
+  const std::byte* from[S::kPlanes];  // of each plane
+  bool any;
+
+  // The words of this channel tile are being loaded, those kBehind tiles before it are there.
+  __device__ __forceinline__ void reading(int tile) const {
+    if (tile >= kBehind) copy(tile - kBehind);
+  }
+  __device__ __forceinline__ void all_read() const {
+#pragma unroll
+    for (int tile = S::kChannelTiles - kBehind; tile < S::kChannelTiles; ++tile) copy(tile);
+  }
+
+ private:
+  static constexpr int kBehind = 4;
+  static_assert(kBehind <= S::kChannelTiles);
+  __device__ __forceinline__ void copy(int tile) const {
+    if (!S::kCopiesAhead || !any) return;
+#pragma unroll
+    for (int i = 0; i < S::kPlanes; ++i) {
+      copy_stream16(to + i * S::kPlaneBytes + 512 * tile, from[i] + 512 * tile);
+    }
+  }
+};
+
 // The pieces of a team's parts in the order in which it reads them: keys, then values, of each.
 template <class S>
 class PieceStream {
@@ -33,8 +62,8 @@ class PieceStream {
   __device__ __forceinline__ void start() {
     static_assert(S::kSlots == 2, "the pieces of one part");
     if (own_tokens()) wait_for_previous_kernels();
-    issue<kKeys>();
-    issue<kValues>();
+    issue<kKeys, true>();
+    issue<kValues, true>();
   }
   // Before the first next().
   __device__ __forceinline__ void begin() {
@@ -50,7 +79,21 @@ class PieceStream {
     }
     return slots_ + kPiece * S::kSlotBytes;
   }
-  // The piece is read: its slot takes that of the next part.
+  // Of the piece that next() gave.
+  template <Piece kPiece>
+  __device__ __forceinline__ CodesAhead<S> ahead() {
+    CodesAhead<S> ahead;
+    ahead.any = S::kCopiesAhead && part_ < work_.num_chunks;
+    if (!ahead.any) return ahead;
+    if (kPiece == kKeys) next_unit();
+    ahead.to = afresh(static_cast<int>(shared_address(slot<kPiece>()) + 16 * lane_.index));
+#pragma unroll
+    for (int i = 0; i < kOwnPlanes; ++i) {
+      ahead.from[i] = afresh(unit_[i] + codes<kPiece>() + 16 * lane_.index);
+    }
+    return ahead;
+  }
+  // The piece is read: its slot takes that of the next part, or what ahead() left of it.
   template <Piece kPiece>
   __device__ __forceinline__ void release() {
     if constexpr (S::kTeam == 1) {
@@ -58,7 +101,7 @@ class PieceStream {
     } else {
       meet();
     }
-    issue<kPiece>();
+    issue<kPiece, !S::kCopiesAhead>();
   }
 
  private:
@@ -76,42 +119,56 @@ class PieceStream {
     const int slab = part_ - work_.num_chunks - work_.gathered_slabs;
     return (slab + 1) * S::kSlabTokens > work_.state.first_position - work_.state.first_full;
   }
-  template <Piece kPiece>
+  // !kCodes: a chunk's have been asked for (ahead).
+  template <Piece kPiece, bool kCodes>
   __device__ __forceinline__ void issue() {
-    if (part_ < work_.num_parts) {
-      std::byte* slot = slots_ + kPiece * S::kSlotBytes;
-      if (part_ < work_.num_chunks) {
-        issue_chunk<kPiece>(slot);
-      } else {
-        issue_slab(slot, part_ - work_.num_chunks, kPiece);
-      }
-      if (kPiece == kValues) part_ += work_.part_stride;
+    if (part_ < work_.num_chunks) {
+      if (kCodes) copy_codes<kPiece>();
+      copy_scales<kPiece>();
+    } else if (part_ < work_.num_parts) {
+      copy_slab<kPiece>();
     }
+    if (kPiece == kValues) part_ += work_.part_stride;
     commit_async_copies();  // an empty group counts as well
   }
 
   template <Piece kPiece>
-  __device__ __forceinline__ void issue_chunk(std::byte* slot) {
+  __device__ __forceinline__ std::byte* slot() const {
+    return slots_ + kPiece * S::kSlotBytes;
+  }
+  __device__ __forceinline__ int chunk_of_page() const {
+    return part_ & ((1 << args_.chunk_shift) - 1);
+  }
+  // Where they lie in a unit.
+  template <Piece kPiece>
+  __device__ __forceinline__ int codes() const {
+    return kPiece * args_.shape.page_size * (S::kHeadDim / 2) + chunk_of_page() * S::kPlaneBytes;
+  }
+  template <Piece kPiece>
+  __device__ __forceinline__ void copy_codes() {
     if (kPiece == kKeys) next_unit();
-    const int page_size = args_.shape.page_size;
-    const int chunk = part_ & ((1 << args_.chunk_shift) - 1);
-    const int codes = kPiece * page_size * (S::kHeadDim / 2) + chunk * S::kPlaneBytes;
 #pragma unroll
     for (int i = 0; i < kOwnPlanes; ++i) {
       const int plane = team_.member + i;
-      copy_block<S::kPlaneBytes>(slot + plane * S::kPlaneBytes, unit_[i] + codes, lane_.index);
+      copy_block<S::kPlaneBytes>(slot<kPiece>() + plane * S::kPlaneBytes,
+                                 unit_[i] + codes<kPiece>(), lane_.index);
     }
-    if (team_.member != 0) return;  // scales are in the upper plane's unit
-    // Scales, then offsets: of keys side by side, of values those of all the page between.
+  }
+  // Scales, then offsets: of keys side by side, of values those of all the page between.
+  template <Piece kPiece>
+  __device__ __forceinline__ void copy_scales() const {
+    if (team_.member != 0) return;  // they are in the upper plane's unit
+    const int page_size = args_.shape.page_size;
     constexpr int kBytes = kPiece == kValues ? S::kValueScaleBytes : 2 * S::kHeadDim;
     const int gap = kPiece == kValues ? 2 * page_size * S::kValueGroups - kBytes : 0;
-    const int first = page_size * S::kHeadDim + kPiece * (4 * S::kHeadDim + chunk * kBytes);
+    const int first =
+        page_size * S::kHeadDim + kPiece * (4 * S::kHeadDim + chunk_of_page() * kBytes);
     const std::byte* scales = unit_[0] + first;
 #pragma unroll
     for (int at = 0; at < 2 * kBytes; at += 512) {
       const int mine = at + 16 * lane_.index;
       if (mine < 2 * kBytes) {
-        copy_async16(slot + S::kPlanes * S::kPlaneBytes + mine,
+        copy_async16(slot<kPiece>() + S::kPlanes * S::kPlaneBytes + mine,
                      scales + mine + (mine < kBytes ? 0 : gap));
       }
     }
@@ -151,7 +208,9 @@ class PieceStream {
         __shfl_sync(~0u, reinterpret_cast<unsigned long long>(pointer), lane));
   }
 
-  __device__ __forceinline__ void issue_slab(std::byte* slot, int slab, Piece piece) {
+  template <Piece kPiece>
+  __device__ __forceinline__ void copy_slab() const {
+    const int slab = part_ - work_.num_chunks;
     const SequenceKv& kv = args_.batch.kv[work_.sequence];
     const bool gathered = slab < work_.gathered_slabs;
     const FullKv& full = gathered ? kv.gathered : kv.full;
@@ -159,14 +218,14 @@ class PieceStream {
                           ? slab * S::kSlabTokens
                           : work_.state.first_full + (slab - work_.gathered_slabs) * S::kSlabTokens;
     const std::byte* rows =
-        full.data + 2 * full_kv_index(args_.shape, full.capacity, work_.kv_head, piece, 0);
+        full.data + 2 * full_kv_index(args_.shape, full.capacity, work_.kv_head, kPiece, 0);
     constexpr int kRowUnits = S::kHeadDim / 8;  // 16 bytes each
 #pragma unroll 1
     for (int tile = team_.member; tile < S::kSlabTiles; tile += S::kTeam) {
       // 16 tokens from a multiple of 16 on lie side by side: capacities are multiples of 16.
       const int place = (token + 16 * tile) % full.capacity;
       const std::byte* from = rows + place * std::size_t(2 * S::kHeadDim);
-      std::byte* to = slot + 16 * tile * S::kRowBytes;
+      std::byte* to = slot<kPiece>() + 16 * tile * S::kRowBytes;
       if constexpr (32 % kRowUnits == 0) {
         from += 16 * lane_.index;
         to += lane_.index / kRowUnits * S::kRowBytes + lane_.index % kRowUnits * 16;

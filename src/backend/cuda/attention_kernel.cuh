@@ -202,7 +202,8 @@ __device__ __forceinline__ void read_split(const AttentionArgs& args, const Work
     let_next_kernel_start();
   }
   if constexpr (S::kTeam > 1) {
-    if (part - work.splits * team.index < work.num_parts) team.meet_for_no_part();
+    const int first_teams = part - (work.first_part - S::kBeside * work.split);
+    if (first_teams < work.num_parts) team.meet_for_no_part();
   }
 }
 

@@ -23,7 +23,7 @@ struct AttentionSplit {
     AttentionSplit split;
     split.splits = std::max(1, Narrowest::kCtas * device.num_sms() / num_kv_heads);
     split.teams = S::kMaxTeams;
-    while (split.teams > 1 &&
+    while (split.teams > S::kBeside &&
            split.shared_bytes<Widest>() > static_cast<int>(device.max_shared_bytes())) {
       split.teams /= 2;
     }

@@ -7,12 +7,14 @@
 // columns of the products' B operand, keys and values are their A operand (layout.h).
 //
 // A CTA reads its *split* of one sequence and kv head: of its *parts* (the chunks of all pages,
-// then the slabs), part j belongs to split j % splits, team j / splits % teams. A *team* is one
-// warp or, where columns are many, two that share the work of each part (Team). Every team has its
-// own softmax; they are merged in fixed order at the end. Neither rows, nor batch, nor column
-// tiles, nor warps change what a team adds up in which order; and what a row does not see adds
-// exact zeros. A draft has no more splits than the parts of its first row fill with one for each
-// team, and the CTAs beyond end at once; so of its bits only those of one row alone are promised.
+// then the slabs), parts 2 j and 2 j + 1 belong to split j % splits, to its pair of teams
+// j / splits % (teams / 2). A *team* is one warp or, where columns are many, two that share the
+// work of each part (Team). Every team has its own softmax; they are merged in fixed order at the
+// end. Neither rows, nor batch, nor column tiles, nor warps change what a team adds up in which
+// order; and what a row does not see adds exact zeros. A draft has no more splits than the parts of
+// its first row fill with one for each team (then part j belongs to split j % splits, team j /
+// splits), and the CTAs beyond end at once; so of its bits only those of one row alone are
+// promised.
 //
 // On 9.0 a launch begins while the kernel ahead still runs, and its copies with it: of what that
 // kernel does not write. States, page tables and pages are older than the pass, and so are the
@@ -99,7 +101,9 @@ struct AttentionShape {
   // Whether codes of the next part are asked for while those of this one are read (CodesAhead). Not
   // where lanes read what others copied, and not where columns leave no registers for it.
   static constexpr bool kCopiesAhead = kTeam == 1 && kTokenTiles == 4 && kColumnTiles <= 2;
-  // The most teams of a CTA, and CTAs of a multiprocessor (by registers).
+  // So many parts in a row go to teams of one CTA: neighbours come sooner when asked for together.
+  static constexpr int kBeside = 2;
+  // The most teams of a CTA, a multiple of kBeside; CTAs of a multiprocessor (by registers).
   static constexpr int kMaxTeams = 8;
   static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;
 
@@ -165,12 +169,19 @@ struct Work {
     work.num_parts =
         work.num_chunks + work.gathered_slabs + (end + S::kSlabTokens - 1) / S::kSlabTokens;
     work.splits = args.splits;
+    bool beside = true;
     if constexpr (S::kPlanes == 1) {
       const int before = work.state.first_position - work.state.first_full;
       const int parts = work.num_chunks + work.gathered_slabs + before / S::kSlabTokens + 1;
       work.splits = min(work.splits, (parts + work.teams - 1) / work.teams);
+      beside = work.splits == args.splits;  // else each warp has but one part
     }
-    work.first_part = work.split + work.splits * (threadIdx.x / (32 * S::kTeam));
+    const int team = threadIdx.x / (32 * S::kTeam);
+    work.first_part = work.split + work.splits * team;
+    if (beside) {
+      work.first_part =
+          S::kBeside * (work.split + work.splits * (team / S::kBeside)) + team % S::kBeside;
+    }
     work.part_stride = work.splits * work.teams;
     return work;
   }

@@ -160,8 +160,7 @@ struct HeadBlock {
 
 // Whether the warp has no row of a part of a head.
 __device__ __forceinline__ bool nothing_to_finish(const LinearArgs& args, const WarpRole& role) {
-  return args.qkv.half_tiles != 0 &&
-         role.rank + static_cast<int>(threadIdx.x / 32 << role.row_shift) >= args.num_rows;
+  return args.qkv.half_tiles != 0 && role.rank + (warp_index() << role.row_shift) >= args.num_rows;
 }
 __device__ __forceinline__ void load_angle(const LinearArgs& args, int row, int channel,
                                            Ahead& ahead) {
@@ -182,8 +181,11 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
   const float* bias = args.sources[source].bias;
   const int outputs = args.sources[source].outputs;
   const Norm norm = !kAlone && at.rotated() ? qkv.norms[source] : Norm{};
+  // NOTE: by a shuffle, so that the compiler knows that a warp stays together; else it is taken for
+  // divided from here on, in the products of the next row block, too.
+  const int first_task = __shfl_sync(~0u, afresh(threadIdx.x) / 32, 0);
 #pragma unroll 1
-  for (int task = afresh(threadIdx.x) / 32;; task += kLinearWarps) {
+  for (int task = first_task;; task += kLinearWarps) {
     const int task_row = at.heads == 1 ? task : task / at.heads;
     const int own_head = task - task_row * at.heads;
     const int own_row = role.rank + (task_row << role.row_shift);
@@ -245,7 +247,7 @@ __device__ __forceinline__ Ahead look_ahead(const LinearArgs& args, const WarpRo
   if (role.row_warps > 1 || nothing_to_finish(args, role)) return ahead;
   ahead.state = state_of_lane(args.qkv);
   const HeadBlock at(args, block);
-  const int warp = threadIdx.x / 32, row = at.heads == 1 ? warp : warp / at.heads;
+  const int warp = warp_index(), row = at.heads == 1 ? warp : warp / at.heads;
   if (at.rotated() && row < args.num_rows && role.lane < at.half) {
     load_angle(args, args.first_row + row, at.first_channel + role.lane, ahead);
   }

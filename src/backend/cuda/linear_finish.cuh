@@ -6,15 +6,20 @@
 
 namespace quantspec::cuda {
 
+// Where a slice's sum of an activation row lies: outputs of 4 rows, 8 by 8, are in different banks.
+__device__ __forceinline__ int sum_place(int row, int output, int width) {
+  return row * width + (output ^ row % 4 * 8);
+}
+
 // What all slices have, in shared memory of the cluster.
 struct Sums {
-  const float* of_block;  // [block_slices, rows, width], this block's
+  const float* of_block;  // [block_slices, rows, width] by sum_place(), this block's
   const float* squares;   // [block_slices, rows], of activations; null: no norm
   int rows, width;
   int row_shift;  // log2 of the blocks
 
   __device__ float at(int row, int output) const {
-    return over_slices(of_block + row * width + output, rows * width);
+    return over_slices(of_block + sum_place(row, output, width), rows * width);
   }
   // Of the norm, for an activation row.
   __device__ float factor(const LinearArgs& args, int row) const {

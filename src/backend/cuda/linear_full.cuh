@@ -260,7 +260,7 @@ struct FullFormat {
     }
   }
 
-  // Calls f(activation row, row of the tile, sum).
+  // Calls f(activation row, row of the tile, sum and that of the next).
   template <int kTiles, typename F>
   __device__ static void for_each_sum(const LinearArgs& args, const float (&sums)[kTiles][2][4],
                                       const F& f) {
@@ -270,9 +270,9 @@ struct FullFormat {
       const int row = 8 * m + g;
       if (row >= args.num_rows) continue;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float(&c)[4] = sums[m][i / 2];
-        f(row, 8 * (i / 2) + 2 * t + i % 2, c[i % 2] + c[i % 2 + 2]);
+      for (int i = 0; i < 2; ++i) {
+        const float(&c)[4] = sums[m][i];
+        f(row, 8 * i + 2 * t, float2{c[0] + c[2], c[1] + c[3]});
       }
     }
   }

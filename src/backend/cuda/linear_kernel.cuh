@@ -240,11 +240,13 @@ __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
         float* const of_slice = squares + role.slice_of_block * rows;
         lane_inputs.for_each_square(args, [&](int row, float sum) { of_slice[row] = sum; });
       }
-      float* to = partials + parity * room + role.slice_of_block * rows * width + group * kTileRows;
+      float* const to = partials + parity * room + role.slice_of_block * rows * width;
 #pragma unroll
-      for (int tile = 0; tile < Format::kTogether; ++tile, to += groups * kTileRows) {
-        Format::for_each_sum(args, sums[tile],
-                             [&](int row, int i, float sum) { to[row * width + i] = sum; });
+      for (int tile = 0; tile < Format::kTogether; ++tile) {
+        const int first = (tile * groups + group) * kTileRows;
+        Format::for_each_sum(args, sums[tile], [&](int row, int i, auto sum) {  // or two
+          *reinterpret_cast<decltype(sum)*>(to + sum_place(row, first + i, width)) = sum;
+        });
       }
     } while (!last && (group += role.row_warps) < groups);
     if (last) break;

@@ -7,6 +7,7 @@
 namespace quantspec::cuda {
 
 // Where a slice's sum of an activation row lies: outputs of 4 rows, 8 by 8, are in different banks.
+// The width is a multiple of 32: a row block has an even number of tiles.
 __device__ __forceinline__ int sum_place(int row, int output, int width) {
   return row * width + (output ^ row % 4 * 8);
 }

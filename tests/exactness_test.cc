@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <set>
 
 #include "base/json.h"
 #include "tests/model_support.h"
@@ -137,6 +138,47 @@ TEST_P(BundledExactness, GreedyOutputDoesNotDependOnThePlan) {
   options.draft_len = std::nullopt;
   options.plans = auto_plans(context);
   EXPECT_EQ(model.generate(prompt, count, options), plain) << "auto";
+}
+
+// Rounds under one key may be repeated as they were issued; whatever pages come meanwhile, they are
+// to draft what rounds do that are issued anew, as those of other options are.
+TEST_P(Exactness, ARepeatedRoundOfASparsePlanDraftsWhatAnIssuedOneDoes) {
+  constexpr int kPage = 32, kPrompt = 3 * kPage, kDecoded = 7 * kPage;
+  constexpr int kCapacity = kPrompt + 10 + kDecoded + 5;
+  LoadedModel model(testdata("models/llama-gqa3"), GetParam(), 2, kPage);
+  const Tokens tokens = tiny_prompt(kPrompt + 10, model.model.config().vocab_size);
+  for (const std::string name : {"quantspec+sparse", "quantspec+bounds"}) {
+    SCOPED_TRACE(name);
+    // Lists begin after a few rounds: there are two pages at first.
+    DecodingOptions options = model.greedy(4);
+    options.sampling.repeat_penalty = 1.3f;
+    options.plans = {
+        make_plan(name, {model.model.config().num_layers, kPage, kDecoded, 3 * kPage})};
+    DecodingOptions other = options;
+    other.spec_sampling = SpecSampling::kCoupled;  // of greedy ones the same tokens
+    const KvOptions kv = kv_options(options.plans);
+    Sequence repeats(model.model, model.pool, kCapacity, options, kv);
+    Sequence issues(model.model, model.pool, kCapacity, options, kv);
+    for (const int prompt : {kPrompt, kPrompt + 10}) {
+      repeats.clear();
+      issues.clear();
+      model.decoder.prefill(repeats, std::span(tokens).first(prompt));
+      model.decoder.prefill(issues, std::span(tokens).first(prompt));
+      std::set<int> variants;
+      while (repeats.tokens().size() < static_cast<std::size_t>(prompt + kDecoded)) {
+        issues.set_options(issues.options().spec_sampling == SpecSampling::kCoupled ? options
+                                                                                    : other);
+        const auto issued = model.decoder.step(issues, 5);
+        const auto repeated = model.decoder.step(repeats, 5);
+        ASSERT_EQ(repeated.accepted, issued.accepted) << "at " << repeats.tokens().size();
+        ASSERT_EQ(repeats.tokens(), issues.tokens());
+        variants.insert(repeats.cache().list_variant());
+      }
+      EXPECT_LE(variants.size(), 2);  // before and after lists begin, whatever pages come
+    }
+    EXPECT_GT(repeats.stats().accepted, 20);
+    EXPECT_GT(repeats.stats().rejections, 20);
+  }
 }
 
 TEST_P(Exactness, ARowOfAVerifyPassHasTheBitsOfAOneRowPass) {

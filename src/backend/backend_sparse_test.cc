@@ -184,6 +184,19 @@ class TestCache {
   std::optional<TestFullKv> gathered_;
 };
 
+// Pages that are yet to come, in rows of PageScores.
+constexpr int kRoom = 5;
+
+// [num_kv_heads, pages] of [num_kv_heads, pages + kRoom].
+Floats of_pages(const Floats& scores, const Case& c) {
+  Floats out;
+  for (int h = 0; h < c.shape.num_kv_heads; ++h) {
+    const auto row = scores.begin() + std::ptrdiff_t{h} * (c.pages + kRoom);
+    out.insert(out.end(), row, row + c.pages);
+  }
+  return out;
+}
+
 // All sequences in one call; mass is wanted of those without lists.
 std::vector<Result> attend(Backend& backend, const std::vector<Data>& sequences, KvRead read,
                            bool want_mass = true) {
@@ -196,10 +209,12 @@ std::vector<Result> attend(Backend& backend, const std::vector<Data>& sequences,
     const Case& c = data.c;
     caches.push_back(std::make_unique<TestCache>(backend, data));
     masses.push_back(std::make_unique<Guarded<float>>(
-        backend, Floats(std::size_t(c.shape.num_kv_heads) * c.pages, std::nanf(""))));
+        backend, Floats(std::size_t(c.shape.num_kv_heads) * (c.pages + kRoom), -7.0f)));
     rows.push_back(
         {first_row, c.rows, c.first_full() + c.ring - c.rows, caches.back()->view(read)});
-    if (want_mass && c.lists.empty()) rows.back().kv.page_mass = masses.back()->data();
+    if (want_mass && c.lists.empty()) {
+      rows.back().kv.page_mass = {masses.back()->data(), c.pages + kRoom};
+    }
     q.insert(q.end(), data.q.begin(), data.q.end());
     first_row += c.rows;
   }
@@ -213,7 +228,13 @@ std::vector<Result> attend(Backend& backend, const std::vector<Data>& sequences,
   const float* at = outs.data();
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     EXPECT_TRUE(caches[i]->intact() && masses[i]->intact());
-    results.push_back({Floats(at, at + sequences[i].q.size()), masses[i]->values()});
+    const Floats all = masses[i]->values(), mass = of_pages(all, sequences[i].c);
+    results.push_back({Floats(at, at + sequences[i].q.size()), mass});
+    if (rows[i].kv.page_mass.data != nullptr) {
+      const auto is_nan = [](float x) { return std::isnan(x); };
+      EXPECT_EQ(std::ranges::count_if(all, is_nan), kRoom * c.shape.num_kv_heads);
+      EXPECT_TRUE(std::ranges::none_of(mass, is_nan));
+    }
     at += sequences[i].q.size();
   }
   return results;
@@ -417,11 +438,18 @@ Floats bounds_of(Backend& backend, const Data& data) {
   const Case& c = data.c;
   const TestCache cache(backend, data);
   const Guarded<float> q(backend, data.q);
-  Guarded<float> out(backend, Floats(std::size_t(c.shape.num_kv_heads) * c.pages, std::nanf("")));
-  backend.page_bounds(
-      {q.data(), c.num_heads(), c.shape, cache.view(KvRead::kBoth).pages, kLayer, out.data()});
+  const Guarded<int> num_pages(backend, std::vector{c.pages});
+  Guarded<float> out(backend,
+                     Floats(std::size_t(c.shape.num_kv_heads) * (c.pages + kRoom), std::nanf("")));
+  backend.page_bounds({q.data(),
+                       c.num_heads(),
+                       c.shape,
+                       kLayer,
+                       cache.view(KvRead::kBoth).pages,
+                       num_pages.data(),
+                       {out.data(), c.pages + kRoom}});
   EXPECT_TRUE(q.intact() && out.intact() && cache.intact());
-  return out.values();
+  return of_pages(out.values(), c);
 }
 
 TEST_P(SparseAttention, BoundsAreTheFormulaAndHold) {
@@ -466,21 +494,31 @@ TEST_P(SparseAttention, BoundsAreTheFormulaAndHold) {
 
 // --- selection -----------------------------------------------------------------------------------
 
+// scores: [num_kv_heads, n]; the other pages have none.
 std::vector<int> selected(Backend& backend, const Floats& scores, int num_kv_heads, int num_pages,
                           int count) {
-  const Guarded<float> in(backend, scores);
-  Guarded<int> lists(backend, std::vector<int>(std::size_t(num_kv_heads) * count, -1));
   const int num_scored = static_cast<int>(scores.size()) / num_kv_heads;
-  backend.select_pages({in.data(), num_kv_heads, num_scored, num_pages, count, lists.data()});
+  const int max_pages = num_pages + kRoom;
+  Floats rows(std::size_t(num_kv_heads) * max_pages, INFINITY);  // not of pages yet to come
+  for (int h = 0; h < num_kv_heads; ++h) {
+    const auto row = rows.begin() + std::ptrdiff_t{h} * max_pages;
+    const auto from = scores.begin() + std::ptrdiff_t{h} * num_scored;
+    std::fill(std::copy(from, from + num_scored, row), row + num_pages, std::nanf(""));
+  }
+  Guarded<float> in(backend, rows);
+  const Guarded<int> there(backend, std::vector{num_pages});
+  Guarded<int> lists(backend, std::vector<int>(std::size_t(num_kv_heads) * count, -1));
+  backend.select_pages({{in.data(), max_pages}, num_kv_heads, there.data(), count, lists.data()});
   EXPECT_TRUE(in.intact() && lists.intact());
   return lists.values();
 }
 
-// One head's list, by a plain sort: page 0 and what has no score, then NaN, then by score.
+// One head's list, by a plain sort: page 0, then NaN and what has no score, then by score.
 std::vector<int> sorted_selection(const float* scores, int num_scored, int num_pages, int count) {
   const auto rank = [&](int page) {
-    if (page == 0 || page >= num_scored) return std::pair(2, 0.0f);
-    return std::isnan(scores[page]) ? std::pair(1, 0.0f) : std::pair(0, scores[page]);
+    if (page == 0) return std::pair(2, 0.0f);
+    return page >= num_scored || std::isnan(scores[page]) ? std::pair(1, 0.0f)
+                                                          : std::pair(0, scores[page]);
   };
   std::vector<int> pages(num_pages);
   std::iota(pages.begin(), pages.end(), 0);

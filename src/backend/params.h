@@ -55,6 +55,12 @@ struct PagePlanes {
   std::byte* lower;
 };
 
+// A number for each page that a sequence has or may come to have.
+struct PageScores {
+  float* data = nullptr;  // [num_kv_heads, max_pages]
+  int max_pages = 0;
+};
+
 // What one sequence's queries read in one layer: pages, then positions that were gathered one by
 // one, then everything from `first_full` on. A target pass reads all pages and gathers nothing;
 // sparse drafts do otherwise (section 4 of docs/design.md).
@@ -71,8 +77,8 @@ struct KvView {
   FullKv gathered = {};
   int num_gathered = 0;
   // Out: the softmax probability that each page got, summed over the sequence's rows and the query
-  // heads of a group: [num_kv_heads, pages.size()]. Null: not wanted. REQUIRES: no page_lists.
-  float* page_mass = nullptr;
+  // heads of a group; of pages that are yet to come, NaN. Null: not wanted. REQUIRES: no page_lists
+  PageScores page_mass = {};
   // Whether first_full stays 0 as the sequence grows: the layer keeps everything in full precision.
   bool all_full = false;
 };
@@ -147,7 +153,7 @@ struct AttentionParams {
   std::span<const SequenceRows> sequences;
 };
 
-// out[kv head][page] = the greatest, over the group's query heads and the keys k that the page
+// out.data[kv head][page] = the greatest, over the group's query heads and the keys k that the page
 // could hold, of q . k: sum_c max(q[c] min[c], q[c] max[c]), where min and max are the channel's
 // extremes, offset + scale * m and offset + scale * (255 - m) (arXiv:2406.10774, from metadata that
 // the page has anyway). One row of one sequence.
@@ -155,21 +161,21 @@ struct PageBoundsParams {
   const float* q;  // [num_heads * head_dim]
   int num_heads;
   KvShape shape;
-  std::span<const PagePlanes> pages;
   int layer;
-  float* out;  // [num_kv_heads, pages.size()]
+  std::span<const PagePlanes> pages;
+  const int* num_pages = nullptr;  // pages.size(), in the backend's memory
+  PageScores out = {};
 };
 
 // The pages that a sparse draft reads: per kv head, the `count` of the greatest scores, ascending.
-// Page 0 and pages from num_scored on count as the greatest, then NaN (it stays visible); equal
+// Page 0 counts as the greatest, then NaN, which is what a page has before it is scored; equal
 // scores rank by page, lower first.
 struct SelectPagesParams {
-  const float* scores;  // [num_kv_heads, num_scored]
+  PageScores scores;
   int num_kv_heads;
-  int num_scored;
-  int num_pages;  // at least num_scored
-  int count;      // less than num_pages
-  int* lists;     // [num_kv_heads, count]
+  const int* num_pages;  // so many there are, in the backend's memory
+  int count;             // less than that
+  int* lists;            // [num_kv_heads, count]
 };
 
 // Attention for many rows of one sequence whose K and V all lie in `kv`, positions

@@ -57,14 +57,15 @@ class EntropyMeter {
     const std::size_t pages = view.pages.size();
     if (pages == 0) return;
     const int heads = model_.config().num_kv_heads;
-    mass_.resize(heads * pages);
-    model_.backend().download(mass_.data(), view.page_mass, mass_.size() * sizeof(float));
+    const auto row = static_cast<std::size_t>(view.page_mass.max_pages);
+    mass_.resize(heads * row);
+    model_.backend().download(mass_.data(), view.page_mass.data, mass_.size() * sizeof(float));
     const double group = static_cast<double>(model_.config().num_heads) / heads;
     const auto term = [](double share) { return share > 0 ? -share * std::log(share) : 0.0; };
     for (int head = 0; head < heads; ++head) {
       double nats = 0, ring = 1;
       for (std::size_t page = 0; page < pages; ++page) {
-        const double share = mass_[head * pages + page] / group;
+        const double share = mass_[head * row + page] / group;
         nats += term(share);
         ring -= share;
       }
@@ -78,7 +79,7 @@ class EntropyMeter {
   const Model& model_;
   PagePool& pool_;
   std::vector<Sum> sums_;    // [num_layers], over the prompts read
-  std::vector<float> mass_;  // [num_kv_heads, pages] of a view
+  std::vector<float> mass_;  // [num_kv_heads, max_pages] of a view
 };
 
 }  // namespace

@@ -89,8 +89,6 @@ void KvCache::reserve() {
   const std::size_t pages = max_pages();
   pages_.reserve(pages);
   planes_ = backend_->allocate(pages * sizeof(PagePlanes));
-  if (!chooses_pages_) return;
-  bounds_ = backend_->allocate(shape().num_kv_heads * pages * sizeof(float));
 }
 
 KvCache KvCache::fork(std::vector<KvAccess> accesses) const {
@@ -132,9 +130,14 @@ void KvCache::commit() {
   const int first_page = static_cast<int>(pages_.size());
   add_pages(1);
   backend_->quantize_pages(shape(), 0, rings_, quantized_, planes(first_page));
+  for (const KvAccess& access : options_.accesses) {  // a list begins
+    list_changes_ += access.chooses_pages() && budget_pages(access) == first_page;
+  }
   for (GatheredKv& tokens : gathered_) {
     for (int layer = 0; layer < shape().num_layers; ++layer) {
+      const int count = tokens.count(layer);
       tokens.add(layer, rings_[layer], quantized_, shape().page_size);
+      list_changes_ += tokens.count(layer) != count;
     }
   }
   quantized_ = target;
@@ -146,6 +149,12 @@ void KvCache::clear() {
   pages_.clear();
   selector_.clear();
   for (GatheredKv& tokens : gathered_) tokens.clear();
+  ++list_changes_;
+}
+
+int KvCache::list_variant() const {
+  if (!chooses_pages_ && gathered_.empty()) return 0;
+  return 2 * list_changes_ + selector_.has_mass();
 }
 
 const GatheredKv* KvCache::gathered(const KvAccess& access) const {
@@ -181,12 +190,10 @@ KvView KvCache::view(int layer, const KvAccess& access) {
     return view;
   }
   view.read = access.read;
-  const int num_pages = static_cast<int>(pages_.size());
-  if (access.record_mass && records_mass_ && num_pages > 0) {
-    view.page_mass = selector_.record_mass(layer, num_pages);
-  }
+  if (access.record_mass && records_mass_) view.page_mass = selector_.record_mass(layer);
   if (access.tokens == KvTokens::kByMass) {
-    view.page_lists = selector_.by_mass(layer, num_pages, budget_pages(access));
+    view.page_lists =
+        selector_.by_mass(layer, static_cast<int>(pages_.size()), budget_pages(access));
   }
   if (access.tokens == KvTokens::kNone || access.gathers()) view.pages = {};
   if (access.gathers()) {
@@ -198,11 +205,9 @@ KvView KvCache::view(int layer, const KvAccess& access) {
 }
 
 void KvCache::choose_pages(const KvAccess& access, const float* q, int num_heads, KvView& view) {
-  if (access.tokens != KvTokens::kByBound || budget_pages(access) >= std::ssize(view.pages)) return;
-  auto* bounds = bounds_.as<float>();
-  backend_->page_bounds({q, num_heads, shape(), view.pages, view.layer, bounds});
-  view.page_lists = selector_.by_scores(view.layer, bounds, static_cast<int>(view.pages.size()),
-                                        budget_pages(access));
+  if (access.tokens != KvTokens::kByBound) return;
+  view.page_lists =
+      selector_.by_bound({q, num_heads, shape(), view.layer, view.pages}, budget_pages(access));
 }
 
 int KvCache::budget_pages(const KvAccess& access) const {
@@ -227,6 +232,7 @@ void KvCache::add_pages(int count) {
     backend_->upload(to, planes.data(), chunk * sizeof(PagePlanes));
     count -= chunk;
   }
+  if (chooses_pages_) selector_.set_num_pages(static_cast<int>(pages_.size()));
 }
 
 std::span<const PagePlanes> KvCache::planes(int first_page) const {
@@ -292,6 +298,7 @@ void KvCache::Prefill::finish() {
   cache_.length_ = new_length_;
   cache_.quantized_ = new_quantized_;
   cache_.selector_.clear();  // what was attended to before the prompt says little
+  ++cache_.list_changes_;
   finished_ = true;
 }
 

@@ -64,9 +64,9 @@ class KvCache {
   // Chooses the pages that a row with these queries ([num_heads, head_dim]) reads.
   void choose_pages(const KvAccess& access, const float* q, int num_heads, KvView& view);
   bool supports(int layer, const KvAccess& access) const;
-  // A number that changes with the lengths of what views show beside ring and page tables: of lists
-  // of pages, and of gathered tokens.
-  int list_variant() const { return chooses_pages_ || !gathered_.empty() ? quantized_ + 1 : 0; }
+  // A number that changes when views come to show other numbers of listed pages or of gathered
+  // tokens, and that does not come back.
+  int list_variant() const;
 
   // --- prefill, layer-major (section 4) ---
   // Appends num_tokens: all of them go through layer 0, then through layer 1, and so on, reading
@@ -137,7 +137,7 @@ class KvCache {
   std::vector<FullKv> rings_;  // [num_layers], in ring_
   std::vector<GatheredKv> gathered_;
   PageSelector selector_;
-  Buffer bounds_;  // [num_kv_heads, pages] of choose_pages
+  int list_changes_ = 0;  // but for those when the first mass is recorded
 };
 
 }  // namespace quantspec

@@ -1,6 +1,7 @@
 #include "backend/cpu/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "backend/cpu/context.h"
@@ -28,7 +29,7 @@ int pages_read(const AttentionParams& params, const KvView& kv) {
 void check_page_lists(const AttentionParams& params, const KvView& kv) {
   const std::size_t count = pages_read(params, kv);
   check(kv.page_lists.size() == count * params.shape.num_kv_heads, "kv heads read as many pages");
-  check(kv.page_mass == nullptr, "page_mass is of all pages, not of listed ones");
+  check(kv.page_mass.data == nullptr, "page_mass is of all pages, not of listed ones");
   for (std::size_t i = 0; i < kv.page_lists.size(); ++i) {
     const int page = kv.page_lists[i], last = i % count == 0 ? -1 : kv.page_lists[i - 1];
     check(page > last && page < std::ssize(kv.pages), "listed pages exist and ascend");
@@ -49,6 +50,8 @@ void check_sequence(const AttentionParams& params, const SequenceRows& rows) {
   check(kv.num_gathered >= 0 && kv.num_gathered <= kv.gathered.capacity,
         "the gathered positions fit in their slots");
   if (!kv.page_lists.empty()) check_page_lists(params, kv);
+  check(kv.page_mass.data == nullptr || std::ssize(kv.pages) <= kv.page_mass.max_pages,
+        "page_mass has room for the pages");
 }
 
 // The sums of a column, from a page on.
@@ -146,7 +149,7 @@ DecodeAttention::Plan DecodeAttention::make_plan(const AttentionParams& params,
       (static_cast<std::size_t>(columns) * (params.shape.head_dim + 2) + 15) / 16 * 16;
   // The columns of a head add to one page_mass.
   const std::size_t column_bytes = sizeof(float) * params.shape.head_dim * plan.splits;
-  plan.merge_columns = kv.page_mass != nullptr
+  plan.merge_columns = kv.page_mass.data != nullptr
                            ? columns
                            : static_cast<int>(std::min<std::size_t>(
                                  columns, (kMergeBytes + column_bytes - 1) / column_bytes));
@@ -173,7 +176,7 @@ void DecodeAttention::make_plans(const AttentionParams& params) {
     merges_ += std::int64_t{params.shape.num_kv_heads} * plan.merges();
     floats += count * plan.partial_stride;
     columns += static_cast<std::size_t>(params.shape.num_kv_heads) * plan.num_columns;
-    if (rows.kv.page_mass != nullptr) {
+    if (rows.kv.page_mass.data != nullptr) {
       sums += 2 * plan.sum_stride() * plan.num_columns * params.shape.num_kv_heads;
     }
     max_columns_ = std::max(max_columns_, plan.num_columns);
@@ -204,7 +207,7 @@ Partial DecodeAttention::partial(const AttentionParams& params, const Unit& unit
 }
 
 PageSums DecodeAttention::page_sums(const Plan& plan, int kv_head) {
-  if (plan.rows->kv.page_mass == nullptr) return {};
+  if (plan.rows->kv.page_mass.data == nullptr) return {};
   const std::size_t stride = 2 * plan.sum_stride();
   float* sums = page_sums_.as<float>() + plan.first_sum + kv_head * plan.num_columns * stride;
   return {sums, sums + plan.sum_stride(), static_cast<std::ptrdiff_t>(stride)};
@@ -305,8 +308,10 @@ void DecodeAttention::merge(const AttentionParams& params, const Plan& plan, int
   const PageSums sums = page_sums(plan, kv_head);
   float* mass = nullptr;
   if (sums.sum != nullptr) {
-    mass = rows.kv.page_mass + static_cast<std::size_t>(kv_head) * plan.num_pages;
+    const PageScores& all = rows.kv.page_mass;
+    mass = all.data + static_cast<std::ptrdiff_t>(kv_head) * all.max_pages;
     std::fill_n(mass, plan.num_pages, 0.0f);
+    std::fill(mass + plan.num_pages, mass + all.max_pages, std::nanf(""));
   }
   const int end_column = std::min(first_column + plan.merge_columns, plan.num_columns);
   for (int i = first_column; i < end_column; ++i) {

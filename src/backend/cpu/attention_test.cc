@@ -402,7 +402,7 @@ TEST_P(AttentionOnIsa, ViewsThatContradictThemselvesAreRefused) {
   EXPECT_NO_THROW(run([](KvView&) {}));
   const std::vector<int> good = {0, 2, 1, 2};
   EXPECT_NO_THROW(run([&](KvView& kv) { kv.page_lists = good; }));
-  EXPECT_THROW(run([&](KvView& kv) { kv.page_lists = good, kv.page_mass = mass; }), Error);
+  EXPECT_THROW(run([&](KvView& kv) { kv.page_lists = good, kv.page_mass = {mass, 3}; }), Error);
   const std::vector<int> lists[] = {{0, 3, 1, 2}, {-1, 0, 1, 2}, {2, 0, 1, 2},
                                     {0, 1, 1, 1}, {0, 1, 2},     {0}};
   for (const auto& list : lists) {

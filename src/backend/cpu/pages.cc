@@ -229,7 +229,7 @@ void page_bounds(const AttentionKernels& kernels, ThreadPool& pool, const PageBo
       return bytes(p.pages[std::min(page, end - 1)].upper + p.shape.upper_offset(p.layer, head));
     };
     for (int page = begin; page < end; ++page) {
-      p.out[std::int64_t{head} * count + page] =
+      p.out.data[std::int64_t{head} * p.out.max_pages + page] =
           kernels.page_bound({unit(page), unit(page + kBoundsAhead), page_shape(p.shape),
                               p.q + std::int64_t{head} * group * p.shape.head_dim, group});
     }

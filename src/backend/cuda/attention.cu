@@ -23,8 +23,10 @@ void check_supported(const AttentionParams& params) {
     const KvView& kv = sequence.kv;
     check(kv.read == first.read && kv.layer == first.layer,
           "the sequences of an op read one layer at one precision");
-    check(kv.page_mass == nullptr || kv.page_lists.empty(),
-          "page_mass is of all pages, not of listed ones");
+    if (kv.page_mass.data == nullptr) continue;
+    check(kv.page_lists.empty(), "page_mass is of all pages, not of listed ones");
+    check(std::max<std::ptrdiff_t>(1, std::ssize(kv.pages)) <= kv.page_mass.max_pages,
+          "page_mass has room for the pages");
   }
 }
 
@@ -43,8 +45,9 @@ AttentionLaunch launch_of(Device& device, const AttentionParams& params,
   launch.read = kv.read;
   for (const SequenceRows& sequence : sequences) {
     launch.columns = std::max(launch.columns, sequence.num_rows * launch.args.group);
-    launch.num_pages = std::max(launch.num_pages, static_cast<int>(sequence.kv.pages.size()));
-    launch.wants_page_mass |= sequence.kv.page_mass != nullptr;
+    if (sequence.kv.page_mass.data == nullptr) continue;
+    launch.args.page_capacity =
+        std::max(launch.args.page_capacity, sequence.kv.page_mass.max_pages);
   }
   return launch;
 }

@@ -46,8 +46,7 @@ void allocate_scratch(Device& device, AttentionLaunch& launch) {
   AttentionArgs& args = launch.args;
   const std::size_t heads = static_cast<std::size_t>(args.batch.count) * args.shape.num_kv_heads;
   const std::size_t columns = heads * args.column_blocks * args.splits * S::kColumns;
-  args.page_capacity = launch.wants_page_mass ? launch.num_pages : 0;
-  args.page_columns = launch.wants_page_mass ? args.column_blocks * S::kColumns : 0;
+  args.page_columns = args.page_capacity > 0 ? args.column_blocks * S::kColumns : 0;
   const std::size_t totals = heads * args.page_columns;
   const std::size_t page_sums = (totals * args.page_capacity) << args.chunk_shift;
   const std::size_t partials = columns * (sizeof(float2) + S::kHeadDim * sizeof(float));
@@ -86,7 +85,7 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
       device, dim3(args.column_blocks * args.shape.num_kv_heads, args.splits, args.batch.count),
       32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>, args);
   if (S::kMergesApart) launch_merge(device, args, launch.columns, S::kColumns);
-  if (launch.wants_page_mass) launch_page_mass(device, args);
+  if (args.page_capacity > 0) launch_page_mass(device, args);
 }
 
 template <class S>

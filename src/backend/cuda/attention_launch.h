@@ -24,11 +24,9 @@ void launch_early(Device& device, dim3 grid, int threads, int shared_bytes, void
 }
 
 struct AttentionLaunch {
-  AttentionArgs args;  // up to `scale`, and `batch`
+  AttentionArgs args;  // up to `scale`, `page_capacity` and `batch`
   KvRead read;
-  int columns;           // the most of a sequence: rows times group
-  int num_pages;         // the most of a sequence
-  bool wants_page_mass;  // some sequence does
+  int columns;  // the most of a sequence: rows times group
 };
 
 // The merge of splits, where a launch of attention does without (attention_merge.cu). `columns`:

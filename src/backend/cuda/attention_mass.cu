@@ -10,8 +10,8 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kPages = 8;  // of a warp, loaded together
 
-// Grid: [pages / (kWarps * kPages), kv heads, sequences]. A lane has every 32nd column: the order
-// of the sum does not depend on how attention divided them.
+// Grid: [page_capacity / (kWarps * kPages), kv heads, sequences]. A lane has every 32nd column: the
+// order of the sum does not depend on how attention divided them.
 __global__ void __launch_bounds__(32 * kWarps)
     page_mass_kernel(const __grid_constant__ AttentionArgs args) {
   // Before the wait: attention lets what follows start after its own, so all that ran before it has
@@ -20,12 +20,11 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int lane = threadIdx.x % 32, kv_head = blockIdx.y, sequence = blockIdx.z;
   wait_for_previous_kernels();
   const SequenceState& state = args.batch.states[sequence];
-  const int num_pages = state.num_pages;
+  const SequenceKv& kv = args.batch.kv[sequence];
   const int columns = state.num_rows * args.group;
-  float* mass = args.batch.kv[sequence].page_mass;
   const int first = (blockIdx.x * kWarps + threadIdx.x / 32) * kPages;
-  const int pages = min(kPages, num_pages - first), chunks = 1 << args.chunk_shift;
-  if (mass == nullptr || pages <= 0) return;
+  const int pages = min(kPages, state.num_pages - first), chunks = 1 << args.chunk_shift;
+  if (kv.page_mass == nullptr || first >= kv.max_pages) return;
   const std::ptrdiff_t head = sequence * args.shape.num_kv_heads + kv_head;
   const float2* totals = args.totals + head * args.page_columns;
   const float2* sums =
@@ -46,7 +45,9 @@ __global__ void __launch_bounds__(32 * kWarps)
   for (int i = 0; i < kPages; ++i) {
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes *= 2) got[i] += __shfl_xor_sync(~0u, got[i], lanes);
-    if (lane == i && i < pages) mass[kv_head * num_pages + first + i] = got[i];
+    if (lane == i && first + i < kv.max_pages) {
+      kv.page_mass[kv_head * kv.max_pages + first + i] = i < pages ? got[i] : NAN;
+    }
   }
 }
 

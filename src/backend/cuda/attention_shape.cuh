@@ -51,7 +51,7 @@ struct AttentionArgs {
   float2* totals;        // [sequence, kv head, column of any block]: exponent, 1 / sum
   float2* page_sums;     // [sequence, kv head, page, chunk, column of any block]: exponent, sum
   int page_columns;      // in totals, and of a chunk in page_sums
-  int page_capacity;     // pages in page_sums
+  int page_capacity;     // pages in page_sums: the most of a sequence that wants their masses
   SequenceBatch batch;
 };
 

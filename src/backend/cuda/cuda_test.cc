@@ -195,11 +195,12 @@ TEST_F(CudaDevice, PagesOfMoreThanAThreadHasAreSelected) {
     std::ranges::sort(expected);
     Buffer device_scores = allocate_on_device(4 * scores.size());
     Buffer device_lists = allocate_on_device(4 * lists.size());
+    Buffer device_count = allocate_on_device(sizeof(num_pages));
     device_->upload(device_scores.data(), scores.data(), 4 * scores.size());
-    select_pages(*device_, {.scores = device_scores.as<float>(),
+    device_->upload(device_count.data(), &num_pages, sizeof(num_pages));
+    select_pages(*device_, {.scores = {device_scores.as<float>(), num_pages},
                             .num_kv_heads = 1,
-                            .num_scored = num_pages,
-                            .num_pages = num_pages,
+                            .num_pages = device_count.as<int>(),
                             .count = count,
                             .lists = device_lists.as<int>()});
     device_->download(lists.data(), device_lists.data(), 4 * lists.size());

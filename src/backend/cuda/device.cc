@@ -159,7 +159,8 @@ SequenceBatch Device::batch(std::span<const SequenceRows> sequences, int num_kv_
                    .pages_listed = static_cast<int>(kv.page_lists.size()) / num_kv_heads,
                    .gathered = kv.gathered,
                    .num_gathered = kv.num_gathered,
-                   .page_mass = kv.page_mass};
+                   .max_pages = kv.page_mass.max_pages,
+                   .page_mass = kv.page_mass.data};
   }
   if (of_rounds) {
     batch.states = round_states_.as<SequenceState>() + static_cast<int>(view) * kMaxSequences;

@@ -50,7 +50,8 @@ struct SequenceKv {
   int pages_listed;
   FullKv gathered;
   int num_gathered;
-  float* page_mass;  // [num_kv_heads, num_pages] or null
+  int max_pages;     // of page_mass
+  float* page_mass;  // [num_kv_heads, max_pages] or null
 };
 
 // How a layer's view of a sequence differs from the state that follows from the position.

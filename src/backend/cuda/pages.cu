@@ -46,11 +46,13 @@ __device__ __forceinline__ float add_bound(float sum, const float* q, const Halv
   return sum;
 }
 
-// Grid: [pages / kBoundUnits, num_kv_heads].
+// Grid: [max_pages / kBoundUnits, num_kv_heads].
 __global__ void __launch_bounds__(kBoundThreads)
     bound_pages(const float* q, KvShape shape, int group, int layer, const PagePlanes* pages,
-                int num_pages, float* out) {
-  const int page = blockIdx.x * kBoundUnits + threadIdx.x / kBoundLanes;
+                const int* page_count, PageScores out) {
+  const int num_pages = *page_count, first_page = blockIdx.x * kBoundUnits;
+  if (first_page >= num_pages) return;
+  const int page = first_page + threadIdx.x / kBoundLanes;
   const int kv_head = blockIdx.y, lane = threadIdx.x % kBoundLanes, dim = shape.head_dim;
   // Groups of lanes without a page take the last one, for the shuffles.
   const std::byte* unit =
@@ -78,7 +80,7 @@ __global__ void __launch_bounds__(kBoundThreads)
     }
   }
   if (lane == 0 && page < num_pages) {
-    out[static_cast<std::size_t>(kv_head) * num_pages + page] = bound;
+    out.data[static_cast<std::size_t>(kv_head) * out.max_pages + page] = bound;
   }
 }
 
@@ -145,33 +147,33 @@ void load_pages(Device& device, const KvShape& shape, int layer, std::span<const
 
 void page_bounds(Device& device, const PageBoundsParams& params) {
   require_shape(params.shape);
-  const int count = static_cast<int>(params.pages.size());
-  if (count == 0) return;
-  const dim3 grid((count + kBoundUnits - 1) / kBoundUnits, params.shape.num_kv_heads);
+  if (params.pages.empty()) return;
+  const dim3 grid((params.out.max_pages + kBoundUnits - 1) / kBoundUnits,
+                  params.shape.num_kv_heads);
   bound_pages<<<grid, kBoundThreads, 0, device.stream()>>>(
       params.q, params.shape, params.num_heads / params.shape.num_kv_heads, params.layer,
-      params.pages.data(), count, params.out);
+      params.pages.data(), params.num_pages, params.out);
   require_launch("page_bounds");
 }
 
 void select_pages(Device& device, const SelectPagesParams& params) {
-  check(params.count < params.num_pages && params.num_scored <= params.num_pages,
-        "fewer pages are selected than there are");
+  const int max_pages = params.scores.max_pages;
+  check(params.count < max_pages, "fewer pages are selected than there are");
   if (params.count == 0) return;
   const auto launch = [&](auto kernel, int threads) {
     kernel<<<params.num_kv_heads, threads, 0, device.stream()>>>(params);
     require_launch("select_pages");
     device.order_next_launch();
   };
-  if (params.num_pages <= kSelectThreads) {
-    launch(select_pages_of_head<1>, std::max(round_up(params.num_pages, 32), 256));
-  } else if (params.num_pages <= 4 * kSelectThreads) {
+  if (max_pages <= kSelectThreads) {
+    launch(select_pages_of_head<1>, std::max(round_up(max_pages, 32), 256));
+  } else if (max_pages <= 4 * kSelectThreads) {
     launch(select_pages_of_head<4>, kSelectThreads);
-  } else if (params.num_pages <= 16 * kSelectThreads) {
+  } else if (max_pages <= 16 * kSelectThreads) {
     launch(select_pages_of_head<16>, kSelectThreads);
   } else {
     fail(ErrorKind::kInvalidRequest, "the cuda backend selects from {} pages at most, not {}",
-         16 * kSelectThreads, params.num_pages);
+         16 * kSelectThreads, max_pages);
   }
 }
 

@@ -15,11 +15,13 @@ inline constexpr int kBins = 1 << kDigitBits;
 
 // Greater where SelectPagesParams ranks the page higher; equal where the page's number decides.
 // Never 0, which is no page.
-__device__ __forceinline__ std::uint32_t page_rank(const SelectPagesParams& params, int page) {
-  if (page >= params.num_pages) return 0;
-  if (page == 0 || page >= params.num_scored) return 0xffffffff;
-  const float score =
-      params.scores[static_cast<std::size_t>(blockIdx.x) * params.num_scored + page];
+__device__ __forceinline__ std::uint32_t page_rank(const PageScores& scores, int num_pages,
+                                                   int page) {
+  if (page >= scores.max_pages) return 0;
+  // Loaded before num_pages has come: there is room for it.
+  const float score = scores.data[static_cast<std::size_t>(blockIdx.x) * scores.max_pages + page];
+  if (page >= num_pages) return 0;
+  if (page == 0) return 0xffffffff;
   if (isnan(score)) return 0xfffffffe;
   const std::uint32_t bits = __float_as_uint(score + 0.0f);  // -0 is 0
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000;
@@ -115,9 +117,12 @@ __device__ __forceinline__ void sum_before(int* counts, int size) {
 // Grid: [num_kv_heads]; a multiple of 32 threads.
 template <int kShare>
 __global__ void __launch_bounds__(kSelectThreads) select_pages_of_head(SelectPagesParams params) {
+  const int num_pages = *params.num_pages;
   std::uint32_t ranks[kShare];
 #pragma unroll
-  for (int i = 0; i < kShare; ++i) ranks[i] = page_rank(params, threadIdx.x + i * blockDim.x);
+  for (int i = 0; i < kShare; ++i) {
+    ranks[i] = page_rank(params.scores, num_pages, threadIdx.x + i * blockDim.x);
+  }
   const Threshold threshold = find_threshold(ranks, params.count);
 
   // Pages above the threshold (low 16 bits) and at it (high), by warp and i: in order of pages.

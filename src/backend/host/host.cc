@@ -45,16 +45,15 @@ void HostBackend::copy_angles(const EmbedParams& params) {
 }
 
 void HostBackend::select_pages(const SelectPagesParams& params) {
-  order_.resize(params.num_pages);
-  rank_.resize(params.num_pages);
+  const int num_pages = *params.num_pages;
+  order_.resize(num_pages);
+  rank_.resize(num_pages);
   for (int head = 0; head < params.num_kv_heads; ++head) {
-    const float* scores = params.scores + static_cast<std::ptrdiff_t>(head) * params.num_scored;
-    for (int page = 0; page < params.num_pages; ++page) {
-      if (page == 0 || page >= params.num_scored) {
-        rank_[page] = {2, 0.0f};
-      } else {
-        rank_[page] = std::isnan(scores[page]) ? Rank{1, 0.0f} : Rank{0, scores[page]};
-      }
+    const float* scores =
+        params.scores.data + static_cast<std::ptrdiff_t>(head) * params.scores.max_pages;
+    rank_[0] = {2, 0.0f};
+    for (int page = 1; page < num_pages; ++page) {
+      rank_[page] = std::isnan(scores[page]) ? Rank{1, 0.0f} : Rank{0, scores[page]};
     }
     std::iota(order_.begin(), order_.end(), 0);
     const auto end = order_.begin() + params.count;

@@ -29,11 +29,13 @@ void norm_and_rotate(const QkvParams& params, const Norm& norm, int num_heads, f
 
 // Where a kv head's page_mass goes, from zero.
 PageMass page_mass(const KvShape& shape, const KvView& view, int kv_head) {
-  if (view.page_mass == nullptr) return {};
+  if (view.page_mass.data == nullptr) return {};
   check(view.page_lists.empty(), "page_mass is of all pages, not of listed ones");
-  const std::ptrdiff_t count = std::ssize(view.pages);
-  float* mass = view.page_mass + kv_head * count;
+  const std::ptrdiff_t count = std::ssize(view.pages), room = view.page_mass.max_pages;
+  check(count <= room, "page_mass has room for the pages");
+  float* mass = view.page_mass.data + kv_head * room;
   std::fill_n(mass, count, 0.0f);
+  std::fill(mass + count, mass + room, std::nanf(""));
   return {mass, static_cast<int>(count), shape.page_size};
 }
 
@@ -135,7 +137,7 @@ class ReferenceBackend final : public HostBackend {
     for_each_unit(params.shape, params.pages, [&](int page, int kv_head) {
       const std::byte* unit =
           params.pages[page].upper + params.shape.upper_offset(params.layer, kv_head);
-      params.out[kv_head * std::ssize(params.pages) + page] = page_bound(
+      params.out.data[std::ptrdiff_t{kv_head} * params.out.max_pages + page] = page_bound(
           params.shape, unit,
           params.q + static_cast<std::ptrdiff_t>(kv_head) * group * params.shape.head_dim, group);
     });

@@ -79,7 +79,7 @@ def every(what, values, goal, shown, strictly=False):
     if not values:
         return Goal(what, f"≥ {shown(goal)}", "-", None)
     good = sum(value > goal if strictly else value >= goal for value in values)
-    measured = f"{shown(min(values))} to {shown(max(values))}; {good} of {len(values)}"
+    measured = f"{beside(min(values), goal, shown)} to {shown(max(values))}; {good} of {len(values)}"
     sign = ">" if strictly else "≥"
     return Goal(what, f"{sign} {shown(goal)}, each", measured, good == len(values))
 

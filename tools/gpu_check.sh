@@ -3,7 +3,7 @@
 #   tools/gpu_check.sh [OPTION...]
 #     --tests       the tests that run on the GPU; what it does when nothing else is asked for
 #     --memcheck, --racecheck   the tests of the ops under compute-sanitizer; --sanitize: both.
-#                   memcheck takes 2 minutes (H200, 16 cores), racecheck more than 7, and it
+#                   memcheck takes 2 minutes (H200, nine at once), racecheck more than 7, and it
 #                   reports cuBLASLt's own kernels in tests of prefill: it then says FAILED
 #     --bench       PyTorch's kernels (where there is PyTorch), then ours: tools/gpu_baselines.py
 #                   and gpu_bench

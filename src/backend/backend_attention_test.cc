@@ -25,9 +25,11 @@ std::string text(const Case& c) {
 
 // What a test does to the data before a backend sees it.
 struct Data {
-  Data(const Case& c, std::uint64_t seed) : c(c) {
+  // The pages are `distinct` ones, again and again; 0: each is one of its own.
+  Data(const Case& c, std::uint64_t seed, int distinct = 0)
+      : c(c), distinct(distinct > 0 ? distinct : c.pages) {
     const std::size_t unit = std::size_t(c.shape.page_size) * c.shape.head_dim;
-    for (int i = 0; i < c.pages * c.shape.num_kv_heads; ++i) {
+    for (int i = 0; i < this->distinct * c.shape.num_kv_heads; ++i) {
       page_keys.push_back(normal_floats(unit, seed + 10 * i));
       page_values.push_back(normal_floats(unit, seed + 10 * i + 1));
     }
@@ -50,7 +52,8 @@ struct Data {
   }
 
   Case c;
-  std::vector<Floats> page_keys, page_values;  // [pages * kv heads]
+  int distinct;
+  std::vector<Floats> page_keys, page_values;  // [distinct * kv heads]
   std::vector<Floats> keys, values;            // [positions from the pages on, kv heads]
   Floats q;
 };
@@ -63,10 +66,11 @@ class TestCache {
 
   TestCache(Backend& backend, const Data& data)
       : shape_(data.c.shape),
-        pages_(backend, shape_, data.c.pages),
+        pages_(backend, shape_, data.distinct),
+        table_(backend, repeated(pages_.list(), data.c.pages)),
         ring_(backend, shape_, 2 * shape_.page_size) {
     const int kv_heads = shape_.num_kv_heads;
-    for (int i = 0; i < data.c.pages * kv_heads; ++i) {
+    for (int i = 0; i < data.distinct * kv_heads; ++i) {
       const CanonicalUnit unit = encoded(shape_, data.page_keys[i], data.page_values[i]);
       backend.import_unit(shape_, kLayer, i % kv_heads, unit.upper.data(), unit.lower.data(),
                           pages_.list()[i / kv_heads]);
@@ -77,18 +81,25 @@ class TestCache {
     }
   }
   KvView view(KvRead read) const {
-    const int first_full = static_cast<int>(pages_.list().size()) * shape_.page_size;
-    return {.pages = pages_.get(),
+    const int first_full = static_cast<int>(table_.size()) * shape_.page_size;
+    return {.pages = {table_.data(), table_.size()},
             .full = ring_.get(),
             .first_full = first_full,
             .layer = kLayer,
             .read = read};
   }
-  bool intact() const { return pages_.intact() && ring_.intact(); }
+  bool intact() const { return pages_.intact() && table_.intact() && ring_.intact(); }
 
  private:
+  static std::vector<PagePlanes> repeated(const std::vector<PagePlanes>& pages, int count) {
+    std::vector<PagePlanes> table;
+    for (int i = 0; i < count; ++i) table.push_back(pages[i % pages.size()]);
+    return table;
+  }
+
   KvShape shape_;
   TestPages pages_;
+  Guarded<PagePlanes> table_;
   TestFullKv ring_;
 };
 
@@ -260,11 +271,26 @@ TEST_P(AttentionOps, ARowOfManyColumnsAloneHasTheSameBits) {
 
 // Every split has something, and great scores raise the exponents of some and not of others.
 TEST_P(AttentionOps, ARowOfALongContextAloneHasTheSameBits) {
-  for (const Case& c : {Case{8, shape_of(2, 64, 64), 70, 71 * 64 + 9, 6},
-                        Case{4, shape_of(1, 128, 64), 140, 141 * 64 + 9, 5}}) {
-    Data all(c, 21);
+  for (const Case& c : {Case{8, shape_of(2, 64, 64), 140, 141 * 64 + 9, 6},
+                        Case{4, shape_of(1, 128, 64), 280, 281 * 64 + 9, 5}}) {
+    Data all(c, 21, 70);
     for (float& q : all.q) q *= 8.0f;
     expect_same_bits_alone(all, KvRead::kBoth);
+  }
+}
+
+// Every warp has a part after its first, and of the last case's target more than there are lanes:
+// with 132 multiprocessors 64 heads leave a target 2 splits, 128 one, of up to 8 teams; a draft has
+// twice as many.
+TEST_P(AttentionOps, PartsThatFollowOneAnotherAreNearTheReference) {
+  if (GetParam() != "cuda") GTEST_SKIP() << "about the warps of a GPU, and slow";
+  for (const Case& c : {Case{64, shape_of(64, 64, 64), 80, 81 * 64 + 9, 5},
+                        Case{64, shape_of(64, 128, 128), 40, 41 * 128 + 9, 1},
+                        Case{64, shape_of(64, 256, 64), 40, 41 * 64 + 9, 2},
+                        Case{128, shape_of(128, 64, 64), 272, 273 * 64 + 9, 1}}) {
+    const Data all(c, 23, 3);
+    expect_near({all}, text(c));
+    if (c.rows > 1) expect_same_bits_alone(all, KvRead::kBoth);
   }
 }
 
@@ -323,6 +349,7 @@ struct PrefillCase {
   KvShape shape;
   int first_position;
   int rows;
+  float growth = 0;  // of keys, from a position to the next: later ones have greater scores
 };
 
 Floats prefill(Backend& backend, const PrefillCase& c, bool in_place) {
@@ -330,7 +357,7 @@ Floats prefill(Backend& backend, const PrefillCase& c, bool in_place) {
   TestFullKv kv(backend, c.shape, (end + 15) / 16 * 16);
   for (int p = 0; p < end; ++p) {
     for (int h = 0; h < c.shape.num_kv_heads; ++h) {
-      kv.write(h, p, half_floats(dim, 100 * p + 2 * h).data(),
+      kv.write(h, p, half_floats(dim, 100 * p + 2 * h, 1 + c.growth * p).data(),
                half_floats(dim, 100 * p + 2 * h + 1).data());
     }
   }
@@ -353,6 +380,20 @@ TEST_P(AttentionOps, PrefillIsNearTheReference) {
             << head_dim << ", group " << group << ", " << rows << " rows at " << first;
         EXPECT_TRUE(near(prefill(*backend_, c, true), expected, tolerances_.prefill_attention))
             << "in place";
+      }
+    }
+  }
+}
+
+// Many blocks of keys, of which later ones have far greater scores than all before.
+TEST_P(AttentionOps, PrefillOfGrowingScoresIsNearTheReference) {
+  for (const int head_dim : {64, 96, 128}) {
+    for (const auto& [first, rows] : {std::pair{0, 700}, {600, 70}}) {
+      const PrefillCase c{3, shape_of(1, head_dim, 64), first, rows, 0.03f};
+      const Floats expected = prefill(*reference_, c, false);
+      for (const bool in_place : {false, true}) {
+        EXPECT_LT(nmse(prefill(*backend_, c, in_place), expected), 1e-3)
+            << head_dim << ", " << rows << " rows at " << first;
       }
     }
   }

@@ -151,14 +151,22 @@ run_tests() {
 # tests that use no GPU, which the tools call an error, and one whose kernel faults on purpose, which
 # does not end under memcheck. NOTE: tests provoke errors of API calls on purpose.
 sanitize() {
-  local tool=$1 target binary tests count
+  local tool=$1 target binary tests names count
   : >"$logs/$tool.log"
   for target in $(targets_of "${op_tests[@]}"); do
     binary=$build/src/$target
     tests=${filter:-${tests_of[$target]}-CublasLt.*:CudaLayout.*:*AFaultOfAKernel*}
-    count=$("$binary" --gtest_list_tests --gtest_filter="$tests" | grep -c '^  ' || true)
-    run_sharded "$tool $target" "$logs/$tool.log" $((count > 0 ? count : 1)) \
-      $((jobs < 9 ? jobs : 9)) "$binary" "$tests" compute-sanitizer \
+    if ! names=$("$binary" --gtest_list_tests --gtest_filter="$tests"); then
+      report "$tool $target" "FAILED: does not start" 0
+      continue
+    fi
+    count=$(grep -c '^  ' <<<"$names" || true)
+    if [[ $count -eq 0 ]]; then
+      report "$tool $target" "none taken" 0
+      continue
+    fi
+    run_sharded "$tool $target" "$logs/$tool.log" "$count" $((jobs < 9 ? jobs : 9)) \
+      "$binary" "$tests" compute-sanitizer \
       --tool "$tool" --report-api-errors no --error-exitcode 9 --print-limit 20
   done
   grep -E '^=========' "$logs/$tool.log" | grep -v 'SUMMARY: 0\|COMPUTE-SANITIZER' | head -n 40 ||

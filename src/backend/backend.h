@@ -81,7 +81,7 @@ class Backend {
   virtual void judge(const JudgeParams& params) = 0;
   // Issues a round's ops by calling `issue`, or, where ops were issued under the same key before,
   // repeats them without a call. Returns whether it called. REQUIRES: under equal keys, `issue`
-  // gives equal arguments to all ops, up to what they read of Round, and to page tables that grow.
+  // gives equal arguments to all ops, up to what they read of Round, and to the pages there are.
   virtual bool run_round(const RoundKey& key, const std::function<void()>& issue) = 0;
   // Waits for what was called, and gives the round as it stands. Throws kCorruptFile where logits
   // were not numbers that one can choose by (some backends: already where they choose).

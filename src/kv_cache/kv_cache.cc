@@ -175,8 +175,10 @@ std::size_t KvCache::gathered_bytes() const {
 bool KvCache::supports(int layer, const KvAccess& access) const {
   if (access.read == KvRead::kFull) return keeps_all(options_, layer);
   if (access.gathers()) return gathered(access) != nullptr;
-  if (access.tokens == KvTokens::kByBound) return chooses_pages_;
-  return access.tokens != KvTokens::kByMass || records_mass_;
+  if (!access.chooses_pages()) return true;
+  return std::ranges::any_of(options_.accesses, [&](const KvAccess& known) {
+    return known.tokens == access.tokens && known.budget == access.budget;
+  });
 }
 
 KvView KvCache::view(int layer, const KvAccess& access) {

@@ -306,10 +306,10 @@ void DecodeAttention::merge(const AttentionParams& params, const Plan& plan, int
   const SequenceRows& rows = *plan.rows;
   const Partial first = partial(params, {&plan, kv_head, 0});
   const PageSums sums = page_sums(plan, kv_head);
-  float* mass = nullptr;
-  if (sums.sum != nullptr) {
-    const PageScores& all = rows.kv.page_mass;
-    mass = all.data + static_cast<std::ptrdiff_t>(kv_head) * all.max_pages;
+  const PageScores& all = rows.kv.page_mass;
+  float* mass = all.data;
+  if (mass != nullptr) {
+    mass += static_cast<std::ptrdiff_t>(kv_head) * all.max_pages;
     std::fill_n(mass, plan.num_pages, 0.0f);
     std::fill(mass + plan.num_pages, mass + all.max_pages, std::nanf(""));
   }

@@ -25,7 +25,7 @@ void check_supported(const AttentionParams& params) {
           "the sequences of an op read one layer at one precision");
     if (kv.page_mass.data == nullptr) continue;
     check(kv.page_lists.empty(), "page_mass is of all pages, not of listed ones");
-    check(std::max<std::ptrdiff_t>(1, std::ssize(kv.pages)) <= kv.page_mass.max_pages,
+    check(kv.page_mass.max_pages >= 1 && std::ssize(kv.pages) <= kv.page_mass.max_pages,
           "page_mass has room for the pages");
   }
 }

@@ -202,6 +202,7 @@ __device__ __forceinline__ void read_split(const AttentionArgs& args, const Work
     let_next_kernel_start();
   }
   if constexpr (S::kTeam > 1) {
+    static_assert(S::kPlanes == 2, "parts are given in pairs");
     const int first_teams = part - (work.first_part - S::kBeside * work.split);
     if (first_teams < work.num_parts) team.meet_for_no_part();
   }

@@ -54,7 +54,6 @@ __global__ void __launch_bounds__(32 * kWarps)
 }  // namespace
 
 void launch_page_mass(Device& device, const AttentionArgs& args) {
-  if (args.page_capacity == 0) return;
   constexpr int kBlockPages = kWarps * kPages;
   const dim3 grid((args.page_capacity + kBlockPages - 1) / kBlockPages, args.shape.num_kv_heads,
                   args.batch.count);

@@ -103,9 +103,10 @@ struct AttentionShape {
   static constexpr bool kCopiesAhead = kTeam == 1 && kTokenTiles == 4 && kColumnTiles <= 2;
   // So many parts in a row go to teams of one CTA: neighbours come sooner when asked for together.
   static constexpr int kBeside = 2;
-  // The most teams of a CTA, a multiple of kBeside; CTAs of a multiprocessor (by registers).
+  // The most teams of a CTA, and CTAs of a multiprocessor (by registers).
   static constexpr int kMaxTeams = 8;
   static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;
+  static_assert(kMaxTeams % kBeside == 0);
 
   // Shared memory before the slots: queries, what Queries has of each column, what warps have.
   static constexpr int kQueryWordBytes = 8 * kPlanes;  // of a lane and tile

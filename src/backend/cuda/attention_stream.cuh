@@ -77,7 +77,7 @@ class PieceStream {
       wait_async_copies<S::kSlots - 1>();
       __syncwarp();
     }
-    return slots_ + kPiece * S::kSlotBytes;
+    return slot<kPiece>();
   }
   // Of the piece that next() gave.
   template <Piece kPiece>

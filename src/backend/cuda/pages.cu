@@ -158,7 +158,7 @@ void page_bounds(Device& device, const PageBoundsParams& params) {
 
 void select_pages(Device& device, const SelectPagesParams& params) {
   const int max_pages = params.scores.max_pages;
-  check(params.count < max_pages, "fewer pages are selected than there are");
+  check(params.count < max_pages, "fewer pages are selected than there is room for");
   if (params.count == 0) return;
   const auto launch = [&](auto kernel, int threads) {
     kernel<<<params.num_kv_heads, threads, 0, device.stream()>>>(params);
@@ -172,7 +172,9 @@ void select_pages(Device& device, const SelectPagesParams& params) {
   } else if (max_pages <= 16 * kSelectThreads) {
     launch(select_pages_of_head<16>, kSelectThreads);
   } else {
-    fail(ErrorKind::kInvalidRequest, "the cuda backend selects from {} pages at most, not {}",
+    fail(ErrorKind::kInvalidRequest,
+         "the cuda backend selects among {} pages at most, and the context has room for {}: a "
+         "smaller --ctx-size works, or a plan that reads all pages",
          16 * kSelectThreads, max_pages);
   }
 }

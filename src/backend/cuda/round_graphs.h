@@ -29,8 +29,8 @@ class RoundGraphs {
   // Rounds kept: draft lengths of a few plans and sequences.
   static constexpr std::size_t kMaxRounds = 64;
   // Rounds of a key that are issued: many draft lengths come up a few times only, and a capture
-  // costs what some twenty replays save. (The bundled model beside an H200, 4 drafts: 1 to 2.5 ms;
-  // a round takes 0.85 ms replayed and 0.96 issued.)
+  // costs what some twenty replays save. (The bundled model on an H200, 4 drafts, a build with
+  // clocks: 1 to 2.5 ms; a round takes 0.85 ms replayed and 0.96 issued.)
   static constexpr int kIssues = 8;
 
   struct Captured {

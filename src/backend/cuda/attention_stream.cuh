@@ -41,10 +41,12 @@ struct CodesAhead {
   static constexpr int kBehind = 4;
   static_assert(kBehind <= S::kChannelTiles);
   __device__ __forceinline__ void copy(int tile) const {
-    if (!S::kCopiesAhead || !any) return;
+    if constexpr (S::kCopiesAhead) {
+      if (!any) return;
 #pragma unroll
-    for (int i = 0; i < S::kPlanes; ++i) {
-      copy_stream16(to + i * S::kPlaneBytes + 512 * tile, from[i] + 512 * tile);
+      for (int i = 0; i < S::kPlanes; ++i) {
+        copy_stream16(to + i * S::kPlaneBytes + 512 * tile, from[i] + 512 * tile);
+      }
     }
   }
 };

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models" / "pg-24m"
 PROMPT = "It was a dark and stormy night, and the old lighthouse"
 
-RUN_KEYS = ["text", "tokens", "prompt_tokens", "predicted_tokens", "stop_reason", "seed", "timings",
-            "speculation", "memory"]
+RUN_KEYS = ["text", "tokens", "prompt_tokens", "predicted_tokens", "stop_reason", "seed", "backend",
+            "timings", "speculation", "memory"]
 TIMINGS_KEYS = ["load_ms", "prefill_ms", "decode_ms", "prefill_tokens_per_second",
                 "decode_tokens_per_second"]
 SPECULATION_KEYS = ["rounds", "draft_n", "draft_n_accepted", "acceptance_rate",
@@ -183,6 +183,12 @@ class BadInput(CliTest):
     def test_missing_model_folder(self):
         done = quantspec("generate", "-m", "/nonexistent", "-p", PROMPT)
         self.check_error(done, 1, "/nonexistent")
+
+    def test_a_backend_that_is_not_there(self):
+        done = generate("--backend", "cuda", "-p", PROMPT, "-n", "2")
+        if done.returncode == 0:
+            self.skipTest("there is a GPU")
+        self.check_error(done, 1, "--backend cuda: ", "--backend auto or cpu works")
 
     def test_model_folder_without_tokenizer(self):
         with Folder() as model:
@@ -391,6 +397,8 @@ class Generate(CliTest):
         log = generate("-v", "-p", PROMPT, "-n", "8", "-s", "41").stderr.decode()
         self.assertIn("seed 41", log)
         self.assertRegex(log, r"debug: backend \S")
+        # Why auto is not the GPU, where it is not.
+        self.assertEqual("debug: backend cuda" in log, "auto takes the CPU: " not in log)
         self.assertRegex(log, r"debug: decode: \S")
 
     def test_color_tints_drafted_text_and_nothing_else(self):
@@ -495,7 +503,7 @@ class OtherCommands(CliTest):
         done = quantspec("info", "-m", str(MODEL), "-c", "5000")
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         text = done.stdout.decode()
-        for word in ("llama", "8192 tokens", "32768", " 5000 ", "MB are free"):
+        for word in ("llama", "8192 tokens", "32768", " 5000 ", "backend  ", "MB are free"):
             self.assertIn(word, text)
         for line in text.splitlines():
             self.assertLessEqual(len(line), 80)
@@ -504,6 +512,7 @@ class OtherCommands(CliTest):
         done = quantspec("info", "--json", "-c", "5000")
         report = json.loads(done.stdout)
         self.assertEqual((report["num_layers"], report["page_size"]), (6, 128))
+        self.assertRegex(report["backend"], r"^(cpu|cuda) ")
         plan = next(plan for plan in report["plans"] if plan["context"] == 5000)
         parts = ("weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes", "prefill_bytes")
         self.assertEqual(plan["total_bytes"], sum(plan[part] for part in parts))

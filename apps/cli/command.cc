@@ -53,8 +53,8 @@ void add_model(CLI::App& app, std::filesystem::path& model) {
 }
 
 void add_threads(CLI::App& app, int& num_threads) {
-  add_int(app, "-t,--threads", "N", "threads (default: the physical cores)", num_threads, 1,
-          kMaxThreads);
+  add_int(app, "-t,--threads", "N", "threads of the CPU (default: its physical cores)", num_threads,
+          1, kMaxThreads);
 }
 
 void add_engine_options(CLI::App& app, EngineOptions& engine) {
@@ -77,8 +77,8 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
 void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machine) {
   add_value(app, "--machine", "NAME",
             fmt::format("whose limits {} by: a6000, a100,\n"
-                        "h100, h200, rtx4090; or this, which is measured for a\n"
-                        "second (default: this)",
+                        "h100, h200, rtx4090; or this, whose processor is\n"
+                        "measured for a second (default: this)",
                         what),
             [&machine](const std::string& text) {
               machine = text == "this" ? std::nullopt : std::optional(machine_preset(text));

@@ -50,6 +50,7 @@ Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   options.progress = progress.callback(prompt.size());
   const auto session = engine.create_session(std::move(plans));
   Run run;
+  run.backend = engine.backend_description();
   run.result = session->generate(prompt, options, [&](const TokenEvent& event) {
     if (stream != nullptr) {
       progress.clear();

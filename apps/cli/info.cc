@@ -63,6 +63,7 @@ std::string architecture(const std::string& model, const ModelReport& report) {
   text += fmt::format("positions    {}, RoPE {} with theta {:g}\n", config.max_positions,
                       name_of_rope(config.rope.type), config.rope.theta);
   text += fmt::format("KV cache     pages of {} tokens\n", report.page_size);
+  text += fmt::format("backend      {}\n", report.backend);
   return text;
 }
 
@@ -117,6 +118,7 @@ Json to_json(const std::string& model, const ModelReport& report) {
                {"rope_theta", config.rope.theta},
                {"tied_head", config.tied_head},
                {"page_size", report.page_size},
+               {"backend", report.backend},
                {"available_bytes", report.available_bytes},
                {"largest_context", report.largest_context},
                {"plans", Json::array()}};

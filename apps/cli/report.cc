@@ -81,6 +81,7 @@ Json to_json(const Run& run) {
           {"predicted_tokens", result.tokens.size()},
           {"stop_reason", name_of(result.stop_reason)},
           {"seed", run.seed},
+          {"backend", run.backend},
           {"timings",
            {{"load_ms", run.load_ms},
             {"prefill_ms", timings.prefill_ms},

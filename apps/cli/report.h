@@ -13,6 +13,7 @@ namespace quantspec::cli {
 
 // One generation and what surrounds it.
 struct Run {
+  std::string backend;
   GenerateResult result;
   double load_ms = 0;
   std::uint64_t seed = 0;

@@ -65,6 +65,9 @@ class Backend {
   // The same from codes that were made elsewhere, in groups of 64 or 128 inputs.
   virtual void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) = 0;
 
+  // Throws kUnsupportedModel, naming what works, where ops have no such heads or pages.
+  virtual void require_supported(const KvShape& /*shape*/) const {}
+
   // --- one pass ---
   virtual void embed(const EmbedParams& params) = 0;
   virtual void qkv(const QkvParams& params) = 0;
@@ -132,6 +135,9 @@ struct BackendOptions {
 
 // Throws kInvalidRequest naming the backends (or instruction sets) that exist here.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
+
+// Why `auto` does not mean cuda here; empty: it does.
+std::string cuda_unavailable();
 
 // The instruction sets that the cpu backend can use on this machine, best last. The environment
 // variable QUANTSPEC_ISA names one to force, for tests.

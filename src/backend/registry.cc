@@ -8,9 +8,6 @@
 
 namespace quantspec {
 
-namespace {
-
-// Why there is no cuda backend here; empty: there is one.
 std::string cuda_unavailable() {
 #ifdef QUANTSPEC_CUDA
   const std::string why = cuda::unavailable();
@@ -19,6 +16,8 @@ std::string cuda_unavailable() {
   return "this build has none (it needs a CUDA toolkit; configure with -DQUANTSPEC_CUDA=ON)";
 #endif
 }
+
+namespace {
 
 std::unique_ptr<Backend> make_cuda_backend() {
   if (const std::string why = cuda_unavailable(); !why.empty()) {

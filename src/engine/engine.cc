@@ -90,6 +90,10 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   ModelConfig config = load_config(options.model);
   const KvShape shape = kv_shape(config, options.page_size);
   auto backend = make_backend({options.backend, options.num_threads});
+  if (options.backend == "auto" && !cuda_unavailable().empty()) {
+    log().debug("auto takes the CPU: {}", cuda_unavailable());
+  }
+  backend->require_supported(shape);
   const int context = choose_context(options, config);
   require_memory(options, config, *backend, context);
 

@@ -186,7 +186,8 @@ class Engine {
 struct ModelReport {
   ModelConfig config;
   int page_size = 0;
-  std::size_t available_bytes = 0;  // memory that this machine can still give
+  std::string backend;              // and whose memory it is
+  std::size_t available_bytes = 0;  // that it can still give
   int largest_context = 0;          // the most tokens that fit it; 0: not even the weights do
   std::vector<std::pair<int, MemoryPlan>> plans;  // by context length
 };

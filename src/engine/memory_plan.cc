@@ -80,7 +80,10 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   report.config = load_config(options.model);
   const Checkpoint readable(options.model);  // refuses what Engine::load would
   const MemoryPlanner planner(options, report.config, *backend);
-  report.page_size = kv_shape(report.config, options.page_size).page_size;
+  const KvShape shape = kv_shape(report.config, options.page_size);
+  backend->require_supported(shape);
+  report.page_size = shape.page_size;
+  report.backend = backend->description();
   report.available_bytes = backend->available_bytes();
   report.largest_context = planner.largest_context(report.available_bytes);
   for (const int context : contexts) {

@@ -11,13 +11,8 @@ namespace quantspec::cuda {
 namespace {
 
 void check_supported(const AttentionParams& params) {
-  const KvShape& shape = params.shape;
-  check(params.num_heads % shape.num_kv_heads == 0, "query heads share kv heads evenly");
-  const int page = shape.page_size;
-  if (page != 32 && page != 64 && page != 128 && page != 256) {
-    fail(ErrorKind::kUnsupportedModel,
-         "the CUDA backend has attention for pages of 32, 64, 128 or 256 tokens, not {}", page);
-  }
+  check(params.num_heads % params.shape.num_kv_heads == 0, "query heads share kv heads evenly");
+  require_supported(params.shape);
   const KvView& first = params.sequences.front().kv;
   for (const SequenceRows& sequence : params.sequences) {
     const KvView& kv = sequence.kv;
@@ -65,11 +60,24 @@ void dispatch(Device& device, int head_dim, AttentionLaunch& launch) {
     case 256:
       return launch_attention<256>(device, launch);
   }
-  fail(ErrorKind::kUnsupportedModel,
-       "the CUDA backend has attention for head_dim 64, 80, 96, 128 or 256, not {}", head_dim);
+  check(false, "head_dim is supported");
 }
 
 }  // namespace
+
+void require_supported(const KvShape& shape) {
+  const int page = shape.page_size, dim = shape.head_dim;
+  if (page != 32 && page != 64 && page != 128 && page != 256) {
+    fail(ErrorKind::kUnsupportedModel,
+         "the CUDA backend has attention for pages of 32, 64, 128 or 256 tokens, not {}", page);
+  }
+  if (dim != 64 && dim != 80 && dim != 96 && dim != 128 && dim != 256) {
+    fail(ErrorKind::kUnsupportedModel,
+         "the CUDA backend has attention for heads of 64, 80, 96, 128 or 256 channels, not {}; "
+         "--backend cpu works",
+         dim);
+  }
+}
 
 void attention(Device& device, const AttentionParams& params) {
   if (params.sequences.empty()) return;

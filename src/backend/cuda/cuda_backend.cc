@@ -75,6 +75,8 @@ class CudaBackend final : public Backend {
     cuda::import_planes(device_, coded, upper, lower);
   }
 
+  void require_supported(const KvShape& shape) const override { cuda::require_supported(shape); }
+
   // --- one pass ---
   void embed(const EmbedParams& params) override { cuda::embed(device_, params); }
   void qkv(const QkvParams& params) override {

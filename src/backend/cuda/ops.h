@@ -11,6 +11,8 @@ namespace quantspec::cuda {
 
 // --- attention.cu --------------------------------------------------------------------------------
 void attention(Device& device, const AttentionParams& params);
+// As Backend's, for this and for prefill_attention().
+void require_supported(const KvShape& shape);
 
 // --- prefill_attention.cu ------------------------------------------------------------------------
 void prefill_attention(Device& device, const PrefillAttentionParams& params);

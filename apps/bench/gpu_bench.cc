@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "apps/bench/gpu_lab.h"
+#include "apps/bench/gpu_program.h"
 #include "base/error.h"
 
 namespace quantspec {
@@ -48,7 +49,8 @@ void add_options(CLI::App& app, Args& args) {
       ->option_text("FILE")
       ->check(CLI::ExistingFile);
   app.add_option("--json", args.json, "write everything that was measured there")
-      ->option_text("FILE");
+      ->option_text("FILE")
+      ->check(writable_file());
   app.add_option("--backend", args.backend, "whose ops (default: cuda)")->option_text("NAME");
 }
 
@@ -87,11 +89,5 @@ int main(int argc, char** argv) {
   CLI::App app("Check and time the ops of the CUDA backend.", "gpu_bench");
   quantspec::Args args;
   quantspec::add_options(app, args);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return quantspec::run(args);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "gpu_bench: {}\n", error.what());
-    return 1;
-  }
+  return quantspec::run_program(app, argc, argv, [&] { return quantspec::run(args); });
 }

@@ -1,7 +1,9 @@
 // Matrix products at the few rows that decoding has, through the ops that a layer is made of, over
-// weights in bf16 and over their upper plane (4 bits): the shapes of Llama-2-7B and Llama-3.1-8B.
+// weights of 16 bits, over their upper plane (4 bits) and over both (8): the shapes of Llama-2-7B
+// and Llama-3.1-8B.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "apps/bench/gpu_lab.h"
@@ -41,6 +43,20 @@ const Case kCases[] = {
     {"7b head", Op::kHead, 32000, 4096},
     {"8b head", Op::kHead, 128256, 4096},
 };
+// How weights are kept and read.
+struct Reading {
+  const char* name;
+  WeightRead read;
+  DType dtype;       // of the full matrix
+  double tolerance;  // of relative errors
+  bool everywhere;   // else of the 7B shape alone
+};
+constexpr Reading kReadings[] = {
+    {"4-bit", WeightRead::kUpper, DType::kBF16, 1e-2, true},
+    {"8-bit", WeightRead::kBoth, DType::kBF16, 2e-3, false},
+    {"bf16", WeightRead::kFull, DType::kBF16, 2e-3, true},
+    {"fp16", WeightRead::kFull, DType::kF16, 2e-3, false},
+};
 constexpr int kRowCounts[] = {1, 4, 8, 17};
 constexpr int kMaxRows = 17;
 constexpr int kCheckedOutputs = kHeadDim;  // the last ones of each matrix
@@ -49,14 +65,45 @@ constexpr int kRing = 256;                 // slots to which K and V are appende
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+std::vector<std::uint16_t> to_fp16(std::span<const std::uint16_t> bf16) {
+  std::vector<std::uint16_t> fp16(bf16.size());
+  std::ranges::transform(bf16, fp16.begin(),
+                         [](auto bits) { return f32_to_f16(bf16_to_f32(bits)); });
+  return fp16;
+}
+
+// The planes of `full` that are read, in memory of the backend; where the lower one begins.
+struct Planes {
+  Buffer memory;
+  std::size_t lower = 0;
+
+  Planes(Backend& backend, const TensorView& full, WeightRead read) {
+    const Backend::PlaneBytes bytes = backend.plane_bytes(full.rows, full.cols);
+    lower = aligned(bytes.upper);
+    const bool both = read == WeightRead::kBoth;
+    memory = backend.allocate(both ? lower + bytes.lower : bytes.upper);
+    backend.make_planes(full, memory.data(), both ? memory.data() + lower : nullptr);
+    backend.synchronize();  // the matrix may go
+  }
+};
+
+// Where an op finds a matrix, or those planes of it that it reads.
+Linear linear_at(const std::byte* at, const TensorView& shape, WeightRead read, std::size_t lower) {
+  Linear linear{.full = shape};
+  linear.full.data = read == WeightRead::kFull ? at : nullptr;
+  linear.upper = read == WeightRead::kFull ? nullptr : at;
+  linear.lower = read == WeightRead::kBoth ? at + lower : nullptr;
+  return linear;
+}
+
 // Copies of the matrices of an op, to be read in one way.
 class Weights {
  public:
-  Weights(GpuLab& lab, const Case& c, WeightRead read, std::span<const std::uint16_t> values)
-      : lab_(lab), read_(read) {
+  Weights(GpuLab& lab, const Case& c, const Reading& reading, const std::uint16_t* values)
+      : lab_(lab), read_(reading.read) {
     int first = 0;
     for (const int outputs : c.matrices()) {
-      const TensorView host{values.data() + std::size_t(first) * c.inputs, DType::kBF16, outputs,
+      const TensorView host{values + std::size_t(first) * c.inputs, reading.dtype, outputs,
                             c.inputs};
       place(host);
       first += outputs;
@@ -83,11 +130,11 @@ class Weights {
       backend.upload(memory.data(), host.data, memory.size());
     }
     shapes_.push_back(full);
-    if (read_ == WeightRead::kUpper) {
-      Buffer upper = backend.allocate(backend.plane_bytes(host.rows, host.cols).upper);
-      backend.make_planes(full, upper.data(), nullptr);
-      backend.synchronize();  // the matrix goes
-      memory = std::move(upper);
+    lower_.push_back(0);
+    if (read_ != WeightRead::kFull) {
+      Planes planes(backend, full, read_);
+      memory = std::move(planes.memory);
+      lower_.back() = planes.lower;
     }
     bytes_ += memory.size();
     originals_.push_back(std::move(memory));
@@ -102,10 +149,7 @@ class Weights {
     for (int copy = 0; copy < copies_; ++copy) {
       for (std::size_t m = 0; m < originals_.size(); ++m) {
         lab_.backend().copy(at, originals_[m].data(), originals_[m].size());
-        Linear linear{.full = shapes_[m]};
-        linear.full.data = read_ == WeightRead::kFull ? at : nullptr;
-        linear.upper = read_ == WeightRead::kUpper ? at : nullptr;
-        linears_.push_back(linear);
+        linears_.push_back(linear_at(at, shapes_[m], read_, lower_[m]));
         at += aligned(originals_[m].size());
       }
     }
@@ -116,6 +160,7 @@ class Weights {
   int copies_ = 0;
   std::size_t bytes_ = 0;
   std::vector<TensorView> shapes_;
+  std::vector<std::size_t> lower_;  // where a matrix' lower plane begins
   std::vector<Buffer> originals_;
   Buffer memory_;
   std::vector<Linear> linears_;  // [copies_, matrices]
@@ -185,11 +230,14 @@ class Bench {
     device_.push_back(lab.backend().allocate(lab.backend().full_kv_bytes(kv_shape(), kRing)));
   }
 
-  void measure(WeightRead read, const Baselines& baselines, Results& results) {
-    const Weights weights(lab_, case_, read, values_);
-    const char* how = read == WeightRead::kUpper ? "4-bit" : "bf16";
-    const std::string name = fmt::format("{} {}", case_.name, how);
-    check_rows(read, weights, name, results);
+  void measure(const Reading& reading, const Baselines& baselines, Results& results) {
+    const bool fp16 = reading.dtype == DType::kF16;
+    const std::vector<std::uint16_t> converted =
+        fp16 ? to_fp16(values_) : std::vector<std::uint16_t>();
+    const std::uint16_t* values = fp16 ? converted.data() : values_.data();
+    const Weights weights(lab_, case_, reading, values);
+    const WeightRead read = reading.read;
+    check_rows(reading, weights, values, results);
     for (const int rows : kRowCounts) {
       const Operands on = operands();
       const Times times = lab_.time([&](int i) {
@@ -197,7 +245,8 @@ class Bench {
             [&](int m) -> const Linear& { return weights.get(i, m); });
       });
       results.add({.group = "linear",
-                   .name = fmt::format("{} {}x{} {}", case_.name, case_.outputs, case_.inputs, how),
+                   .name = fmt::format("{} {}x{} {}", case_.name, case_.outputs, case_.inputs,
+                                       reading.name),
                    .rows = rows,
                    .times = times,
                    .bytes = weights.bytes(),
@@ -224,8 +273,10 @@ class Bench {
 
   // The last outputs of every matrix, against the reference; and every row count's bits against
   // those of one row.
-  void check_rows(WeightRead read, const Weights& weights, const std::string& name,
+  void check_rows(const Reading& reading, const Weights& weights, const std::uint16_t* values,
                   Results& results) {
+    const WeightRead read = reading.read;
+    const std::string name = fmt::format("{} {}", case_.name, reading.name);
     const std::vector<float> one = result(read, weights, 1);
     for (const int rows : {4, 8, kMaxRows}) {
       const std::vector<float> many = result(read, weights, rows);
@@ -238,32 +289,30 @@ class Bench {
       const auto end = out.begin() + std::ptrdiff_t(row + 1) * case_.result();
       last.insert(last.end(), end - kCheckedOutputs, end);
     }
-    results.add_check(name, relative_error(last, reference(read)),
-                      read == WeightRead::kUpper ? 1e-2 : 2e-3);
+    results.add_check(name, relative_error(last, reference(reading, values)), reading.tolerance);
   }
 
   // [kMaxRows, kCheckedOutputs], by the reference, from the last rows of every matrix.
-  std::vector<float> reference(WeightRead read) {
+  std::vector<float> reference(const Reading& reading, const std::uint16_t* values) {
     Backend& reference = lab_.reference();
     std::vector<Linear> linears;
-    std::vector<Buffer> planes;
+    std::vector<Planes> planes;
     int end = 0;
     for (const int outputs : case_.matrices()) {
       end += outputs;
-      Linear linear;
-      linear.full = {values_.data() + std::size_t(end - kCheckedOutputs) * case_.inputs,
-                     DType::kBF16, kCheckedOutputs, case_.inputs};
-      planes.push_back(
-          reference.allocate(reference.plane_bytes(kCheckedOutputs, case_.inputs).upper));
-      if (read == WeightRead::kUpper) {
-        reference.make_planes(linear.full, planes.back().data(), nullptr);
-        linear.upper = planes.back().data();
+      const TensorView full{values + std::size_t(end - kCheckedOutputs) * case_.inputs,
+                            reading.dtype, kCheckedOutputs, case_.inputs};
+      if (reading.read == WeightRead::kFull) {
+        linears.push_back({.full = full});
+      } else {
+        planes.emplace_back(reference, full, reading.read);
+        linears.push_back(
+            linear_at(planes.back().memory.data(), full, reading.read, planes.back().lower));
       }
-      linears.push_back(linear);
     }
     Buffer ring = reference.allocate(reference.full_kv_bytes(kv_shape(), kRing));
     std::vector<float> out(std::size_t(kMaxRows) * kCheckedOutputs);
-    run(reference, case_.op, read, kMaxRows,
+    run(reference, case_.op, reading.read, kMaxRows,
         {x_.data(), norm_.data(), cos_.data(), sin_.data(), ring.data(), out.data()},
         [&](int m) -> const Linear& { return linears[m]; });
     return out;
@@ -282,8 +331,10 @@ class Bench {
 void measure_linear(GpuLab& lab, const GpuBenchOptions& options, Results& results) {
   for (const Case& c : kCases) {
     Bench bench(lab, c);
-    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kFull}) {
-      bench.measure(read, options.baselines, results);
+    for (const Reading& reading : kReadings) {
+      if (reading.everywhere || !c.name.starts_with("8b")) {
+        bench.measure(reading, options.baselines, results);
+      }
     }
   }
 }

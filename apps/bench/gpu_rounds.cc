@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/bench/gpu_program.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "speculative/speculative.h"
@@ -41,9 +41,12 @@ void add_options(CLI::App& app, Args& args) {
                  "tokens of the prompt, which are random\n"
                  "(default: 4096,32768,131072)")
       ->option_text("N,...")
+      ->check(CLI::PositiveNumber)
       ->delimiter(',');
-  app.add_option("--draft-len", args.draft_lens, "drafted tokens of a round (default: 4,6,8)")
+  app.add_option("--draft-len", args.draft_lens,
+                 "drafted tokens of a round, 1 to 16\n(default: 4,6,8)")
       ->option_text("N,...")
+      ->check(CLI::Range(1, kMaxDraftLen))
       ->delimiter(',');
   app.add_option("--draft-budget", args.budgets,
                  "tokens that sparse drafts read; contexts of\nless than four times as many leave "
@@ -54,10 +57,15 @@ void add_options(CLI::App& app, Args& args) {
                  "the probability with which a drafted token is\naccepted (default: 0.95)")
       ->option_text("P")
       ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--tokens", args.tokens, "tokens that are timed (default: 256)")->option_text("N");
-  app.add_option("--warm-up", args.warm_up, "tokens before them (default: 192)")->option_text("N");
+  app.add_option("--tokens", args.tokens, "tokens that are timed (default: 256)")
+      ->option_text("N")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--warm-up", args.warm_up, "tokens before them (default: 192)")
+      ->option_text("N")
+      ->check(CLI::PositiveNumber);
   app.add_option("--json", args.json, "write everything that was measured there")
-      ->option_text("FILE");
+      ->option_text("FILE")
+      ->check(writable_file());
   app.add_option("--backend", args.backend, "what runs it (default: cuda)")->option_text("NAME");
 }
 
@@ -96,6 +104,7 @@ class Lab {
  private:
   static Model load(const std::filesystem::path& folder, Backend& backend) {
     ModelConfig config = load_config(folder);
+    backend.require_supported(kv_shape(config, 0));
     Weights weights(config, Checkpoint(folder), backend);
     weights.make_draft_planes(backend, WeightRead::kUpper);
     return Model(std::move(config), std::move(weights), backend);
@@ -164,15 +173,18 @@ class Lab {
     plans.front().name = "dense";
     Sequence sequence(model_, *pool_, capacity, decoding(0, {}), kv_options(plans));
     prefill(sequence, context);
-    const std::size_t used = before_ - backend_->available_bytes();
-    Sequence eight_bit = sequence.fork(decoding(0, {}));
-    note(measure(eight_bit, "plain, 8-bit cache"));
+    {
+      Sequence eight_bit = sequence.fork(decoding(0, {}));
+      note(measure(eight_bit, "plain, 8-bit cache"));
+    }
     for (const Plan& plan : plans) {
       for (const int draft_len : args_.draft_lens) {
         Sequence drafting = sequence.fork(decoding(draft_len, {plan}));
         note(measure(drafting, plan.name));
       }
     }
+    // With what rounds took: scratch, graphs, and the pages that the sequences have of their own.
+    const std::size_t used = before_ - backend_->available_bytes();
     const KvShape& shape = pool_->shape();
     return {{"context", context},
             {"prefill_seconds", prefill_seconds},
@@ -198,8 +210,8 @@ class Lab {
     }
   }
 
-  // Some tokens to get going (every draft length up to a page's end has its graph then), and the
-  // ones that count.
+  // Some tokens to get going (a draft length has its graph when it has come up a few times; those
+  // that a page's end cuts short seldom have), and the ones that count.
   Run measure(Sequence& sequence, const std::string& name) {
     decode(sequence, args_.warm_up);
     const RoundStats before = sequence.stats();
@@ -223,7 +235,7 @@ class Lab {
 
   const Args& args_;
   std::unique_ptr<Backend> backend_;
-  std::size_t before_;  // bytes available before anything was loaded
+  std::size_t before_;  // bytes available before anything was loaded, the backend made
   Model model_;
   std::unique_ptr<PagePool> pool_;
   Decoder decoder_;
@@ -233,15 +245,12 @@ class Lab {
 }  // namespace quantspec
 
 int main(int argc, char** argv) {
-  CLI::App app{"Times rounds of decoding on a GPU, with drafts that are accepted by chance."};
+  CLI::App app("Times rounds of decoding on a GPU, with drafts that are accepted by chance.",
+               "gpu_rounds");
   quantspec::Args args;
   quantspec::add_options(app, args);
-  CLI11_PARSE(app, argc, argv);
-  try {
+  return quantspec::run_program(app, argc, argv, [&] {
     quantspec::Lab(args).run();
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "gpu_rounds: {}\n", error.what());
-    return 1;
-  }
-  return 0;
+    return 0;
+  });
 }

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <stdexcept>
 
+#include "backend/backend.h"
 #include "base/error.h"
+#include "base/expect_error.h"
 #include "base/json.h"
 #include "engine/memory_plan.h"
 
@@ -212,6 +215,36 @@ TEST_F(EngineTest, ReportsTheMemoryThatItUses) {
   EXPECT_LT(result.memory.draft_weights_bytes, 26'000'000u);
   EXPECT_EQ(result.memory.kv_bytes, 0u);  // a short text lies in the ring
   EXPECT_GT(result.memory.ring_bytes, 0u);
+}
+
+// What a kernel does to the wrong memory is beyond repair for every backend of the process.
+void break_the_gpu() {
+  const auto backend = make_backend({"cuda"});
+  Buffer target = backend->allocate(1 << 20);
+  backend->copy_full_kv({1, 1, 64, 32}, {reinterpret_cast<std::byte*>(4096), 64},
+                        {target.data(), 64}, 0, 16);
+}
+
+TEST(EngineOnAGpu, ADeviceErrorEndsTheRequestAndNotTheProcess) {
+  if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto broken = [] {
+    auto engine = Engine::load(bundled());
+    auto session = engine->create_session();
+    int tokens = 0;
+    const auto break_at_10 = [&](const TokenEvent&) {
+      if (++tokens == 10) break_the_gpu();
+      return true;
+    };
+    expect_error(ErrorKind::kDevice, {"the GPU: "},
+                 [&] { session->generate(kPrompt, greedy(100), break_at_10); });
+    expect_error(ErrorKind::kDevice, {"the GPU: "},
+                 [&] { engine->create_session()->generate(kPrompt, greedy(10)); });
+    session.reset();
+    engine.reset();
+    std::exit(testing::Test::HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(broken(), testing::ExitedWithCode(0), "");
 }
 
 TEST(MemoryPlan, AContextThatCannotFitIsRefusedNamingTheLargestThatDoes) {

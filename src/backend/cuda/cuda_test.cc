@@ -169,6 +169,98 @@ TEST_F(CudaDevice, StatesOfABatchAreOnTheDevice) {
                [&] { device_->batch(std::vector<SequenceRows>(kMaxSequences + 1), 1); });
 }
 
+// --- attention -----------------------------------------------------------------------------------
+
+// Without a GPU, too.
+TEST(CudaAttention, OtherHeadsAndPagesAreRefused) {
+  require_supported({1, 1, 96, 256});
+  expect_error(ErrorKind::kUnsupportedModel,
+               {"64, 80, 96, 128 or 256 channels", "112", "--backend cpu"}, [] {
+                 require_supported({1, 1, 112, 64});
+               });
+  expect_error(ErrorKind::kUnsupportedModel, {"32, 64, 128 or 256 tokens", "16"}, [] {
+    require_supported({1, 1, 128, 16});
+  });
+}
+
+// --- launches ------------------------------------------------------------------------------------
+
+class CudaRounds : public CudaDevice {
+ protected:
+  static constexpr int kHidden = 256, kHeads = 4, kInner = 512;
+
+  template <typename T>
+  T* memory(std::size_t count) {
+    buffers_.push_back(allocate_on_device(count * sizeof(T)));
+    return buffers_.back().as<T>();
+  }
+  Linear planes(int outputs, int inputs) {
+    Linear linear{.full = {nullptr, DType::kBF16, outputs, inputs}};
+    linear.upper = memory<std::byte>(plane_bytes(outputs, inputs, linear.group).upper);
+    return linear;
+  }
+  static int kernels_of(cudaGraph_t graph) {
+    std::size_t count = 0;
+    QUANTSPEC_CUDA(cudaGraphGetNodes(graph, nullptr, &count));
+    std::vector<cudaGraphNode_t> nodes(count);
+    QUANTSPEC_CUDA(cudaGraphGetNodes(graph, nodes.data(), &count));
+    return static_cast<int>(std::ranges::count_if(nodes, [](cudaGraphNode_t node) {
+      cudaGraphNodeType type;
+      QUANTSPEC_CUDA(cudaGraphNodeGetType(node, &type));
+      return type == cudaGraphNodeTypeKernel;
+    }));
+  }
+  std::vector<Buffer> buffers_;
+};
+
+// One row, read at 4 bits: queries, keys and values; attention; output; gate and up; down.
+TEST_F(CudaRounds, ADraftStepHasFiveLaunchesALayer) {
+  const KvShape shape{1, 2, 64, 64};
+  const Linear q = planes(kHeads * 64, kHidden), k = planes(2 * 64, kHidden), v = k;
+  const Linear output = planes(kHidden, kHeads * 64);
+  const Linear gate = planes(kInner, kHidden), up = gate, down = planes(kHidden, kInner);
+  auto *x = memory<float>(kHidden), *queries = memory<float>(kHidden);
+  auto *attended = memory<float>(kHidden), *inner = memory<float>(kInner);
+  const Norm norm{memory<float>(kHidden), 1e-5f};
+  const auto* angles = memory<float>(32);
+  const FullKv ring{memory<std::byte>(2 * 2 * 128 * 64 * sizeof(std::uint16_t)), 128};
+  const std::vector<SequenceRows> rows = {
+      {.first_row = 0,
+       .num_rows = 1,
+       .first_position = 10,
+       .kv = {.pages = {}, .full = ring, .read = KvRead::kUpper}}};
+  const auto layer = [&] {
+    decode_qkv(*device_, {.phase = Phase::kDecode,
+                          .weights = WeightRead::kUpper,
+                          .num_heads = kHeads,
+                          .shape = shape,
+                          .x = x,
+                          .num_rows = 1,
+                          .norm = norm,
+                          .q = &q,
+                          .k = &k,
+                          .v = &v,
+                          .q_norm = {},
+                          .k_norm = {},
+                          .cos = angles,
+                          .sin = angles,
+                          .q_out = queries,
+                          .sequences = rows});
+    attention(*device_, {queries, attended, kHeads, shape, 0.125f, rows});
+    decode_add_linear(*device_, {Phase::kDecode, WeightRead::kUpper, attended, 1, &output, x});
+    decode_gate_up(*device_, {Phase::kDecode, WeightRead::kUpper, x, 1, norm, &gate, &up, inner});
+    decode_add_linear(*device_, {Phase::kDecode, WeightRead::kUpper, inner, 1, &down, x});
+  };
+  layer();  // what is made once is there
+  device_->synchronize();
+  cudaGraph_t graph;
+  QUANTSPEC_CUDA(cudaStreamBeginCapture(device_->stream(), cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < 3; ++i) layer();
+  QUANTSPEC_CUDA(cudaStreamEndCapture(device_->stream(), &graph));
+  EXPECT_EQ(kernels_of(graph), 3 * 5);
+  QUANTSPEC_CUDA(cudaGraphDestroy(graph));
+}
+
 // --- pages ---------------------------------------------------------------------------------------
 
 TEST_F(CudaDevice, PagesOfOtherSizesAreRefused) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times what PyTorch has on this GPU: what the CUDA backend's kernels are compared with.
 
-    tools/gpu_baselines.py --out FILE.json        needs a GPU and torch; two minutes
+    tools/gpu_baselines.py --out FILE.json        needs a GPU and PyTorch; two minutes
 
 Copy bandwidth and the rate of a large matrix product; decode attention in fp16 by FlashAttention
 and by cuDNN; linear layers in bf16 by cuBLAS; causal prefill attention. Where query heads share K
@@ -17,10 +17,6 @@ import itertools
 import json
 import pathlib
 import sys
-
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 HEADS, HEAD_DIM = 32, 128
 KV_HEADS = {"mha": 32, "gqa": 8}
@@ -39,9 +35,20 @@ LINEARS = {  # outputs, inputs, of Llama-2-7B and Llama-3.1-8B
     "7b/head": (32000, 4096),
     "8b/head": (128256, 4096),
 }
-BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}  # of PyTorch's SDPBackend
 BEYOND_L2 = 1 << 30  # bytes through which calls rotate
 REPLAYS = 7
+
+
+def import_torch():
+    """When arguments have been read: --help needs none."""
+    global F, SDPBackend, sdpa_kernel, torch
+    try:
+        import torch
+        import torch.nn.functional as F
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+    except ImportError as error:
+        sys.exit(f"gpu_baselines: needs PyTorch 2.5 or later: {error}")
 
 
 class Pool:
@@ -116,7 +123,7 @@ def time_matmul(pool, size=8192):
 
 def attention_call(backend, q, k, v, **options):
     def call():
-        with sdpa_kernel([backend]):
+        with sdpa_kernel([getattr(SDPBackend, backend)]):
             return F.scaled_dot_product_attention(q, k, v, **options)
 
     return call
@@ -249,6 +256,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE", help="the JSON to write")
     options = parser.parse_args()
+    import_torch()
     if not torch.cuda.is_available():
         sys.exit("gpu_baselines: no GPU that torch can use")
     report = measure()

@@ -1,16 +1,11 @@
 #!/usr/bin/env python3
 """Writes a model of a well-known shape with random weights: for measurements of speed, where the
-text means nothing. Needs PyTorch and safetensors; uses a GPU to draw, where there is one.
+text means nothing. Needs PyTorch and safetensors; uses a GPU to draw, where there is one."""
 
-Usage: make_random_model.py SHAPE FOLDER      SHAPE: llama-2-7b or llama-3.1-8b
-"""
-
+import argparse
 import json
 import sys
 from pathlib import Path
-
-import torch
-from safetensors.torch import save_file
 
 COMMON = {
     "architectures": ["LlamaForCausalLM"],
@@ -45,6 +40,16 @@ SHAPES = {
 }
 
 
+def import_torch():
+    """When arguments have been read: --help needs none."""
+    global save_file, torch
+    try:
+        import torch
+        from safetensors.torch import save_file
+    except ImportError as error:
+        sys.exit(f"make_random_model: needs PyTorch and safetensors: {error}")
+
+
 def tensors(config, device):
     """Every tensor by name: matrices as trained ones are initialized, norms of ones."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
@@ -77,18 +82,18 @@ def tensors(config, device):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in SHAPES:
-        print(__doc__, file=sys.stderr)
-        return 2
-    config = COMMON | SHAPES[sys.argv[1]]
-    folder = Path(sys.argv[2])
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shape", choices=SHAPES, help="whose shape the model has")
+    parser.add_argument("folder", type=Path, help="where config.json and model.safetensors go")
+    options = parser.parse_args()
+    import_torch()
+    config = COMMON | SHAPES[options.shape]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    (options.folder / "config.json").write_text(json.dumps(config, indent=2))
     torch.manual_seed(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    save_file(dict(tensors(config, device)), folder / "model.safetensors")
-    return 0
+    save_file(dict(tensors(config, device)), options.folder / "model.safetensors")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

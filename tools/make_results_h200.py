@@ -12,6 +12,7 @@ outside such marks is not touched. Needs python3-matplotlib.
 """
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import sys
@@ -23,6 +24,13 @@ from plots import h200_goals, h200_tables  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAX_BYTES = 120_000
+# An option's files: what writes them, a list that they have, and keys of its entries.
+FILES = {
+    "bench": ("gpu_bench --json", "measurements", ("name", "rows", "seconds", "most_seconds")),
+    "baselines": ("tools/gpu_baselines.py --out", "attention", ("shape", "tokens", "us")),
+    "rounds": ("gpu_rounds --json", "contexts", ("context", "fp16_kv_bytes", "runs")),
+    "fidelity": ("quantspec eval fidelity -o json", "rows", ("kind", "reading", "acceptance")),
+}
 
 
 def blocks(bench, baselines, reports, fidelity):
@@ -68,26 +76,50 @@ def draw(bench, baselines, reports, folder):
         print(path)
 
 
-def load(path):
-    return json.loads(path.read_text())
+def load(path, option, make=dict):
+    """What `make` makes of the JSON of an option's file."""
+    writer, rows, keys = FILES[option]
+    try:
+        data = json.loads(path.read_text())
+        for row in data[rows] or [{}]:
+            _ = [row[key] for key in keys]
+        return make(data)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError):
+        problem = f"not what {writer} writes"
+    except ValueError as error:
+        problem = str(error)
+    sys.exit(f"make_results_h200: --{option} {path}: {problem}")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+
+    def add(option, what, **options):
+        parser.add_argument(f"--{option}", type=pathlib.Path, metavar="FILE",
+                            help=f"of {FILES[option][0]}{what}", **options)
+
+    add("bench", "; what a later one has takes the place of an earlier one's", nargs="+",
+        required=True)
+    add("baselines", ", on the same machine", required=True)
+    add("rounds", ", one for each model", nargs="+", required=True)
+    add("fidelity", " on the same texts, one for each backend", nargs="+", default=[])
+    parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs", metavar="FOLDER",
+                        help="where results-h200.md is (default: docs)")
+    return parser.parse_args()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    file = {"type": pathlib.Path, "metavar": "FILE", "required": True}
-    parser.add_argument("--bench", nargs="+", **file)
-    parser.add_argument("--baselines", **file)
-    parser.add_argument("--rounds", nargs="+", **file)
-    parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs",
-                        help="where results-h200.md is")
-    parser.add_argument("--fidelity", nargs="+", type=pathlib.Path, metavar="FILE", default=[])
-    args = parser.parse_args()
-    bench = h200_tables.Bench([load(path) for path in args.bench])
-    baselines = load(args.baselines)
-    reports = [h200_tables.Rounds(load(path)) for path in args.rounds]
+    args = arguments()
+    if importlib.util.find_spec("matplotlib") is None:
+        sys.exit("make_results_h200: needs matplotlib: tools/install_deps.sh plots")
+    bench = h200_tables.Bench([load(path, "bench") for path in args.bench])
+    baselines = load(args.baselines, "baselines")
+    reports = [load(path, "rounds", h200_tables.Rounds) for path in args.rounds]
+    fidelity = [load(path, "fidelity") for path in args.fidelity]
     page = args.docs / "results-h200.md"
     text = page.read_text() if page.exists() else "# Results on an H200\n"
-    fidelity = [load(path) for path in args.fidelity]
     for name, title, content in blocks(bench, baselines, reports, fidelity):
         text = fill(text, name, title, content)
     page.write_text(text)

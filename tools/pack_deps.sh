@@ -1,34 +1,44 @@
 #!/bin/bash
-# Copies headers and static libraries of Debian packages of this machine into a folder that can be
-# carried to one that lacks them (Debian or Ubuntu, same processor): CMAKE_PREFIX_PATH=DIR finds
+# Copies headers and static libraries of Debian packages of this machine into a new folder that can
+# be carried to one that lacks them (Debian or Ubuntu, same processor): CMAKE_PREFIX_PATH=DIR finds
 # them there.
 #   tools/pack_deps.sh DIR [PACKAGE...]
 # PACKAGES unless given: libpcre2-dev libutf8proc-dev libxxhash-dev librapidcheck-dev
+# Exit code 1: a package has nothing to copy; 2: wrong options, or DIR has something in it.
 set -euo pipefail
 
-if [[ $# -eq 0 || $1 == -* ]]; then
-  sed -n '2,6s/^# \{0,1\}//p' "$0"
-  exit 2
-fi
+# fail CODE TEXT
+fail() { echo "pack_deps: $2" >&2 && exit "$1"; }
+
+case ${1:-} in
+  --help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;;
+  -*) fail 2 "unknown option $1; usage: tools/pack_deps.sh DIR [PACKAGE...]" ;;
+  "") fail 2 "needs a folder: tools/pack_deps.sh DIR [PACKAGE...]" ;;
+esac
 target=$1
 shift
 [[ $# -gt 0 ]] || set -- libpcre2-dev libutf8proc-dev libxxhash-dev librapidcheck-dev
-architecture=$(dpkg --print-architecture)
+if [[ -e $target && -n $(ls -A "$target") ]]; then
+  fail 2 "$target is there and not empty; name a new folder, or remove that one"
+fi
+architecture=$(dpkg --print-architecture) || fail 1 "needs dpkg: a Debian or Ubuntu machine"
 
-rm -rf "$target"
-mkdir -p "$target"
-for package in "$@"; do
+# What to copy of a package, nothing if it is not installed.
+files_of() {
   # Of some packages dpkg wants the architecture, of others not.
-  files=$(dpkg -L "$package:$architecture" 2>/dev/null || dpkg -L "$package")
-  while read -r file; do
-    case $file in
-      *pcre2-16* | *pcre2-32* | *pcre2-posix* | */pcre2posix.h) ;;  # not used
-      /usr/include/*.h | /usr/include/*.hpp | *.a | *.pc | */cmake/*.cmake)
-        mkdir -p "$target$(dirname "${file#/usr}")"
-        cp "$file" "$target${file#/usr}"
-        ;;
-    esac
-  done <<<"$files"
+  { dpkg -L "$1:$architecture" 2>/dev/null || dpkg -L "$1" 2>/dev/null; } |
+    grep -E '^/usr/include/.*\.(h|hpp)$|\.(a|pc)$|/cmake/.*\.cmake$' |
+    grep -vE 'pcre2-16|pcre2-32|pcre2-posix|/pcre2posix\.h' || true  # not used
+}
+
+files=""
+for package in "$@"; do
+  found=$(files_of "$package")
+  [[ -n $found ]] || fail 1 "nothing to copy of $package: not installed, or not a -dev package"
+  files+=$found$'\n'
 done
+while read -r file; do
+  install -D -m 644 "$file" "$target${file#/usr}"
+done <<<"${files%$'\n'}"
 find "$target" -name '*.pc' -exec sed -i 's|^prefix=.*|prefix=${pcfiledir}/../../..|' {} +
 du -sh "$target"

@@ -74,6 +74,9 @@ class Rounds:
         self.contexts = {context["context"]: context for context in report["contexts"]}
         first = report["contexts"][0]
         self.token_bytes = first["fp16_kv_bytes"] // first["context"]
+        if self.token_bytes not in SHAPES:
+            raise ValueError(f"fp16 KV of {self.token_bytes} bytes a token: of neither {SEVEN}'s "
+                             f"nor {EIGHT}'s shape")
         self.shape = SHAPES[self.token_bytes]
 
     def runs(self, context, name):
@@ -136,12 +139,18 @@ class Rounds:
 # --- cells ---------------------------------------------------------------------------------------
 
 
-def times(value):
-    return "-" if value is None else f"{value:.2f}×"
+def times(value, more=0):
+    """`more` digits than usual."""
+    return "-" if value is None else f"{value:.{2 + more}f}×"
 
 
-def percent(value):
-    return "-" if value is None else f"{value:.0%}"
+def percent(value, more=0):
+    return "-" if value is None else f"{value:.{more}%}"
+
+
+def beside(value, goal, shown):
+    """With another digit within 1% of the goal, where it may read as the goal and is not."""
+    return shown(value, int(value is not None and abs(value - goal) <= 0.01 * goal))
 
 
 def context_name(tokens):
@@ -155,7 +164,7 @@ def cell(bench, name, rows):
         return "-"
     text = f"{1e6 * row['seconds']:.1f} µs, {row['of_copy']:.0%}"
     if "over_baseline" in row:
-        text += f", {row['over_baseline']:.2f}×"
+        text += f", {beside(row['over_baseline'], 1, times)}"
     if "over_flash" in row:
         text += f" ({row['over_flash']:.2f}×)"
     return text
@@ -181,9 +190,11 @@ def attention(bench):
 
 def linear(bench):
     parts = []
-    for weights in ("4-bit", "bf16"):
+    for weights in ("4-bit", "8-bit", "bf16", "fp16"):
         lines = [[title, *(cell(bench, f"{name} {weights}", n) for n in ROWS)]
-                 for name, title in MATRICES.items()]
+                 for name, title in MATRICES.items() if (f"{name} {weights}", 1) in bench.rows]
+        if not lines:
+            continue
         parts.append(f"{weights} weights:\n\n" + table(
             ["matrix, outputs × inputs", *(f"{n} row{'s' if n > 1 else ''}" for n in ROWS)],
             lines))

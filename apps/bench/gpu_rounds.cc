@@ -52,6 +52,7 @@ void add_options(CLI::App& app, Args& args) {
                  "tokens that sparse drafts read; contexts of\nless than four times as many leave "
                  "them out\n(default: 4096)")
       ->option_text("N,...")
+      ->check(CLI::PositiveNumber)
       ->delimiter(',');
   app.add_option("--acceptance", args.acceptance,
                  "the probability with which a drafted token is\naccepted (default: 0.95)")
@@ -62,7 +63,7 @@ void add_options(CLI::App& app, Args& args) {
       ->check(CLI::PositiveNumber);
   app.add_option("--warm-up", args.warm_up, "tokens before them (default: 192)")
       ->option_text("N")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--json", args.json, "write everything that was measured there")
       ->option_text("FILE")
       ->check(writable_file());

@@ -13,7 +13,8 @@ std::string cuda_unavailable() {
   const std::string why = cuda::unavailable();
   return why.empty() ? why : "no GPU that can be used: " + why;
 #else
-  return "this build has none (it needs a CUDA toolkit; configure with -DQUANTSPEC_CUDA=ON)";
+  return "this build has no CUDA backend (it needs a CUDA toolkit; configure with "
+         "-DQUANTSPEC_CUDA=ON)";
 #endif
 }
 

@@ -90,7 +90,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   ModelConfig config = load_config(options.model);
   const KvShape shape = kv_shape(config, options.page_size);
   auto backend = make_backend({options.backend, options.num_threads});
-  if (options.backend == "auto" && !cuda_unavailable().empty()) {
+  if (options.backend == "auto" && backend->name() != "cuda") {
     log().debug("auto takes the CPU: {}", cuda_unavailable());
   }
   backend->require_supported(shape);

@@ -218,26 +218,25 @@ TEST_F(EngineTest, ReportsTheMemoryThatItUses) {
 }
 
 // What a kernel does to the wrong memory is beyond repair for every backend of the process.
-void break_the_gpu() {
-  const auto backend = make_backend({"cuda"});
-  Buffer target = backend->allocate(1 << 20);
-  backend->copy_full_kv({1, 1, 64, 32}, {reinterpret_cast<std::byte*>(4096), 64},
-                        {target.data(), 64}, 0, 16);
-}
-
 TEST(EngineOnAGpu, ADeviceErrorEndsTheRequestAndNotTheProcess) {
   if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto broken = [] {
     auto engine = Engine::load(bundled());
     auto session = engine->create_session();
+    const auto other = make_backend({"cuda"});
+    Buffer target = other->allocate(1 << 20);
     int tokens = 0;
-    const auto break_at_10 = [&](const TokenEvent&) {
-      if (++tokens == 10) break_the_gpu();
+    const auto break_late = [&](const TokenEvent&) {  // when rounds are graphs
+      if (++tokens == 60) {
+        other->copy_full_kv({1, 1, 64, 32}, {reinterpret_cast<std::byte*>(4096), 64},
+                            {target.data(), 64}, 0, 16);
+      }
       return true;
     };
     expect_error(ErrorKind::kDevice, {"the GPU: "},
-                 [&] { session->generate(kPrompt, greedy(100), break_at_10); });
+                 [&] { session->generate(kPrompt, greedy(300, 1), break_late); });
+    EXPECT_GE(tokens, 60);
     expect_error(ErrorKind::kDevice, {"the GPU: "},
                  [&] { engine->create_session()->generate(kPrompt, greedy(10)); });
     session.reset();

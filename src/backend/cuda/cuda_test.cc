@@ -253,6 +253,7 @@ TEST_F(CudaRounds, ADraftStepHasFiveLaunchesALayer) {
   };
   layer();  // what is made once is there
   device_->synchronize();
+  device_->order_next_launch();  // nothing is ahead of it in the capture
   cudaGraph_t graph;
   QUANTSPEC_CUDA(cudaStreamBeginCapture(device_->stream(), cudaStreamCaptureModeThreadLocal));
   for (int i = 0; i < 3; ++i) layer();

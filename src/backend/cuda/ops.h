@@ -1,4 +1,4 @@
-// The ops of the CUDA backend, a file each; params.h and backend.h say what they compute. Pointers
+// The ops of the CUDA backend, by file; params.h and backend.h say what they compute. Pointers
 // and page tables are in device memory unless said. All run on the device's stream, in order.
 #pragma once
 

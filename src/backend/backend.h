@@ -26,6 +26,8 @@ class Backend {
 
   virtual std::string name() const = 0;         // as in --backend
   virtual std::string description() const = 0;  // for people: instruction set, threads
+  // Throws kUnsupportedModel, naming what works, where ops have no such heads or pages.
+  virtual void require_supported(const KvShape& /*shape*/) const {}
 
   // --- memory ---
   virtual Buffer allocate(std::size_t bytes) = 0;
@@ -64,9 +66,6 @@ class Backend {
   virtual void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) = 0;
   // The same from codes that were made elsewhere, in groups of 64 or 128 inputs.
   virtual void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) = 0;
-
-  // Throws kUnsupportedModel, naming what works, where ops have no such heads or pages.
-  virtual void require_supported(const KvShape& /*shape*/) const {}
 
   // --- one pass ---
   virtual void embed(const EmbedParams& params) = 0;

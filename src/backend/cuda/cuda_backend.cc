@@ -28,6 +28,8 @@ class CudaBackend final : public Backend {
                        device_.capability() % 10);
   }
 
+  void require_supported(const KvShape& shape) const override { cuda::require_supported(shape); }
+
   // --- memory ---
   Buffer allocate(std::size_t bytes) override { return allocate_on_device(bytes); }
   std::size_t available_bytes() const override {
@@ -74,8 +76,6 @@ class CudaBackend final : public Backend {
   void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override {
     cuda::import_planes(device_, coded, upper, lower);
   }
-
-  void require_supported(const KvShape& shape) const override { cuda::require_supported(shape); }
 
   // --- one pass ---
   void embed(const EmbedParams& params) override { cuda::embed(device_, params); }

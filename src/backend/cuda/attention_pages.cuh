@@ -75,32 +75,17 @@ struct KeyScales {
 // reads as, in rows 0 to 7: offset + 7.5 scale in a draft. NOTE: the other rows have the scales,
 // which are in registers anyway, instead of copies of the offsets; nobody reads them.
 template <class S>
-__device__ __forceinline__ QueryOperand fold(const QueryOperand& q, ChannelScales scale,
-                                             ChannelScales offset, float (&bias)[4]) {
-  QueryOperand b;
-  if constexpr (S::kPlanes == 1) {  // in fp16, as a draft may
+__device__ __forceinline__ Operand fold(const Operand& q, ChannelScales scale, ChannelScales offset,
+                                        float (&bias)[4]) {
+  ChannelScales zero = offset, unit = scale;
+  if constexpr (S::kPlanes == 1) {
     const __half2 middle = __float2half2_rn(7.5f);
-    const std::uint32_t zero_low = bits(__hfma2(middle, scale.low, offset.low));
-    const std::uint32_t zero_high = bits(__hfma2(middle, scale.high, offset.high));
-    const std::uint32_t zeros[4] = {zero_low, bits(scale.low), zero_high, bits(scale.high)};
-    add_query_product<S>(bias, zeros, q);
-    const __half2 sixteenth = __float2half2_rn(kHighColumns<S>);
-    b.high[0] = bits(__hmul2_rn(halves(q.high[0]), scale.low));
-    b.high[1] = bits(__hmul2_rn(halves(q.high[1]), __hmul2_rn(scale.high, sixteenth)));
-  } else {
-    const std::uint32_t zeros[4] = {bits(offset.low), bits(scale.low), bits(offset.high),
-                                    bits(scale.high)};
-    add_query_product<S>(bias, zeros, q);
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const __half2 s = k == 0 ? scale.low : scale.high;
-      const __half2 high = __hmul2_rn(halves(q.high[k]), s);
-      const __half2 cut_off = __hfma2(halves(q.high[k]), s, __hneg2(high));  // exact
-      b.high[k] = bits(high);
-      b.low[k] = bits(__hfma2(halves(q.low[k]), s, cut_off));
-    }
+    zero = {__hfma2(middle, scale.low, offset.low), __hfma2(middle, scale.high, offset.high)};
+    unit.high = __hmul2_rn(scale.high, __float2half2_rn(kHighColumns<S>));
   }
-  return b;
+  add_product(bias, {bits(zero.low), bits(scale.low), bits(zero.high), bits(scale.high)}, q);
+  return {{bits(__hmul2_rn(halves(q.word[0]), unit.low)),
+           bits(__hmul2_rn(halves(q.word[1]), unit.high))}};
 }
 
 // products (tokens x columns) and how they become scores. `queries` as load_query wants them,
@@ -124,7 +109,7 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
     const Words<S::kTokenTiles> upper(piece, tile, lane.index);
     const Words<S::kTokenTiles> lower(piece + (S::kPlanes - 1) * S::kPlaneBytes, tile, lane.index);
     ahead.reading(tile);
-    QueryOperand b[S::kScoreTiles];
+    Operand b[S::kScoreTiles];
 #pragma unroll
     for (int n = 0; n < S::kScoreTiles; ++n) {
       b[n] = fold<S>(load_query<S>(queries, n * S::kChannelTiles + tile, lane), key.scale,
@@ -135,7 +120,7 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
       std::uint32_t codes[4];
       code_fragment<S>(upper.word[i], lower.word[i], codes);
 #pragma unroll
-      for (int n = 0; n < S::kScoreTiles; ++n) add_query_product<S>(products[n][i], codes, b[n]);
+      for (int n = 0; n < S::kScoreTiles; ++n) add_product(products[n][i], codes, b[n]);
     }
   }
   ahead.all_read();

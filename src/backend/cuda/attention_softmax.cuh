@@ -162,29 +162,21 @@ __device__ __forceinline__ void to_probabilities(float (&products)[S::kScoreTile
   }
 }
 
-// Queries as a B operand. The target pass adds what rounding to fp16 cuts off as a second product.
-struct QueryOperand {
-  std::uint32_t high[2];
-  std::uint32_t low[2];
+// A B operand of fp16 numbers.
+struct Operand {
+  std::uint32_t word[2];
 };
-// `queries`: [column tile * channel tiles + channel tile, lane].
+// Queries, [column tile * channel tiles + channel tile, lane], or what rounding them to fp16 cut
+// off, again in fp16: the target multiplies full-precision keys with that, too. NOTE: but not
+// codes. A query times a key's scale is rounded in any case, which errs as much again.
 template <class S>
-__device__ __forceinline__ QueryOperand load_query(const std::byte* queries, int tile, Lane lane) {
-  const std::byte* at = queries + (tile * 32 + lane.index) * S::kQueryWordBytes;
-  if constexpr (S::kPlanes == 2) {
-    const uint4 x = *reinterpret_cast<const uint4*>(at);
-    return {{x.x, x.y}, {x.z, x.w}};
-  } else {
-    const uint2 x = *reinterpret_cast<const uint2*>(at);
-    return {{x.x, x.y}, {0, 0}};
-  }
+__device__ __forceinline__ Operand load_query(const std::byte* queries, int tile, Lane lane) {
+  const uint2 x = reinterpret_cast<const uint2*>(queries)[tile * 32 + lane.index];
+  return {{x.x, x.y}};
 }
-template <class S>
-__device__ __forceinline__ void add_query_product(float (&product)[4],
-                                                  const std::uint32_t (&keys)[4],
-                                                  const QueryOperand& q) {
-  mma_f16(product, keys, q.high[0], q.high[1]);
-  if constexpr (S::kPlanes == 2) mma_f16(product, keys, q.low[0], q.low[1]);
+__device__ __forceinline__ void add_product(float (&product)[4], const std::uint32_t (&a)[4],
+                                            const Operand& b) {
+  mma_f16(product, a, b.word[0], b.word[1]);
 }
 
 // A C fragment (tokens x columns) as the B operand of the next product, in fp16. `c` becomes what

@@ -226,10 +226,9 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
   int ticket = -1;  // of one thread, looked at when it has long come
   {
     const Queries<S> queries(shared);
-    constexpr int kTeamSlots = S::kSlots * S::kSlotBytes;
-    std::byte* slots = shared + S::kSlotsOffset;
-    const Team<S> team(slots + work.teams * kTeamSlots);
-    PieceStream<S> stream(args, work, slots + team.index * kTeamSlots, team, lane);
+    std::byte* streams = shared + S::kSlotsOffset;
+    const Team<S> team(streams + work.teams * S::kStreamBytes);
+    PieceStream<S> stream(args, work, streams + team.index * S::kStreamBytes, team, lane);
     stream.start();
     load_queries<S>(args, work, queries, lane);
     stream.begin();

@@ -35,7 +35,7 @@ struct AttentionSplit {
   template <class T>
   int shared_bytes() const {
     return T::kSlotsOffset +
-           std::max({teams * (T::kSlots * T::kSlotBytes + T::kTeamBytes), T::merge_bytes(teams),
+           std::max({teams * (T::kStreamBytes + T::kTeamBytes), T::merge_bytes(teams),
                      T::kMergesApart ? 0 : (2 + splits) * T::kColumns * 4});
   }
 };

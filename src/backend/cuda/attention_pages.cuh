@@ -103,7 +103,12 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
 #pragma unroll
     for (int i = 0; i < S::kTokenTiles; ++i) clear(products[n][i]);
   }
-#pragma unroll(S::kScoreTiles <= 2 ? S::kChannelTiles : S::kScoreTiles == 3 ? 4 : 1)
+  // Unrolled as far as registers allow; of teams not further than loops fit in a cache.
+  constexpr int kAtOnce = S::kTeam > 1          ? 4
+                          : S::kScoreTiles <= 2 ? S::kChannelTiles
+                          : S::kScoreTiles == 3 ? 4
+                                                : 1;
+#pragma unroll kAtOnce
   for (int tile = 0; tile < S::kChannelTiles; ++tile) {
     const KeyScales key = KeyScales::load<S>(scales, tile, lane);
     const Words<S::kTokenTiles> upper(piece, tile, lane.index);
@@ -266,8 +271,8 @@ __device__ __forceinline__ void add_page_values(
     for (int i = 0; i < S::kTokenTiles; ++i) {
       const float2 s = __half22float2(scale.tile[i]);
       const float2 o = __half22float2(offset.tile[i]);
-      const float2 inverse = {s.x == 0.0f ? 0.0f : __fdividef(1.0f, s.x),
-                              s.y == 0.0f ? 0.0f : __fdividef(1.0f, s.y)};
+      const float2 inverse = {s.x == 0.0f ? 0.0f : reciprocal_approximately(s.x),
+                              s.y == 0.0f ? 0.0f : reciprocal_approximately(s.y)};
       // Of what is multiplied with the scale; 0 also where an offset without codes is infinite.
       const float2 offsets = {s.x == 0.0f ? 0.0f : o.x * inverse.x,
                               s.y == 0.0f ? 0.0f : o.y * inverse.y};

@@ -29,6 +29,7 @@
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/layout.h"
+#include "backend/cuda/ptx.cuh"
 
 namespace quantspec::cuda {
 
@@ -98,6 +99,8 @@ struct AttentionShape {
   // H200, 128k tokens: draft 0.146 ms with it and 0.144 without, verifying 32 columns 0.178 and
   // 0.148.
   static constexpr int kSlots = 2;
+  // Slots, and where the units of the next chunks are (PieceStream), of a team.
+  static constexpr int kStreamBytes = kSlots * kSlotBytes + kPlanes * 32 * 8;
   // Whether codes of the next part are asked for while those of this one are read (CodesAhead). Not
   // where lanes read what others copied, and not where columns leave no registers for it.
   static constexpr bool kCopiesAhead = kTeam == 1 && kTokenTiles == 4 && kColumnTiles <= 2;
@@ -178,7 +181,7 @@ struct Work {
       work.splits = min(work.splits, (parts + work.teams - 1) / work.teams);
       beside = work.splits == args.splits;  // else each warp has but one part
     }
-    const int team = threadIdx.x / (32 * S::kTeam);
+    const int team = warp_index() / S::kTeam;
     work.first_part = work.split + work.splits * team;
     if (beside) {
       work.first_part =

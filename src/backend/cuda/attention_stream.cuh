@@ -6,11 +6,11 @@
 
 namespace quantspec::cuda {
 
-// kBytes consecutive bytes, a multiple of 16, by the lanes of a warp.
+// kBytes consecutive bytes, a multiple of 16, to a shared_address(), by the lanes of a warp.
 template <int kBytes>
-__device__ __forceinline__ void copy_block(std::byte* to, const std::byte* from, int lane) {
+__device__ __forceinline__ void copy_block(std::uint32_t to, const std::byte* from, int lane) {
   // NOTE: afresh, or ptxas makes an address of its own for every copy.
-  to = afresh(to + 16 * lane);
+  to = afresh(static_cast<int>(to + 16 * lane));
   from = afresh(from + 16 * lane);
 #pragma unroll
   for (int at = 0; at < kBytes; at += 512) {
@@ -55,9 +55,17 @@ struct CodesAhead {
 template <class S>
 class PieceStream {
  public:
-  __device__ PieceStream(const AttentionArgs& args, const Work& work, std::byte* slots,
+  // `shared`: kStreamBytes of this team.
+  __device__ PieceStream(const AttentionArgs& args, const Work& work, std::byte* shared,
                          const Team<S>& team, Lane lane)
-      : args_(args), work_(work), team_(team), slots_(slots), lane_(lane), part_(work.first_part) {
+      : args_(args),
+        work_(work),
+        team_(team),
+        slots_(shared),
+        units_(reinterpret_cast<const std::byte**>(shared + S::kSlots * S::kSlotBytes) +
+               32 * kOwnPlanes * team.member),
+        lane_(lane),
+        part_(work.first_part) {
     find_units();
   }
   // Asks for the first pieces: where the kernels before this one write them, when those have ended.
@@ -87,11 +95,11 @@ class PieceStream {
     CodesAhead<S> ahead;
     ahead.any = S::kCopiesAhead && part_ < work_.num_chunks;
     if (!ahead.any) return ahead;
-    if (kPiece == kKeys) next_unit();
-    ahead.to = afresh(static_cast<int>(shared_address(slot<kPiece>()) + 16 * lane_.index));
+    if (kPiece == kKeys) look_up();
+    ahead.to = afresh(static_cast<int>(slot_address<kPiece>() + 16 * lane_.index));
 #pragma unroll
     for (int i = 0; i < kOwnPlanes; ++i) {
-      ahead.from[i] = afresh(unit_[i] + codes<kPiece>() + 16 * lane_.index);
+      ahead.from[i] = afresh(unit(i) + codes<kPiece>() + 16 * lane_.index);
     }
     return ahead;
   }
@@ -130,13 +138,20 @@ class PieceStream {
     } else if (part_ < work_.num_parts) {
       copy_slab<kPiece>();
     }
-    if (kPiece == kValues) part_ += work_.part_stride;
+    if (kPiece == kValues) {
+      part_ += work_.part_stride;
+      ++num_used_;
+    }
     commit_async_copies();  // an empty group counts as well
   }
 
   template <Piece kPiece>
   __device__ __forceinline__ std::byte* slot() const {
     return slots_ + kPiece * S::kSlotBytes;
+  }
+  template <Piece kPiece>
+  __device__ __forceinline__ std::uint32_t slot_address() const {
+    return shared_address(slots_) + kPiece * S::kSlotBytes;
   }
   __device__ __forceinline__ int chunk_of_page() const {
     return part_ & ((1 << args_.chunk_shift) - 1);
@@ -148,12 +163,12 @@ class PieceStream {
   }
   template <Piece kPiece>
   __device__ __forceinline__ void copy_codes() {
-    if (kPiece == kKeys) next_unit();
+    if (kPiece == kKeys) look_up();
 #pragma unroll
     for (int i = 0; i < kOwnPlanes; ++i) {
       const int plane = team_.member + i;
-      copy_block<S::kPlaneBytes>(slot<kPiece>() + plane * S::kPlaneBytes,
-                                 unit_[i] + codes<kPiece>(), lane_.index);
+      copy_block<S::kPlaneBytes>(slot_address<kPiece>() + plane * S::kPlaneBytes,
+                                 unit(i) + codes<kPiece>(), lane_.index);
     }
   }
   // Scales, then offsets: of keys side by side, of values those of all the page between.
@@ -165,12 +180,12 @@ class PieceStream {
     const int gap = kPiece == kValues ? 2 * page_size * S::kValueGroups - kBytes : 0;
     const int first =
         page_size * S::kHeadDim + kPiece * (4 * S::kHeadDim + chunk_of_page() * kBytes);
-    const std::byte* scales = unit_[0] + first;
+    const std::byte* scales = unit(0) + first;
 #pragma unroll
     for (int at = 0; at < 2 * kBytes; at += 512) {
       const int mine = at + 16 * lane_.index;
       if (mine < 2 * kBytes) {
-        copy_async16(slot<kPiece>() + S::kPlanes * S::kPlaneBytes + mine,
+        copy_async16(slot_address<kPiece>() + S::kPlanes * S::kPlaneBytes + mine,
                      scales + mine + (mine < kBytes ? 0 : gap));
       }
     }
@@ -178,6 +193,7 @@ class PieceStream {
 
   // Each lane looks up the unit of one of the team's next 32 chunks.
   __device__ __forceinline__ void find_units() {
+    __syncwarp();
     const int mine = part_ + lane_.index * work_.part_stride;
     if (mine < work_.num_chunks) {
       const SequenceKv& kv = args_.batch.kv[work_.sequence];
@@ -190,24 +206,22 @@ class PieceStream {
       const ulonglong2 planes = __ldcg(pages + page);
 #pragma unroll
       for (int i = 0; i < kOwnPlanes; ++i) {
-        found_[i] = team_.member + i == 0
-                        ? reinterpret_cast<const std::byte*>(planes.x) +
-                              args_.shape.upper_offset(args_.layer, work_.kv_head)
-                        : reinterpret_cast<const std::byte*>(planes.y) +
-                              args_.shape.lower_offset(args_.layer, work_.kv_head);
+        units_[32 * i + lane_.index] =
+            team_.member + i == 0 ? reinterpret_cast<const std::byte*>(planes.x) +
+                                        args_.shape.upper_offset(args_.layer, work_.kv_head)
+                                  : reinterpret_cast<const std::byte*>(planes.y) +
+                                        args_.shape.lower_offset(args_.layer, work_.kv_head);
       }
     }
+    __syncwarp();
     num_used_ = 0;
   }
-  __device__ __forceinline__ void next_unit() {
+  // Before the unit of the part to copy is asked for.
+  __device__ __forceinline__ void look_up() {
     if (num_used_ == 32) find_units();
-#pragma unroll
-    for (int i = 0; i < kOwnPlanes; ++i) unit_[i] = shuffle(found_[i], num_used_);
-    ++num_used_;
   }
-  __device__ static const std::byte* shuffle(const std::byte* pointer, int lane) {
-    return reinterpret_cast<const std::byte*>(
-        __shfl_sync(~0u, reinterpret_cast<unsigned long long>(pointer), lane));
+  __device__ __forceinline__ const std::byte* unit(int plane) const {
+    return units_[32 * plane + num_used_];
   }
 
   template <Piece kPiece>
@@ -227,7 +241,7 @@ class PieceStream {
       // 16 tokens from a multiple of 16 on lie side by side: capacities are multiples of 16.
       const int place = (token + 16 * tile) % full.capacity;
       const std::byte* from = rows + place * std::size_t(2 * S::kHeadDim);
-      std::byte* to = slot<kPiece>() + 16 * tile * S::kRowBytes;
+      std::uint32_t to = slot_address<kPiece>() + 16 * tile * S::kRowBytes;
       if constexpr (32 % kRowUnits == 0) {
         from += 16 * lane_.index;
         to += lane_.index / kRowUnits * S::kRowBytes + lane_.index % kRowUnits * 16;
@@ -250,12 +264,12 @@ class PieceStream {
   const Work& work_;
   const Team<S>& team_;
   std::byte* slots_;
+  // [plane, 32]: the units looked up, in each plane that this warp copies. NOTE: in shared memory,
+  // as registers are few.
+  const std::byte** units_;
   Lane lane_;
   int part_;          // of the next piece to copy
   int num_used_ = 0;  // of the units looked up
-  // In each plane that this warp copies: the units looked up, and that of the part to copy.
-  const std::byte* found_[kOwnPlanes] = {};
-  const std::byte* unit_[kOwnPlanes] = {};
 };
 
 }  // namespace quantspec::cuda

@@ -13,8 +13,8 @@ class Team {
  public:
   // `shared`: kTeamBytes of every team.
   __device__ explicit Team(std::byte* shared)
-      : index(threadIdx.x / (32 * S::kTeam)),
-        member(S::kTeam == 1 ? 0 : threadIdx.x / 32 % S::kTeam),
+      : index(warp_index() / S::kTeam),
+        member(S::kTeam == 1 ? 0 : warp_index() % S::kTeam),
         operands_(shared + index * S::kTeamBytes),
         kept_(operands_ + S::kTeam * S::kOperandBytes),
         factors_(reinterpret_cast<float*>(kept_ + S::kTeam * S::kKeptBytes)),

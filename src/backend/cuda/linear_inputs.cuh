@@ -55,10 +55,6 @@ inline constexpr bool kStreamed = Format::kStreamedBytes > 0;
 
 // --- small things --------------------------------------------------------------------------------
 
-// The warp of the block. The compiler then knows that it is the same in all lanes, and keeps what
-// follows from it in uniform registers.
-__device__ __forceinline__ int warp_index() { return __shfl_sync(~0u, threadIdx.x / 32, 0); }
-
 __device__ __forceinline__ float warp_sum(float x, int width = 32) {
   for (int lane = 1; lane < width; lane *= 2) x += __shfl_xor_sync(~0u, x, lane);
   return x;

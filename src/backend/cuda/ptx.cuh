@@ -82,7 +82,18 @@ __device__ __forceinline__ T* afresh(T* x) {
   return x;
 }
 
+// The warp of the block. The compiler then knows that it is the same in all lanes, and keeps what
+// follows from it in uniform registers. REQUIRES: a converged warp.
+__device__ __forceinline__ int warp_index() { return __shfl_sync(~0u, threadIdx.x / 32, 0); }
+
 // --- arithmetic ----------------------------------------------------------------------------------
+
+// 1 / x to about 1 unit in the last place, of normal numbers.
+__device__ __forceinline__ float reciprocal_approximately(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // 2^x to about 2 units in the last place; 0 where that is below the normal numbers.
 __device__ __forceinline__ float exp2_approximately(float x) {
@@ -127,7 +138,11 @@ __device__ __forceinline__ void copy_async16(void* to_shared, const void* from, 
                "l"(from), "r"(valid ? 16 : 0)
                : "memory");
 }
-// The same of 16 valid bytes that are streamed, to a shared_address(): its whole line comes to L2.
+// The same of 16 valid bytes, to a shared_address().
+__device__ __forceinline__ void copy_async16(std::uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
+}
+// The same of bytes that are streamed: their whole line comes to L2.
 // NOTE: no evict-first policy: with one, ptxas 13.0 makes an instruction that is illegal on 9.0.
 __device__ __forceinline__ void copy_stream16(std::uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)

@@ -16,7 +16,8 @@
 #                   QUANTSPEC_DEPS
 # Builds in build-gpu (BUILD), with more of CMake's options from CMAKE_FLAGS. Logs and results go to
 # its logs/ (OUT). A part of a test binary, of which several run at once, may take 900 seconds
-# (LIMIT). Exit code 1: something failed; 2: wrong options, no GPU, or a file or folder of an option
+# (LIMIT). Tests take turns on all GPUs, or on those of CUDA_VISIBLE_DEVICES; times are of the
+# first. Exit code 1: something failed; 2: wrong options, no GPU, or a file or folder of an option
 # that is not there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -52,6 +53,8 @@ logs=${OUT:-$build/logs}
 nvidia-smi >/dev/null 2>&1 || refuse "no GPU here (nvidia-smi finds none)"
 mkdir -p "$logs"
 jobs=$(nproc)
+gpus=${CUDA_VISIBLE_DEVICES:-$(nvidia-smi --query-gpu=index --format=csv,noheader | paste -sd,)}
+num_gpus=$(tr -dc , <<<"$gpus," | wc -c)
 
 # What runs on the GPU: test binaries, and which of their tests. The engine's take the backend that
 # `auto` means: that it is cuda here is a test of Backends.
@@ -120,11 +123,12 @@ run_sharded() {
   parts=$(mktemp -d)
   export GTEST_TOTAL_SHARDS=$shards
   # shellcheck disable=SC2016  # the inner shell expands
-  seq 0 $((shards - 1)) | xargs -P "$at_once" -I '{}' bash -c '
-    index=$1 parts=$2 binary=$3 filter=$4
-    shift 4
+  seq 0 $((shards - 1)) | xargs -P "$at_once" --process-slot-var=slot -I '{}' bash -c '
+    index=$1 parts=$2 gpus=(${3//,/ }) binary=$4 filter=$5
+    shift 5
+    export CUDA_VISIBLE_DEVICES=${gpus[slot % ${#gpus[@]}]}
     GTEST_SHARD_INDEX=$index timeout "${LIMIT:-900}" "$@" "$binary" --gtest_filter="$filter" \
-      >"$parts/$index" 2>&1' _ '{}' "$parts" "$@" || result="FAILED: ${log##*/}"
+      >"$parts/$index" 2>&1' _ '{}' "$parts" "$gpus" "$@" || result="FAILED: ${log##*/}"
   unset GTEST_TOTAL_SHARDS
   passed=$(awk '/^\[  PASSED  \]/ {sum += $4} END {print sum + 0}' "$parts"/*)
   { echo "== $name" && cat "$parts"/*; } >>"$log"
@@ -146,7 +150,7 @@ run_tests() {
   grep -E '^== |^\[  FAILED  \] .*\(|Failure' "$logs/tests.log" | uniq | head -n 60 || true
 }
 
-# How many tests run at once under a tool. On an H200 one of 7 s alone did not end in 380 under
+# How many tests run at once on a GPU under a tool. On an H200 one of 7 s alone did not end in 380 under
 # racecheck beside nine; and there a launch of kernels with clusters, as those of cuda_test are, takes
 # about 0.3 s.
 declare -A at_once=([memcheck.cuda_test]=9 [memcheck.backend_test]=9
@@ -176,7 +180,7 @@ sanitize() {
       report "$tool $target" "none taken" 0
       continue
     fi
-    most=${at_once[$tool.$target]}
+    most=$((${at_once[$tool.$target]} * num_gpus))
     run_sharded "$tool $target" "$log" "$count" $((jobs < most ? jobs : most)) \
       "$binary" "$tests" compute-sanitizer \
       --tool "$tool" --report-api-errors no "$@"
@@ -203,6 +207,7 @@ run_racecheck() {
 
 run_bench() {
   local start=$SECONDS options=(--json "$logs/bench.json")
+  local -x CUDA_VISIBLE_DEVICES=${gpus%%,*}
   if [[ -z $baselines ]] && ! python3 -c 'import torch' 2>/dev/null; then
     report "baselines" "left out: no PyTorch" 0
   elif [[ -z $baselines ]]; then

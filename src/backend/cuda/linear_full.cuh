@@ -21,7 +21,7 @@ struct FullFormat {
   static constexpr int kStageUnits = 1;
   static constexpr bool kPlanes = false;
   static constexpr bool kHalf = std::is_same_v<T, __half>;
-  static constexpr bool kOfEachOp = !kHalf;
+  static constexpr bool kOfEachOp = true;
   static constexpr int kRowBytes = 2 * kUnit;  // of a stage; 8 pieces of 16 bytes
   static constexpr int kUnitStep = kRowBytes;
   static constexpr int kUnitBytes = kTileRows * kRowBytes;

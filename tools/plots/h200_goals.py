@@ -110,8 +110,8 @@ def steps(bench, reports):
     shown = "-" if not ratios else f"{min(ratios):+.1%} to {max(ratios):+.1%}"
     return [
         Goal("kernel launches per layer of a dense draft step", "≤ 5",
-             "5 by the source: qkv, attention, output, gate-up, down (the test "
-             "`CudaRounds.ADraftStepHasFiveLaunchesALayer` counts them)", True),
+             "5: qkv, attention, output, gate-up, down (counted by the test "
+             "`CudaRounds.ADraftStepHasFiveLaunchesALayer`)", True),
         Goal("a draft step in the graph over the sum of its kernels", "within 10%", shown,
              max(map(abs, ratios)) <= 0.1 if ratios else None),
     ]

@@ -16,9 +16,9 @@
 #                   QUANTSPEC_DEPS
 # Builds in build-gpu (BUILD), with more of CMake's options from CMAKE_FLAGS. Logs and results go to
 # its logs/ (OUT). A part of a test binary, of which several run at once, may take 900 seconds
-# (LIMIT). Tests take turns on all GPUs, or on those of CUDA_VISIBLE_DEVICES; times are of the
-# first. Exit code 1: something failed; 2: wrong options, no GPU, or a file or folder of an option
-# that is not there.
+# (LIMIT). Tests take turns on all GPUs, or on those of CUDA_VISIBLE_DEVICES, which are of one kind;
+# times are of the first. Exit code 1: something failed; 2: wrong options, no GPU, or a file or
+# folder of an option that is not there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -53,7 +53,8 @@ logs=${OUT:-$build/logs}
 nvidia-smi >/dev/null 2>&1 || refuse "no GPU here (nvidia-smi finds none)"
 mkdir -p "$logs"
 jobs=$(nproc)
-gpus=${CUDA_VISIBLE_DEVICES:-$(nvidia-smi --query-gpu=index --format=csv,noheader | paste -sd,)}
+gpus=${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader | paste -sd,)}
+[[ $gpus =~ ^[^,]+(,[^,]+)*$ ]] || refuse "CUDA_VISIBLE_DEVICES=$gpus: names no GPU, or an empty one"
 num_gpus=$(tr -dc , <<<"$gpus," | wc -c)
 
 # What runs on the GPU: test binaries, and which of their tests. The engine's take the backend that

@@ -289,15 +289,17 @@ TEST_P(AttentionOps, ARowOfALongContextAloneHasTheSameBits) {
   }
 }
 
-// Every warp has a part after its first, and of the last case's target more than there are lanes:
-// with 132 multiprocessors 64 heads leave a target 2 splits, 128 one, of up to 8 teams; a draft has
-// twice as many.
+// Every warp has a part after its first, and of the last three cases' target more than there are
+// lanes: with 132 multiprocessors 64 heads leave a target 2 splits, 128 one, of up to 8 teams; a
+// draft has twice as many.
 TEST_P(AttentionOps, PartsThatFollowOneAnotherAreNearTheReference) {
   if (GetParam() != "cuda") GTEST_SKIP() << "about the warps of a GPU, and slow";
   for (const Case& c : {Case{64, shape_of(64, 64, 64), 80, 81 * 64 + 9, 5},
                         Case{64, shape_of(64, 128, 128), 40, 41 * 128 + 9, 1},
                         Case{64, shape_of(64, 256, 64), 40, 41 * 64 + 9, 2},
-                        Case{128, shape_of(128, 64, 64), 272, 273 * 64 + 9, 1}}) {
+                        Case{128, shape_of(128, 64, 64), 272, 273 * 64 + 9, 1},
+                        Case{512, shape_of(128, 64, 64), 272, 273 * 64 + 9, 8},
+                        Case{128, shape_of(128, 64, 32), 272, 273 * 32 + 9, 2}}) {
     const Data all(c, 23, 3);
     expect_near({all}, text(c));
     if (c.rows > 1) expect_same_bits_alone(all, KvRead::kBoth);
@@ -316,6 +318,28 @@ TEST_P(AttentionOps, ThreadsDoNotChangeBits) {
     const Floats b = attend_all(*single, unequal_sequences(), read);
     EXPECT_TRUE(same_bits(a.data(), b.data(), a.size()));
   }
+}
+
+// What all keys have in common cancels in a softmax: also where queries are rounded, and between
+// pages and what comes behind them, which values tell apart here.
+TEST_P(AttentionOps, WhatKeysHaveInCommonCancels) {
+  const Case c{4, shape_of(2, 128, 64), 3, 4 * 64 + 9, 4};
+  Data data(c, 32);
+  const auto add = [](std::vector<Floats>& all, int channels, float what) {
+    for (Floats& x : all) {
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        if (static_cast<int>(i % 128) < channels) x[i] = round_to_half(x[i] + what);
+      }
+    }
+  };
+  add(data.page_keys, 4, 100.0f);
+  add(data.keys, 4, 100.0f);
+  add(data.page_values, 128, 2.0f);
+  add(data.values, 128, -2.0f);
+  for (std::size_t i = 0; i < data.q.size(); ++i) {
+    if (i % 128 < 4) data.q[i] += 5.0f;
+  }
+  expect_near({data}, text(c));
 }
 
 TEST_P(AttentionOps, LargeScoresAreNearTheReference) {

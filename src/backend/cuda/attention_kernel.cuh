@@ -11,12 +11,10 @@ namespace quantspec::cuda {
 // The CTA's queries in shared memory, and what belongs to a column.
 template <class S>
 struct Queries {
-  // As load_query wants them, then what rounding them cut off (kQueryParts); a column's greatest is
-  // in [32, 64).
-  std::byte* operands;
-  float* factors;  // [columns]: from products of those to scores in powers of two
-  int* visible;    // [columns]: tokens seen from first_full on
-  int* gathered;   // [columns]: tokens that were gathered
+  std::byte* operands;  // as load_query wants them; a column's greatest element is in [32, 64)
+  float* factors;       // [columns]: from products of those to scores in powers of two
+  int* visible;         // [columns]: tokens seen from first_full on
+  int* gathered;        // [columns]: tokens that were gathered
   __device__ explicit Queries(std::byte* shared)
       : operands(shared),
         factors(reinterpret_cast<float*>(shared + S::kQueryBytes)),
@@ -50,12 +48,7 @@ __device__ __forceinline__ void store_query(const AttentionArgs& args, const Wor
     const int k = channel % 16;
     const int tile = column / 8 * S::kChannelTiles + channel / 16;
     std::byte* word = queries.operands + (tile * 32 + column % 8 * 4 + k % 8 / 2) * 8;
-    __half* operand = reinterpret_cast<__half*>(word) + k / 8 * 2 + k % 2;
-    const float x = q[i] * shrink;
-    *operand = __float2half_rn(x);
-    if constexpr (S::kQueryParts == 2) {
-      operand[S::kQueryPartBytes / 2] = __float2half_rn(x - __half2float(*operand));
-    }
+    reinterpret_cast<__half*>(word)[k / 8 * 2 + k % 2] = __float2half_rn(q[i] * shrink);
   }
   if (lane.index == 0) {
     const int row = (work.block * S::kColumns + column) / args.group;

@@ -30,7 +30,7 @@ struct AttentionSplit {
     return split;
   }
 
-  // Of a kernel of T: queries, then slots and what teams share, over which teams and then, unless
+  // Of a kernel of T: queries, then streams and what teams share, over which teams and then, unless
   // another kernel does it, splits are merged.
   template <class T>
   int shared_bytes() const {

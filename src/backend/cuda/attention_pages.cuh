@@ -83,7 +83,7 @@ __device__ __forceinline__ Operand fold(const Operand& q, ChannelScales scale, C
     zero = {__hfma2(middle, scale.low, offset.low), __hfma2(middle, scale.high, offset.high)};
     unit.high = __hmul2_rn(scale.high, __float2half2_rn(kHighColumns<S>));
   }
-  add_product(bias, {bits(zero.low), bits(scale.low), bits(zero.high), bits(scale.high)}, q);
+  mma_f16(bias, {bits(zero.low), bits(scale.low), bits(zero.high), bits(scale.high)}, q);
   return {{bits(__hmul2_rn(halves(q.word[0]), unit.low)),
            bits(__hmul2_rn(halves(q.word[1]), unit.high))}};
 }
@@ -117,15 +117,15 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
     Operand b[S::kScoreTiles];
 #pragma unroll
     for (int n = 0; n < S::kScoreTiles; ++n) {
-      b[n] = fold<S>(load_query<S>(queries, n * S::kChannelTiles + tile, lane), key.scale,
-                     key.offset, bias[n]);
+      b[n] = fold<S>(load_query(queries, n * S::kChannelTiles + tile, lane), key.scale, key.offset,
+                     bias[n]);
     }
 #pragma unroll
     for (int i = 0; i < S::kTokenTiles; ++i) {
       std::uint32_t codes[4];
       code_fragment<S>(upper.word[i], lower.word[i], codes);
 #pragma unroll
-      for (int n = 0; n < S::kScoreTiles; ++n) add_product(products[n][i], codes, b[n]);
+      for (int n = 0; n < S::kScoreTiles; ++n) mma_f16(products[n][i], codes, b[n]);
     }
   }
   ahead.all_read();

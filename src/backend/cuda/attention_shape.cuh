@@ -112,9 +112,7 @@ struct AttentionShape {
   static_assert(kMaxTeams % kBeside == 0);
 
   // Shared memory before the slots: queries, what Queries has of each column, what warps have.
-  static constexpr int kQueryParts = kPlanes;  // of the target also what rounding cut off
-  static constexpr int kQueryPartBytes = kColumns * kHeadDim * 2;
-  static constexpr int kQueryBytes = kQueryParts * kQueryPartBytes;
+  static constexpr int kQueryBytes = kColumns * kHeadDim * 2;
   static constexpr int kExponentsOffset = kQueryBytes + kColumns * 12;
   static constexpr int kTeamStats = kTeam == 1 ? 2 : 2 + kValueGroups;  // TeamPartials, of a column
   static constexpr int kSlotsOffset =

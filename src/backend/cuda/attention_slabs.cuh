@@ -33,13 +33,9 @@ __device__ __forceinline__ void slab_scores(const std::byte* piece, const std::b
     }
 #pragma unroll
     for (int n = 0; n < S::kScoreTiles; ++n) {
+      const Operand b = load_query(queries, n * S::kChannelTiles + tile, lane);
 #pragma unroll
-      for (int part = 0; part < S::kQueryParts; ++part) {
-        const Operand b =
-            load_query<S>(queries + part * S::kQueryPartBytes, n * S::kChannelTiles + tile, lane);
-#pragma unroll
-        for (int i = 0; i < S::kSlabTiles; ++i) add_product(products[n][i], keys[i], b);
-      }
+      for (int i = 0; i < S::kSlabTiles; ++i) mma_f16(products[n][i], keys[i], b);
     }
   }
 }

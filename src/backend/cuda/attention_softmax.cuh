@@ -166,17 +166,17 @@ __device__ __forceinline__ void to_probabilities(float (&products)[S::kScoreTile
 struct Operand {
   std::uint32_t word[2];
 };
-// Queries, [column tile * channel tiles + channel tile, lane], or what rounding them to fp16 cut
-// off, again in fp16: the target multiplies full-precision keys with that, too. NOTE: but not
-// codes. A query times a key's scale is rounded in any case, which errs as much again.
-template <class S>
+__device__ __forceinline__ void mma_f16(float (&c)[4], const std::uint32_t (&a)[4],
+                                        const Operand& b) {
+  mma_f16(c, a, b.word[0], b.word[1]);
+}
+
+// Of queries, [column tile * channel tiles + channel tile, lane]. NOTE: rounded ones are what all
+// keys meet, codes, their offsets and those in full precision. What a query errs by, times what
+// keys have in common, is then in all scores alike and cancels; keys may have much in common.
 __device__ __forceinline__ Operand load_query(const std::byte* queries, int tile, Lane lane) {
   const uint2 x = reinterpret_cast<const uint2*>(queries)[tile * 32 + lane.index];
   return {{x.x, x.y}};
-}
-__device__ __forceinline__ void add_product(float (&product)[4], const std::uint32_t (&a)[4],
-                                            const Operand& b) {
-  mma_f16(product, a, b.word[0], b.word[1]);
 }
 
 // A C fragment (tokens x columns) as the B operand of the next product, in fp16. `c` becomes what

@@ -71,21 +71,16 @@ struct KeyScales {
   }
 };
 
-// Queries times key scales as the operand of codes, and bias += queries times what a code of 0
-// reads as, in rows 0 to 7: offset + 7.5 scale in a draft. NOTE: the other rows have the scales,
-// which are in registers anyway, instead of copies of the offsets; nobody reads them.
+// Queries times key scales as the operand of codes. bias += queries times key offsets in rows 0 to
+// 7, times key scales in the others.
 template <class S>
 __device__ __forceinline__ Operand fold(const Operand& q, ChannelScales scale, ChannelScales offset,
                                         float (&bias)[4]) {
-  ChannelScales zero = offset, unit = scale;
-  if constexpr (S::kPlanes == 1) {
-    const __half2 middle = __float2half2_rn(7.5f);
-    zero = {__hfma2(middle, scale.low, offset.low), __hfma2(middle, scale.high, offset.high)};
-    unit.high = __hmul2_rn(scale.high, __float2half2_rn(kHighColumns<S>));
-  }
-  mma_f16(bias, {bits(zero.low), bits(scale.low), bits(zero.high), bits(scale.high)}, q);
-  return {{bits(__hmul2_rn(halves(q.word[0]), unit.low)),
-           bits(__hmul2_rn(halves(q.word[1]), unit.high))}};
+  mma_f16(bias, {bits(offset.low), bits(scale.low), bits(offset.high), bits(scale.high)}, q);
+  __half2 high = scale.high;
+  if constexpr (S::kPlanes == 1) high = __hmul2_rn(high, __float2half2_rn(kHighColumns<S>));
+  return {
+      {bits(__hmul2_rn(halves(q.word[0]), scale.low)), bits(__hmul2_rn(halves(q.word[1]), high))}};
 }
 
 // products (tokens x columns) and how they become scores. `queries` as load_query wants them,
@@ -96,7 +91,7 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
                                             float (&products)[S::kScoreTiles][S::kTokenTiles][4],
                                             ScoreMap<S>& map, const CodesAhead<S>& ahead) {
   const std::byte* scales = piece + S::kPlanes * S::kPlaneBytes;
-  float bias[S::kScoreTiles][4];  // the same in rows 0 to 7
+  float bias[S::kScoreTiles][4];  // the same in rows 0 to 7, and in the others
 #pragma unroll
   for (int n = 0; n < S::kScoreTiles; ++n) {
     clear(bias[n]);
@@ -135,7 +130,9 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
     for (int c = 0; c < 2; ++c) {
       const float factor = factors[8 * n + 2 * lane.t + c];
       map.multiplier[n][c] = factor * S::kCodeUnit;
-      map.bias[n][c] = factor * bias[n][c];
+      // What a code of 0 reads as: offset, in a draft offset + 7.5 scale.
+      const float zero = S::kPlanes == 1 ? fmaf(7.5f, bias[n][2 + c], bias[n][c]) : bias[n][c];
+      map.bias[n][c] = factor * zero;
     }
   }
 }

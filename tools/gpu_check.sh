@@ -151,9 +151,9 @@ run_tests() {
   grep -E '^== |^\[  FAILED  \] .*\(|Failure' "$logs/tests.log" | uniq | head -n 60 || true
 }
 
-# How many tests run at once on a GPU under a tool. On an H200 one of 7 s alone did not end in 380 under
-# racecheck beside nine; and there a launch of kernels with clusters, as those of cuda_test are, takes
-# about 0.3 s.
+# How many tests run at once on a GPU under a tool. On an H200 one of 7 s alone did not end in 380
+# under racecheck beside nine; and there a launch of kernels with clusters, as those of cuda_test
+# are, takes about 0.3 s.
 declare -A at_once=([memcheck.cuda_test]=9 [memcheck.backend_test]=9
   [racecheck.cuda_test]=1 [racecheck.backend_test]=3)
 # Tests left out: those that launch nothing, which the tools call an error; one whose kernel faults

@@ -22,7 +22,7 @@ struct Queries {
         gathered(visible + S::kColumns) {}
   // The operands from a column tile on.
   __device__ __forceinline__ const std::byte* tile(int column_tile) const {
-    return operands + column_tile * (S::kChannelTiles * 32 * 8);
+    return operands + column_tile * (S::kChannelTiles * 32 * sizeof(Operand));
   }
 };
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ void store_query(const AttentionArgs& args, const Wor
     if (channel >= S::kHeadDim) continue;
     const int k = channel % 16;
     const int tile = column / 8 * S::kChannelTiles + channel / 16;
-    std::byte* word = queries.operands + (tile * 32 + column % 8 * 4 + k % 8 / 2) * 8;
+    std::byte* word = queries.operands + (tile * 32 + column % 8 * 4 + k % 8 / 2) * sizeof(Operand);
     reinterpret_cast<__half*>(word)[k / 8 * 2 + k % 2] = __float2half_rn(q[i] * shrink);
   }
   if (lane.index == 0) {

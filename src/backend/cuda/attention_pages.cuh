@@ -98,7 +98,7 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
 #pragma unroll
     for (int i = 0; i < S::kTokenTiles; ++i) clear(products[n][i]);
   }
-  // Unrolled as far as registers allow; of teams not further than loops fit in a cache.
+  // Unrolled as far as registers allow.
   constexpr int kAtOnce = S::kTeam > 1          ? 4
                           : S::kScoreTiles <= 2 ? S::kChannelTiles
                           : S::kScoreTiles == 3 ? 4

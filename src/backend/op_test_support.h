@@ -48,6 +48,8 @@ struct Tolerances {
   // The target pass reads codes and fp16 values exactly; queries and probabilities that meet codes
   // may be rounded to 15 bits of their largest per page. Measured: 9e-4.
   double target = 2e-3;
+  // The same as an NMSE. Measured: 1.7e-8.
+  double target_nmse = 4e-8;
   // Drafts: both backends read equal values, but queries and probabilities may be rounded to 8 bits
   // per page. Measured: 2.9e-4 at worst. That is fifty times below what 4-bit codes cost (about
   // 2e-2).
@@ -72,9 +74,11 @@ inline Tolerances tolerances_of(const std::string& backend) {
       .prefill_rounds = true,
       // Whole tiles.
       .plane_padding = 1.05,
-      // Queries and probabilities meet codes as fp16. Measured on an H200, when keys of the ring
-      // met finer queries: 5.2e-3, at an NMSE of 1.1e-6.
-      .target = 6e-3,
+      // Queries and probabilities meet codes as fp16. Measured on an H200: 6.6e-3, where a query of
+      // 128 heads is led by few keys (the same roundings modelled in fp64: 7.6e-3), and an NMSE of
+      // 1.1e-6.
+      .target = 8e-3,
+      .target_nmse = 2e-6,
       // Queries and probabilities are rounded to fp16. The first rows average few values, so that
       // their errors are several times the rms of those that average many.
       .prefill_attention = 5e-3,

@@ -283,6 +283,27 @@ TEST_P(LinearOps, DecodeRowsAloneHaveTheSameBits) {
   }
 }
 
+// As long as those of a large model's down projection, which a GPU's block has less room for.
+TEST_P(LinearOps, LongRowsAreNearTheReferenceAndHaveTheSameBitsAlone) {
+  for (const Size size : {Size{8400, 48}, Size{12420, 33}}) {
+    const Matrix matrix(size.outputs, size.inputs, DType::kBF16, 2);
+    const TestLinear linear(*backend_, matrix), expected_linear(*reference_, matrix);
+    const Floats in = normal_floats(std::size_t{5} * size.inputs, 6);
+    for (const WeightRead read : kReads) {
+      const Floats all = run_add_linear(*backend_, linear, Phase::kDecode, read, in, 5);
+      EXPECT_TRUE(linear_near(
+          all, run_add_linear(*reference_, expected_linear, Phase::kDecode, read, in, 5), read))
+          << size.inputs << " inputs, read " << int(read);
+      for (const int rows : {1, 3, 4}) {
+        const Floats some(in.begin(), in.begin() + std::ptrdiff_t{rows} * size.inputs);
+        const Floats out = run_add_linear(*backend_, linear, Phase::kDecode, read, some, rows);
+        EXPECT_TRUE(same_bits(out.data(), all.data(), out.size()))
+            << size.inputs << " inputs, " << rows << " rows, read " << int(read);
+      }
+    }
+  }
+}
+
 TEST_P(LinearOps, ThreadsDoNotChangeBits) {
   const auto single = make_test_backend(GetParam(), 1);
   const Matrix matrix(515, 512, DType::kBF16, 2);

@@ -101,6 +101,15 @@ bool one_block_suffices(const Device& device, const LinearArgs& args) {
   return total_tiles(args) <= 2 * device.num_sms();
 }
 
+// Whether a block takes a whole multiprocessor's memory for its rings: where it is alone there
+// anyway, and activations are so long that half of it has room for two stages beside them.
+// NOTE: measured on an H200, layers of drafts in graphs: with 14336 inputs 45.0 -> 43.4 us, with
+// 11008 43.9 -> 43.7. The next kernel's blocks then come later.
+template <typename Format>
+bool takes_all_memory(const Device& device, const LinearArgs& args) {
+  return Format::kStageUnits == 2 && args.chunks > 8 * kSlices && one_block_suffices(device, args);
+}
+
 // The row_warps to begin with. Narrow blocks finish with few barriers and clusters leave
 // multiprocessors idle, wide ones prepare fewer activations.
 // NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 14 chunks of
@@ -129,7 +138,8 @@ int narrowest(const Device& device, LinearArgs& args) {
 
 // Shares the op's work out: rows of a launch (at most args.num_rows), tiles and slices of a block,
 // stages of its rings. Two blocks of threads fit on a multiprocessor if that is possible; one,
-// where activations are streamed: what counts then is how much is under way. False: not one
+// where activations are streamed (what counts then is how much is under way) and where
+// takes_all_memory(). False: not one
 // activation row fits.
 // NOTE: more than 5 stages are slower there: measured on an H200, with 6 a 7B layer's products take
 // 105 instead of 100 us at one row.
@@ -161,7 +171,8 @@ bool share_out(const Device& device, LinearArgs& args) {
       }
     } else {
       for (; row_warps <= widest; row_warps *= 2) {
-        if (settle(row_warps, 2, half_room, divide_up(3, Format::kStageUnits)) ||
+        if ((!takes_all_memory<Format>(device, args) &&
+             settle(row_warps, 2, half_room, divide_up(3, Format::kStageUnits))) ||
             settle(row_warps, 2, room, 2)) {
           return true;
         }

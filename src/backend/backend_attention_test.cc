@@ -135,13 +135,8 @@ class AttentionOps : public OpTest {
     for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
       const Floats actual = attend_all(*backend_, sequences, read);
       const Floats expected = attend_all(*reference_, sequences, read);
-      const bool target = read == KvRead::kBoth;
-      EXPECT_TRUE(
-          near_nmse(actual, expected, target ? tolerances_.target_nmse : tolerances_.draft_nmse))
+      EXPECT_TRUE(attention_near(actual, expected, read, tolerances_))
           << what << ", read " << int(read);
-      if (target) {
-        EXPECT_TRUE(near(actual, expected, tolerances_.target)) << what;
-      }
     }
   }
   // Each row alone has the bits that it has in company.

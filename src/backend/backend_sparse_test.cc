@@ -256,8 +256,7 @@ class SparseAttention : public OpTest {
     const Data data(c, seed);
     for (const KvRead read : kReads) {
       const Floats out = attend(*backend_, data, read).out, wanted = equations(data, read).out;
-      EXPECT_TRUE(read == KvRead::kBoth ? near(out, wanted, tolerances_.target)
-                                        : near_nmse(out, wanted, tolerances_.draft_nmse))
+      EXPECT_TRUE(attention_near(out, wanted, read, tolerances_))
           << text(c) << ", read " << int(read);
     }
   }

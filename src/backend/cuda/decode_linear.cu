@@ -96,15 +96,18 @@ LinearPlaces places_of(const LinearArgs& args) {
 }
 
 // Whether one block of threads on each multiprocessor has no more than two tiles, so that a second
-// would only prepare the activations again; the next kernel's blocks have the room.
+// would only prepare the activations again; the next kernel's blocks have the room, unless
+// takes_all_memory().
 bool one_block_suffices(const Device& device, const LinearArgs& args) {
   return total_tiles(args) <= 2 * device.num_sms();
 }
 
 // Whether a block takes a whole multiprocessor's memory for its rings: where it is alone there
-// anyway, and activations are so long that half of it has room for two stages beside them.
+// anyway, and activations are so long that half of it has room for only two stages beside them, of
+// five or more. (More than one row of them takes all of it in any case.)
 // NOTE: measured on an H200, layers of drafts in graphs: with 14336 inputs 45.0 -> 43.4 us, with
-// 11008 43.9 -> 43.7. The next kernel's blocks then come later.
+// 11008 43.9 -> 43.7. The next kernel's blocks then come later; with 4096 inputs half has room for
+// three stages of two.
 template <typename Format>
 bool takes_all_memory(const Device& device, const LinearArgs& args) {
   return Format::kStageUnits == 2 && args.chunks > 8 * kSlices && one_block_suffices(device, args);
@@ -139,8 +142,7 @@ int narrowest(const Device& device, LinearArgs& args) {
 // Shares the op's work out: rows of a launch (at most args.num_rows), tiles and slices of a block,
 // stages of its rings. Two blocks of threads fit on a multiprocessor if that is possible; one,
 // where activations are streamed (what counts then is how much is under way) and where
-// takes_all_memory(). False: not one
-// activation row fits.
+// takes_all_memory(). False: not one activation row fits.
 // NOTE: more than 5 stages are slower there: measured on an H200, with 6 a 7B layer's products take
 // 105 instead of 100 us at one row.
 template <typename Format>

@@ -283,7 +283,8 @@ TEST_P(LinearOps, DecodeRowsAloneHaveTheSameBits) {
   }
 }
 
-// As long as those of a large model's down projection, which a GPU's block has less room for.
+// As long as those of a large model's down projection, beside which a GPU's block has room for
+// fewer stages of weights, or takes more.
 TEST_P(LinearOps, LongRowsAreNearTheReferenceAndHaveTheSameBitsAlone) {
   for (const Size size : {Size{8400, 48}, Size{12420, 33}}) {
     const Matrix matrix(size.outputs, size.inputs, DType::kBF16, 2);

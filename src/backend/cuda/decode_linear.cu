@@ -103,11 +103,11 @@ bool one_block_suffices(const Device& device, const LinearArgs& args) {
 }
 
 // Whether a block takes a whole multiprocessor's memory for its rings: where it is alone there
-// anyway, and activations are so long that half of it has room for only two stages beside them, of
-// five or more. (More than one row of them takes all of it in any case.)
-// NOTE: measured on an H200, layers of drafts in graphs: with 14336 inputs 45.0 -> 43.4 us, with
-// 11008 43.9 -> 43.7. The next kernel's blocks then come later; with 4096 inputs half has room for
-// three stages of two.
+// anyway, and has a row of more than 8192 inputs, beside which half of it has room for two stages
+// and all of it for five. (More such rows are shared out in a cluster, in another format.)
+// NOTE: measured on an H200 with 11008 and 14336 inputs: docs/results-h200.md, "Rings of long
+// rows". Between 4224 and 8192 inputs, where half has room for two stages, too, nothing was
+// measured. The next kernel's blocks then come later.
 template <typename Format>
 bool takes_all_memory(const Device& device, const LinearArgs& args) {
   return Format::kStageUnits == 2 && args.chunks > 8 * kSlices && one_block_suffices(device, args);

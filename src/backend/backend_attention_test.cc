@@ -75,9 +75,15 @@ class TestCache {
       backend.import_unit(shape_, kLayer, i % kv_heads, unit.upper.data(), unit.lower.data(),
                           pages_.list()[i / kv_heads]);
     }
-    const int first = data.c.pages * shape_.page_size;
-    for (int i = 0; i < std::ssize(data.keys); ++i) {
-      ring_.write(i % kv_heads, first + i / kv_heads, data.keys[i].data(), data.values[i].data());
+    // All positions of a head at once: of many heads copies take longer than all else.
+    const int first = data.c.pages * shape_.page_size, count = data.c.full_count();
+    for (int head = 0; head < kv_heads; ++head) {
+      Floats keys, values;
+      for (int i = head; i < std::ssize(data.keys); i += kv_heads) {
+        keys.insert(keys.end(), data.keys[i].begin(), data.keys[i].end());
+        values.insert(values.end(), data.values[i].begin(), data.values[i].end());
+      }
+      ring_.write(head, first, keys.data(), values.data(), count);
     }
   }
   KvView view(KvRead read) const {

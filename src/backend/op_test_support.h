@@ -359,8 +359,9 @@ class TestFullKv {
         memory_(backend,
                 std::vector<std::byte>(backend.full_kv_bytes(shape, capacity), std::byte{0xff})),
         kv_{memory_.data(), capacity} {}
-  void write(int kv_head, int position, const float* key, const float* value) {
-    backend_.write_full_kv(shape_, kv_, kv_head, position, 1, key, value);
+  // [count, head_dim] each.
+  void write(int kv_head, int position, const float* keys, const float* values, int count = 1) {
+    backend_.write_full_kv(shape_, kv_, kv_head, position, count, keys, values);
   }
   // Key then value.
   Floats read(int kv_head, int position) const {

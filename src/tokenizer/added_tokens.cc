@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
+#include "tokenizer/characters.h"
 
 namespace quantspec {
 

@@ -3,8 +3,8 @@
 #include <queue>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
-#include "tokenizer/utf8.h"
 
 namespace quantspec {
 

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
+#include "tokenizer/characters.h"
 
 namespace quantspec {
 

@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizer/byte_text.h"
+#include "tokenizer/characters.h"
 #include "tokenizer/regex.h"
-#include "tokenizer/utf8.h"
 
 namespace quantspec {
 

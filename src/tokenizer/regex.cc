@@ -4,8 +4,8 @@
 #include <pcre2.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizer/json_field.h"
-#include "tokenizer/utf8.h"
 
 namespace quantspec {
 

@@ -6,10 +6,11 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/byte_text.h"
+#include "tokenizer/characters.h"
 #include "tokenizer/sentencepiece_check.h"
-#include "tokenizer/utf8.h"
 
 namespace quantspec {
 

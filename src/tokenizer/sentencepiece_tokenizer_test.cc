@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "base/files.h"
 
 namespace quantspec {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "tokenizer/byte_text.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/characters.h"
 
 namespace quantspec {
 

@@ -1,11 +1,11 @@
 #include "tokenizer/tokenizer.h"
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "base/files.h"
+#include "base/utf8.h"
 #include "tokenizer/json_tokenizer.h"
 #include "tokenizer/sentencepiece_tokenizer.h"
 #include "tokenizer/tokenizer_config.h"
-#include "tokenizer/utf8.h"
 
 namespace quantspec {
 

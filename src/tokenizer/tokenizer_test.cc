@@ -7,9 +7,9 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
-#include "base/mapped_file.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace quantspec {
 namespace {

@@ -1,6 +1,4 @@
-#include "tokenizer/utf8.h"
-
-#include <utf8proc.h>
+#include "base/utf8.h"
 
 namespace quantspec {
 
@@ -52,9 +50,22 @@ Utf8Step last_utf8(std::string_view text) {
 }
 
 void append_utf8(char32_t code, std::string& text) {
-  utf8proc_uint8_t bytes[4];
-  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes);
-  text.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
+  const auto tail = [&](int shift) { text += static_cast<char>(0x80 | (code >> shift & 0x3F)); };
+  if (code < 0x80) {
+    text += static_cast<char>(code);
+  } else if (code < 0x800) {
+    text += static_cast<char>(0xC0 | code >> 6);
+    tail(0);
+  } else if (code < 0x10000) {
+    text += static_cast<char>(0xE0 | code >> 12);
+    tail(6);
+    tail(0);
+  } else {
+    text += static_cast<char>(0xF0 | code >> 18);
+    tail(12);
+    tail(6);
+    tail(0);
+  }
 }
 
 std::string repair_utf8(std::string_view text) {
@@ -67,49 +78,6 @@ std::string repair_utf8(std::string_view text) {
     text.remove_prefix(step.length);
   }
   return repaired;
-}
-
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
-  std::string result;
-  std::size_t done = 0;
-  for (std::size_t at = text.find(from); at != std::string_view::npos; at = text.find(from, done)) {
-    result += text.substr(done, at - done);
-    result += to;
-    done = at + from.size();
-  }
-  result += text.substr(done);
-  return result;
-}
-
-bool is_white_space(char32_t code) {
-  return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 ||
-         code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 ||
-         code == 0x202F || code == 0x205F || code == 0x3000;
-}
-
-bool is_word_character(char32_t code) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return code == 0x200C || code == 0x200D;  // joiners
-  }
-}
-
-bool is_numeric(char32_t code) {
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
-  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-         category == UTF8PROC_CATEGORY_NO;
 }
 
 }  // namespace quantspec

@@ -1,4 +1,4 @@
-// UTF-8, one character at a time, and the character classes that tokenizers ask for.
+// UTF-8, one character at a time.
 // Thread-safe: pure functions.
 #pragma once
 
@@ -32,17 +32,5 @@ void append_utf8(char32_t code, std::string& text);
 
 // Replaces every maximal invalid subpart by U+FFFD.
 std::string repair_utf8(std::string_view text);
-
-// `text` with every `from` replaced by `to`. REQUIRES: `from` is not empty.
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
-
-// The property White_Space.
-bool is_white_space(char32_t code);
-
-// What a regular expression's \w means: letters, marks, decimal and letter numbers, connectors.
-bool is_word_character(char32_t code);
-
-// General category N: decimal, letter and other numbers.
-bool is_numeric(char32_t code);
 
 }  // namespace quantspec

@@ -1,4 +1,4 @@
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 #include <gtest/gtest.h>
 
@@ -39,22 +39,6 @@ TEST(Utf8, EveryCodePointRoundTrips) {
       ASSERT_EQ(next_utf8(text.substr(0, size)).state, Utf8State::kUnfinished);
     }
   }
-}
-
-TEST(Utf8, ReplaceAllLeavesWhatItPutIn) {
-  EXPECT_EQ(replace_all("aXbXX", "X", "XX"), "aXXbXXXX");
-  EXPECT_EQ(replace_all("", "X", "y"), "");
-}
-
-TEST(Utf8, CharacterClasses) {
-  EXPECT_TRUE(is_white_space(0x3000));
-  EXPECT_FALSE(is_white_space(0x180E));  // not since Unicode 6.3
-  EXPECT_FALSE(is_white_space(0x200B));
-  EXPECT_TRUE(is_word_character('_'));
-  EXPECT_TRUE(is_word_character(0x301));
-  EXPECT_FALSE(is_word_character('-'));
-  EXPECT_TRUE(is_numeric(0xBD));
-  EXPECT_FALSE(is_numeric('a'));
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // The one exception type of the project. Expected outcomes (a stop reason, a missing optional
 // key) are values; an Error is for what the caller could not have expected.
 //
-// A message is one line that says what was wrong, where (file, tensor, flag), and what would work.
+// A message is one line that says what was wrong, where (file, tensor, flag), and what would work;
+// what a file or a user put into it that is no plain text is escaped (base/shown.h).
 // Applications map `kind()` once: the command line to exit codes, the server to HTTP statuses.
 #pragma once
 
@@ -26,7 +27,7 @@ enum class ErrorKind {
 
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  Error(ErrorKind kind, const std::string& message);
   ErrorKind kind() const { return kind_; }
 
  private:

@@ -6,7 +6,7 @@
 #include <iterator>
 
 #include "apps/cli/options.h"
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quantspec::cli {

@@ -1,10 +1,12 @@
-// Files: a read-only memory mapping, and small whole-file reads. Errors name the path.
+// A file mapped into memory, and what to do when it changes meanwhile. Errors name the path.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
+#include <ctime>
 #include <filesystem>
 #include <span>
-#include <string>
 
 namespace quantspec {
 
@@ -20,13 +22,29 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::filesystem::path& path() const { return path_; }
 
+  // Makes reads of a mapped file that became shorter, or whose disk failed, give zeros, where they
+  // would end the process by SIGBUS: require_whole() then throws. For the whole process, from the
+  // first call on; other causes of SIGBUS go to the handler that was there before. Programs call
+  // it; the library, which may be a guest in a process, does not.
+  static void survive_losses();
+
+  // Throws kCorruptFile where bytes were lost after survive_losses(): what was computed of
+  // them is worthless. Costs one load while nothing was lost in the whole process.
+  void require_whole() const;
+  // Throws kCorruptFile also where the file was written to since it was mapped, by its size and its
+  // time. One that another took the place of is not changed: the mapping keeps it.
+  void require_unchanged() const;
+
  private:
+  struct Range;
+
   std::filesystem::path path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  std::timespec written_{};
+  Range* range_ = nullptr;  // null: nothing is mapped
 };
-
-// The whole file as text. Throws kInvalidRequest when it cannot be read.
-std::string read_file(const std::filesystem::path& path);
 
 }  // namespace quantspec

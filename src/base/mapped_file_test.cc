@@ -1,46 +1,51 @@
 #include "base/mapped_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-#include <cstring>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
+#include "base/expect_error.h"
+#include "base/test_folder.h"
 
 namespace quantspec {
 namespace {
-
-std::string write_temporary(const std::string& name, const std::string& text) {
-  const std::string path = testing::TempDir() + name;
-  std::ofstream(path, std::ios::binary) << text;
-  return path;
-}
 
 std::string text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-TEST(MappedFile, ShowsTheBytesOfTheFile) {
+class MappedFileTest : public testing::Test {
+ protected:
+  const TestFolder folder_;
+};
+
+TEST_F(MappedFileTest, ShowsTheBytesOfTheFile) {
   const std::string text("a\0b\nc", 5);
-  const MappedFile file(write_temporary("mapped_file_test.bin", text));
+  const MappedFile file(folder_.write("bin", text));
   EXPECT_EQ(text_of(file), text);
-  EXPECT_EQ(file.path().filename(), "mapped_file_test.bin");
-  EXPECT_EQ(read_file(file.path()), text);
+  EXPECT_EQ(file.path().filename(), "bin");
 }
 
-TEST(MappedFile, EmptyFileIsAnEmptySpan) {
-  const std::string path = write_temporary("mapped_file_test.empty", "");
+TEST_F(MappedFileTest, EmptyFileIsAnEmptySpan) {
+  const std::string path = folder_.write("empty", "");
   EXPECT_TRUE(MappedFile(path).bytes().empty());
-  EXPECT_EQ(read_file(path), "");
+  EXPECT_NO_THROW(MappedFile(path).require_unchanged());
 }
 
-TEST(MappedFile, MovesItsMapping) {
-  MappedFile a(write_temporary("mapped_file_test.a", "first"));
-  MappedFile b(write_temporary("mapped_file_test.b", "second"));
+TEST_F(MappedFileTest, MovesItsMapping) {
+  MappedFile a(folder_.write("a", "first"));
+  MappedFile b(folder_.write("b", "second"));
   const std::byte* data = a.bytes().data();
   MappedFile c = std::move(a);
   EXPECT_EQ(c.bytes().data(), data);
@@ -49,11 +54,10 @@ TEST(MappedFile, MovesItsMapping) {
   EXPECT_EQ(text_of(c), "second");
 }
 
-TEST(MappedFile, WhatCannotBeReadIsNamed) {
-  const std::string pipe = testing::TempDir() + "mapped_file_test.pipe";
-  std::filesystem::remove(pipe);
+TEST_F(MappedFileTest, WhatCannotBeReadIsNamed) {
+  const std::string pipe = folder_ / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  for (const std::string& path : {std::string("/nowhere/at/all"), testing::TempDir(), pipe}) {
+  for (const std::string& path : {std::string("/nowhere/at/all"), folder_.path().string(), pipe}) {
     try {
       const MappedFile file(path);
       FAIL() << path;
@@ -62,6 +66,64 @@ TEST(MappedFile, WhatCannotBeReadIsNamed) {
       EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
     }
   }
+}
+
+TEST_F(MappedFileTest, WhatBecameShorterReadsAsZerosAndIsReported) {
+  MappedFile::survive_losses();
+  constexpr std::size_t kBytes = 1 << 16;
+  const MappedFile kept(folder_.write("kept", std::string(kBytes, 'k')));
+  const MappedFile file(folder_.write("shrinks", std::string(kBytes, 'x')));
+  file.require_whole();
+  std::filesystem::resize_file(file.path(), 5000);
+  const std::string text = text_of(file);  // SIGBUS where it is not caught
+  EXPECT_EQ(text[4999], 'x');
+  EXPECT_EQ(text[kBytes - 1], '\0');
+  expect_error(ErrorKind::kCorruptFile, {file.path().string(), "became shorter"},
+               [&] { file.require_whole(); });
+  EXPECT_NO_THROW(kept.require_unchanged());
+  const MappedFile other(folder_.write("other", "fine"));
+  EXPECT_NO_THROW(other.require_whole());
+}
+
+TEST_F(MappedFileTest, ABusErrorOfAnotherCauseEndsTheProcess) {
+  const std::string path = folder_.write("foreign", std::string(1 << 16, 'x'));
+  const auto read_lost_page = [&] {
+    MappedFile::survive_losses();
+    const int fd = open(path.c_str(), O_RDONLY);
+    const auto* data =
+        static_cast<volatile const char*>(mmap(nullptr, 1 << 16, PROT_READ, MAP_PRIVATE, fd, 0));
+    std::filesystem::resize_file(path, 0);
+    return data[0];
+  };
+  EXPECT_DEATH(read_lost_page(), "");  // by the signal, or by a sanitizer that took it before
+}
+
+TEST_F(MappedFileTest, ABusErrorThatWasSentEndsTheProcess) {
+  const auto send_one = [] {
+    MappedFile::survive_losses();
+    kill(getpid(), SIGBUS);
+    std::exit(0);
+  };
+  EXPECT_DEATH(send_one(), "");
+}
+
+TEST_F(MappedFileTest, WhatIsWrittenToIsReported) {
+  const MappedFile file(folder_.write("written", "first"));
+  file.require_unchanged();
+  const auto before = std::filesystem::last_write_time(file.path());
+  std::ofstream(file.path()) << "other";
+  std::filesystem::last_write_time(file.path(), before + std::chrono::seconds(1));
+  expect_error(ErrorKind::kCorruptFile, {file.path().string(), "was written to"},
+               [&] { file.require_unchanged(); });
+}
+
+TEST_F(MappedFileTest, WhatAnotherFileTookThePlaceOfIsKept) {
+  const MappedFile file(folder_.write("old", "first"));
+  std::filesystem::rename(folder_.write("new", "second"), file.path());
+  EXPECT_NO_THROW(file.require_unchanged());
+  EXPECT_EQ(text_of(file), "first");
+  std::filesystem::remove(file.path());
+  EXPECT_NO_THROW(file.require_unchanged());
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "base/expect_error.h"
-#include "base/mapped_file.h"
+#include "base/files.h"
 #include "datasets/documents.h"
 #include "datasets/partial_encoding.h"
 

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/expect_error.h"
+#include "base/expect_linear_time.h"
 
 namespace quantspec {
 namespace {
@@ -50,6 +52,79 @@ TEST(Json, HostileNestingIsRefused) {
     EXPECT_EQ(error_of([&] { parse_json(text, "f"); }).kind(), ErrorKind::kCorruptFile);
   }
   EXPECT_NO_THROW(parse_json(std::string(100, '[') + std::string(100, ']'), "f"));
+}
+
+TEST(Json, AKeyThatStandsTwiceIsRefused) {
+  for (const std::string text : {R"({"a": 1, "a": 1})", R"([{"b": {"a": [], "c": 0, "a": {}}}])"}) {
+    expect_error(ErrorKind::kCorruptFile, {"f", "\"a\" stands twice"},
+                 [&] { parse_json(text, "f"); });
+  }
+  EXPECT_NO_THROW(parse_json(R"({"a": {"a": 1}, "b": {"a": 1}})", "f"));
+}
+
+TEST(Json, TimeIsLinearInTheObjectsOfOneParent) {
+  std::string members, elements;
+  const auto write = [&](std::size_t objects) {
+    members = elements = "";
+    for (std::size_t i = 0; i < objects; ++i) {
+      const std::string object = R"({"dtype": "F32", "shape": [1], "data_offsets": [0, 4]})";
+      members += fmt::format("{}\"tensor {}\": {}", i == 0 ? "{" : ", ", i, object);
+      elements += (i == 0 ? "[" : ", ") + object;
+    }
+    members += "}";
+    elements += "]";
+  };
+  const auto parse = [](const std::string& text) {
+    return [&text](std::size_t objects) { EXPECT_EQ(parse_json(text, "f").size(), objects); };
+  };
+  expect_linear_time(10'000, write, parse(members));
+  expect_linear_time(10'000, write, parse(elements));
+  expect_linear_time(10'000, write, [&](std::size_t objects) {
+    std::size_t count = 0;
+    parse_json_array(elements, "f", [&](std::size_t, Json) { ++count; });
+    EXPECT_EQ(count, objects);
+  });
+}
+
+TEST(Json, TooManyValuesAreRefused) {
+  std::string text = "[0";
+  for (int i = 0; i < 1 << 23; ++i) text += ",0";
+  text += "]";
+  expect_error(ErrorKind::kCorruptFile, {"f", "values"}, [&] { parse_json(text, "f"); });
+  std::size_t count = 0;
+  parse_json_array(text, "f", [&](std::size_t, Json) { ++count; });  // each is one
+  EXPECT_EQ(count, (1u << 23) + 1);
+}
+
+TEST(Json, AnArrayComesElementByElement) {
+  const auto taken = [](std::string_view text) {
+    Json all = Json::array();
+    parse_json_array(text, "f", [&](std::size_t index, Json element) {
+      EXPECT_EQ(index, all.size());
+      all.push_back(std::move(element));
+    });
+    return all;
+  };
+  const std::string text = R"([1, "two", null, [3, [4]], {"five": [{}, 6]}, [], {}, -7.5, true])";
+  EXPECT_EQ(taken(text), parse_json(text, "f"));
+  EXPECT_EQ(taken("[]"), Json::array());
+  for (const char* not_array : {"1", "{}", R"({"a": [1]})", "null", R"("[]")"}) {
+    expect_error(ErrorKind::kCorruptFile, {"f", "no JSON array"}, [&] { taken(not_array); });
+  }
+  for (const char* broken : {"", "[", "[1, 2", "[1] 2", "[{]"}) {
+    expect_error(ErrorKind::kCorruptFile, {"f", "not valid JSON"}, [&] { taken(broken); });
+  }
+  const auto stop = [](std::size_t index, Json) {
+    if (index == 1) fail(ErrorKind::kInvalidRequest, "stop");
+  };
+  expect_error(ErrorKind::kInvalidRequest, {"stop"},
+               [&] { parse_json_array("[1, 2, 3", "f", stop); });
+}
+
+TEST(Json, EveryStringCanBeWritten) {
+  EXPECT_EQ(dump_json(Json{{"path", "a\xFF/b"}}), "{\"path\":\"a\xEF\xBF\xBD/b\"}");
+  EXPECT_EQ(dump_json(nlohmann::ordered_json{{"b", 1}, {"a", "\xC3"}}),
+            "{\"b\":1,\"a\":\"\xEF\xBF\xBD\"}");
 }
 
 TEST(Json, ReadsAFile) {

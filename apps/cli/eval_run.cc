@@ -5,7 +5,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 
 #include "apps/cli/command.h"
@@ -15,6 +14,7 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/terminal.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "datasets/datasets.h"
 #include "eval/eval.h"
 
@@ -155,15 +155,6 @@ int run_windows(const EvalArgs& args, std::string_view measurement,
   return 0;
 }
 
-// Throws before the work whose result could not be written.
-void require_writable(const std::filesystem::path& file) {
-  const bool existed = std::filesystem::exists(file);
-  if (!std::ofstream(file, std::ios::app)) {
-    fail(ErrorKind::kInvalidRequest, "--plan-file {}: cannot be written", file.string());
-  }
-  if (!existed) std::filesystem::remove(file);
-}
-
 }  // namespace
 
 int run_perplexity(const EvalArgs& args) { return run_windows(args, "perplexity", kv_variants); }
@@ -212,7 +203,7 @@ int run_sensitivity(const EvalArgs& args) {
   if (args.plans.size() != 1 || args.plans[0] == "auto") {
     fail(ErrorKind::kInvalidRequest, "--plan: must be one plan, which is to be beaten");
   }
-  require_writable(args.plan_file);
+  NewFile plan_file(args.plan_file);  // before the work whose result could not be written
   Setup setup(args);
   const int context = args.contexts[0];
   setup.require_plans(context);
@@ -234,7 +225,7 @@ int run_sensitivity(const EvalArgs& args) {
       [&] {
         if (result.chosen) {
           result.chosen->name = args.plan_file.stem().string();
-          write_plan_file(*result.chosen, args.plan_file);
+          write_plan_file(*result.chosen, plan_file);
         }
         return report(result);
       });

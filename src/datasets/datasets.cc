@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "datasets/documents.h"
 #include "datasets/kinds.h"
 #include "datasets/prompts.h"
@@ -25,8 +25,7 @@ Dataset Dataset::load(std::string_view spec, std::string_view flag) {
          fmt::join(Dataset::kinds(), ", "));
   }
   const std::filesystem::path path = spec.substr(colon + 1);
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
+  if (!file_exists(path)) {
     fail(ErrorKind::kInvalidRequest, "{}: there is no file or folder '{}'", typed, path.string());
   }
   Dataset dataset(spec, typed, *kind);

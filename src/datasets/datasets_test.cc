@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/clock.h"
 #include "base/expect_error.h"
 #include "base/files.h"
+#include "base/test_folder.h"
 #include "datasets/documents.h"
 #include "datasets/partial_encoding.h"
 
@@ -25,27 +27,9 @@ const Tokenizer& tokenizer() {
   return *bundled;
 }
 
-// A fresh folder that goes away.
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "datasets_test_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-  std::string write(const std::string& name, std::string_view text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return (path_ / name).string();
-  }
-
- private:
-  fs::path path_;
-};
-
 std::string gzipped(const std::string& text) {
-  const Folder folder;
-  const std::string path = folder.path() + "/x.gz";
+  const TestFolder folder;
+  const std::string path = folder.path().string() + "/x.gz";
   const gzFile file = gzopen(path.c_str(), "wb");
   gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
   gzclose(file);
@@ -95,20 +79,21 @@ TEST(Datasets, UnknownKindListsTheKnown) {
 TEST(Datasets, MissingPathAndFolderWithoutFilesAreRefused) {
   expect_refused("text:/nowhere/at/all", {"--dataset 'text:/nowhere/at/all'", "no file or folder"});
   expect_refused("text:", {"--dataset 'text:'"});
-  const Folder folder;
+  const TestFolder folder;
   folder.write("a.md", "not a text for us");
-  expect_refused("text:" + folder.path(), {"--dataset 'text:" + folder.path(), ".txt"});
-  expect_refused("c4:" + folder.path(), {"--dataset 'c4:", ".json, .jsonl"});
+  expect_refused("text:" + folder.path().string(),
+                 {"--dataset 'text:" + folder.path().string(), ".txt"});
+  expect_refused("c4:" + folder.path().string(), {"--dataset 'c4:", ".json, .jsonl"});
   // Other tasks of the benchmark have the same schema but other questions.
   folder.write("passkey.jsonl", R"({"context": "x"})");
-  expect_refused("infinitebench:" + folder.path(), {"longbook_sum_eng.jsonl"});
+  expect_refused("infinitebench:" + folder.path().string(), {"longbook_sum_eng.jsonl"});
 }
 
 TEST(Datasets, MessagesBeginWithTheFlagThatWasTyped) {
   const auto load = [](const std::string& spec) { return Dataset::load(spec, "--calibration"); };
-  const Folder folder;
+  const TestFolder folder;
   for (const std::string& spec :
-       {std::string("x"), std::string("text:/nowhere/at/all"), "text:" + folder.path()}) {
+       {std::string("x"), std::string("text:/nowhere/at/all"), "text:" + folder.path().string()}) {
     expect_error(ErrorKind::kInvalidRequest, {"--calibration '" + spec + "': "},
                  [&] { load(spec); });
   }
@@ -177,7 +162,7 @@ TEST(Datasets, GzipGivesTheSameDocuments) {
 }
 
 TEST(Datasets, GzipOfSeveralMembersAndManyBuffers) {
-  const Folder folder;
+  const TestFolder folder;
   std::string text;
   while (text.size() < 1000000) text += fmt::format("Line {} of a long text.\n", text.size());
   const std::string path = folder.write("a.txt.gz", gzipped(text) + gzipped("The end."));
@@ -185,7 +170,7 @@ TEST(Datasets, GzipOfSeveralMembersAndManyBuffers) {
 }
 
 TEST(Datasets, ZerosAfterGzipArePadding) {
-  const Folder folder;
+  const TestFolder folder;
   const std::string packed = gzipped("The text.") + gzipped(" The end.");
   for (const std::size_t zeros : {1, 511, 4096}) {
     const std::string path = folder.write("a.txt.gz", packed + std::string(zeros, '\0'));
@@ -198,7 +183,7 @@ TEST(Datasets, ZerosAfterGzipArePadding) {
 }
 
 TEST(Datasets, BrokenGzipNamesTheFile) {
-  const Folder folder;
+  const TestFolder folder;
   const std::string good = read_file(kData + "/c4.json.gz");
   for (std::size_t size = 0; size < good.size(); ++size) {
     const std::string path = folder.write("cut.json.gz", good.substr(0, size));
@@ -214,8 +199,38 @@ TEST(Datasets, BrokenGzipNamesTheFile) {
   expect_corrupt("c4:" + tail, {tail, "broken gzip data"});
 }
 
+// A small file that would fill the memory.
+TEST(Datasets, GzipThatGrowsTooMuchIsRefused) {
+  const TestFolder folder;
+  const std::string bomb = folder.write("bomb.txt.gz", gzipped(std::string(120'000'000, 'x')));
+  expect_corrupt("text:" + bomb, {bomb, "decompress to more than", "without .gz"});
+  const std::string fine = folder.write("fine.txt.gz", gzipped(std::string(50'000'000, 'x')));
+  EXPECT_EQ(Dataset::load("text:" + fine).documents()[0].text.size(), 50'000'000u);
+}
+
+// A whole array was parsed at once, in time quadratic in its records.
+TEST(Datasets, TimeIsLinearInTheNumberOfRecords) {
+  const TestFolder folder;
+  constexpr int kRecords = 200'000;
+  std::string lines, array;
+  for (int i = 0; i < kRecords; ++i) {
+    const std::string record = R"({"text": "some words", "meta": {"id": 7}})";
+    lines += record + "\n";
+    array += (i == 0 ? "[" : ", ") + record;
+  }
+  const std::string lines_path = folder.write("lines.json", lines);
+  const std::string array_path = folder.write("array.json", array + "]");
+  const Stopwatch clock;
+  for (const std::string& path : {lines_path, array_path}) {
+    const Dataset dataset = Dataset::load("c4:" + path);
+    ASSERT_EQ(dataset.documents().size(), std::size_t{kRecords});
+    EXPECT_EQ(dataset.documents().back().text, "some words");
+  }
+  EXPECT_LT(clock.seconds(), 60);
+}
+
 TEST(Datasets, BrokenRecordsNameFileAndRecord) {
-  const Folder folder;
+  const TestFolder folder;
   const auto expect = [&](const char* kind, const char* text,
                           const std::vector<std::string>& mentions) {
     const std::string path = folder.write("longbook_sum_eng.jsonl", text);
@@ -240,18 +255,18 @@ TEST(Datasets, BrokenRecordsNameFileAndRecord) {
 }
 
 TEST(Datasets, TextWithoutTextNamesTheFile) {
-  const Folder folder;
+  const TestFolder folder;
   folder.write("a.txt", "A good one.");
   const std::string path = folder.write("b.txt", "");
   for (const char* kind : {"text", "pg19", "wikitext", "recall"}) {
-    expect_corrupt(std::string(kind) + ":" + folder.path(), {path, "no text"});
+    expect_corrupt(std::string(kind) + ":" + folder.path().string(), {path, "no text"});
   }
   folder.write("b.txt", "x\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\n");
-  expect_corrupt("text:" + folder.path(), {path, "no text"});
+  expect_corrupt("text:" + folder.path().string(), {path, "no text"});
 }
 
 TEST(Datasets, BinaryFilesAreRefusedNamingFileAndByte) {
-  const Folder folder;
+  const TestFolder folder;
   const std::string words = "Some words of \xC3\xA9t\xC3\xA9";  // 19 bytes
   for (const auto& [bytes, byte] : std::vector<std::pair<std::string, std::string>>{
            {std::string(1, '\0') + " and more", "byte 19 is 0x00"},
@@ -265,7 +280,8 @@ TEST(Datasets, BinaryFilesAreRefusedNamingFileAndByte) {
     const std::string zipped = folder.write("a.txt.gz", gzipped(words + bytes));
     expect_corrupt("text:" + zipped, {zipped + ": no text: " + byte});
   }
-  EXPECT_EQ(Dataset::load("text:" + folder.write("a.txt", words)).documents()[0].text, words);
+  EXPECT_EQ(Dataset::load("text:" + folder.write("a.txt", words).string()).documents()[0].text,
+            words);
 }
 
 TEST(Prompts, ChunksAreConsecutiveAndExact) {
@@ -342,7 +358,7 @@ TEST(Prompts, FewerThanWantedSaysHowMany) {
 TEST(Prompts, Pg19DropsTheFirst8000TokensOfABook) {
   std::string book;
   for (int i = 0; i < 3000; ++i) book += fmt::format("The {}th sentence.\n", i);
-  const Folder folder;
+  const TestFolder folder;
   const std::string path = folder.write("a.txt", book);
   const std::vector<TokenId> tokens = encoded(book);
   ASSERT_GT(tokens.size(), 9000u);

@@ -3,9 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <system_error>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "datasets/gzip.h"
 
@@ -29,21 +29,18 @@ bool ends_in_one_of(const fs::path& path, const std::vector<std::string_view>& s
 
 std::vector<fs::path> files_of(const DatasetKind& kind, const fs::path& path,
                                std::string_view typed) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return {path};
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(path, error)) {
-    const bool wanted = ends_in_one_of(entry.path(), kind.text_suffixes) ||
-                        ends_in_one_of(entry.path(), kind.record_suffixes);
-    if (wanted && entry.is_regular_file(error)) files.push_back(entry.path());
-  }
+  if (!is_folder(path)) return {path};
+  std::vector<fs::path> files = list_folder(path);
+  std::erase_if(files, [&](const fs::path& file) {
+    return !ends_in_one_of(file, kind.text_suffixes) && !ends_in_one_of(file, kind.record_suffixes);
+  });
+  std::erase_if(files, is_folder);
   if (files.empty()) {
     std::vector<std::string_view> suffixes = kind.text_suffixes;
     suffixes.insert(suffixes.end(), kind.record_suffixes.begin(), kind.record_suffixes.end());
     fail(ErrorKind::kInvalidRequest, "{}: no file in this folder ends in {} (or that and .gz)",
          typed, fmt::join(suffixes, ", "));
   }
-  std::sort(files.begin(), files.end());
   return files;
 }
 
@@ -91,11 +88,10 @@ void RecordReader::read_lines(std::string_view text) {
 }
 
 void RecordReader::read_array(std::string_view text) {
-  const Json records = parse_json(text, path_.string());
-  if (records.empty()) fail(ErrorKind::kCorruptFile, "{}: no records", path_.string());
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    add(records[i], fmt::format("record {}", i + 1));
-  }
+  parse_json_array(text, path_.string(), [&](std::size_t index, Json record) {
+    add(record, fmt::format("record {}", index + 1));
+  });
+  if (documents_.empty()) fail(ErrorKind::kCorruptFile, "{}: no records", path_.string());
 }
 
 void RecordReader::add(const Json& record, std::string place) {

@@ -17,6 +17,10 @@ constexpr int kGzipOnly = 16 + MAX_WBITS;                // zlib's code for: a g
 constexpr std::size_t kMaxInput = std::size_t{1} << 30;  // zlib counts in 32 bits
 constexpr std::size_t kOutputBytes = std::size_t{1} << 18;
 
+// A text grows to 2 to 10 times its compressed bytes, what was made to fill a memory to 1000 times.
+constexpr std::size_t kMostGrowth = 100;
+constexpr std::size_t kFreeBytes = std::size_t{1} << 26;  // whatever the growth
+
 bool is_padding(std::span<const std::byte> rest) {
   return std::ranges::all_of(rest, [](std::byte byte) { return byte == std::byte{0}; });
 }
@@ -46,8 +50,15 @@ class Inflater {
 std::string Inflater::text(std::span<const std::byte> file) {
   std::string text;
   std::span<const std::byte> rest = file;
+  const std::size_t most = kFreeBytes + kMostGrowth * file.size();
   do {
     while (!step(rest, text)) {
+      if (text.size() > most) {
+        fail(ErrorKind::kCorruptFile,
+             "{}: {} bytes that decompress to more than {}; if they are good, decompress them and "
+             "give the file without .gz",
+             path_.string(), file.size(), most);
+      }
     }
     inflateReset(&stream_);
   } while (!is_padding(rest));
@@ -76,8 +87,8 @@ bool Inflater::step(std::span<const std::byte>& rest, std::string& text) {
 
 std::string read_text(const std::filesystem::path& path) {
   if (path.extension() != ".gz") return read_file(path);
-  const MappedFile file(path);
-  return Inflater(path).text(file.bytes());
+  const std::string file = read_file(path);
+  return Inflater(path).text(std::as_bytes(std::span(file)));
 }
 
 }  // namespace quantspec

@@ -7,7 +7,7 @@
 namespace quantspec {
 
 // Throws kInvalidRequest when the file cannot be read and kCorruptFile when it ends in .gz and is
-// not gzip, is cut short or fails its checksum.
+// not gzip, is cut short, fails its checksum or grows to more than a hundred times its size.
 std::string read_text(const std::filesystem::path& path);
 
 }  // namespace quantspec

@@ -270,7 +270,8 @@ TEST(Sensitivity, WritesAPlanThatFitsTheBytesOfTheUniformOne) {
   EXPECT_LT(result.chosen_outcome.target.kl.value, result.base_outcome.target.kl.value);
 
   const std::filesystem::path file = ::testing::TempDir() + "/eval_test_plan.json";
-  write_plan_file(*result.chosen, file);
+  NewFile new_file(file);
+  write_plan_file(*result.chosen, new_file);
   const Plan read = read_plan_file(file, {config.num_layers, kPageSize, 160, 0});
   EXPECT_EQ(read.layers, result.chosen->layers);
   EXPECT_EQ(read.head, result.chosen->head);

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
 
+#include "base/dtype.h"
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/shown.h"
 #include "model/fields.h"
 
 namespace quantspec {
@@ -26,7 +27,8 @@ constexpr std::size_t kChecksumOffset = 8;
 constexpr std::size_t kCheckedFrom = 16;
 constexpr std::size_t kHeaderOffset = 24;
 constexpr std::size_t kAlignment = 64;
-constexpr int kMaxSize = 1 << 24;  // of a matrix in either direction
+constexpr int kMaxSize = 1 << 24;              // of a matrix in either direction
+constexpr std::size_t kMaxMatrices = 1 << 16;  // twice what a model of the most layers has
 constexpr std::uint8_t kMiddleOfCell = 8;
 
 constexpr std::size_t aligned(std::size_t bytes) {
@@ -108,7 +110,9 @@ DraftStoreInfo parse_info(const Fields& fields) {
 
 std::vector<StoredMatrix> parse_matrices(const Fields& fields) {
   const Json* list = fields.find("matrices");
-  if (list == nullptr || !list->is_array()) fields.corrupt("matrices", "a list");
+  if (list == nullptr || !list->is_array() || list->size() > kMaxMatrices) {
+    fields.corrupt("matrices", fmt::format("a list of up to {}", kMaxMatrices));
+  }
   std::vector<StoredMatrix> matrices;
   for (const Json& json : *list) {
     const Fields entry(json, fmt::format("{}: matrix {}", fields.where(), matrices.size()));
@@ -164,10 +168,6 @@ int nibble(const std::byte* row, int i) {
   return std::to_integer<int>(row[i / 2]) >> (i % 2 == 0 ? 0 : 4) & 15;
 }
 
-[[noreturn]] void fail_write(const std::filesystem::path& path) {
-  fail(ErrorKind::kInvalidRequest, "cannot write {}: {}", path.string(), std::strerror(errno));
-}
-
 }  // namespace
 
 // --- reading -------------------------------------------------------------------------------------
@@ -189,17 +189,31 @@ DraftStore::DraftStore(const std::filesystem::path& path) : file_(path) {
       !std::equal(expected.begin(), expected.end(), matrices_.begin(), is_in_place)) {
     fail(ErrorKind::kCorruptFile, "{}: the matrices do not lie where its header says", where);
   }
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    if (by_name_.emplace(matrices_[i].name, i).second) continue;
+    fail(ErrorKind::kCorruptFile, "{}: has two matrices {}", where, shown(matrices_[i].name));
+  }
 }
 
 const StoredMatrix* DraftStore::find(std::string_view name) const {
-  const auto found = std::find_if(matrices_.begin(), matrices_.end(),
-                                  [&](const StoredMatrix& m) { return m.name == name; });
-  return found == matrices_.end() ? nullptr : &*found;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &matrices_[found->second];
+}
+
+void DraftStore::require_finite(const StoredMatrix& m, std::span<const GroupScale> scales) const {
+  const auto is_finite = [](const GroupScale& group) {
+    return std::isfinite(f16_to_f32(group.scale)) && std::isfinite(f16_to_f32(group.offset));
+  };
+  if (std::ranges::all_of(scales, is_finite)) return;
+  fail(ErrorKind::kCorruptFile, "{}: {} has scales that are not finite; make the store again",
+       path().string(), shown(m.name));
 }
 
 CodedMatrix DraftStore::read(const StoredMatrix& m, std::vector<std::uint8_t>& codes) const {
   const Parts parts(m.rows, m.cols, info_.group, m.has_lower);
   const std::byte* scales = file_.bytes().data() + m.offset;
+  const auto* group_scales = reinterpret_cast<const GroupScale*>(scales);
+  require_finite(m, {group_scales, parts.scales / sizeof(GroupScale)});
   const std::size_t row_bytes = parts.plane / m.rows;
   codes.resize(static_cast<std::size_t>(m.rows) * m.cols);
   for (int row = 0; row < m.rows; ++row) {
@@ -210,28 +224,14 @@ CodedMatrix DraftStore::read(const StoredMatrix& m, std::vector<std::uint8_t>& c
       out[i] = static_cast<std::uint8_t>(16 * nibble(upper, i) + low);
     }
   }
-  return {m.rows, m.cols, info_.group, codes.data(), reinterpret_cast<const GroupScale*>(scales)};
+  return {m.rows, m.cols, info_.group, codes.data(), group_scales};
 }
 
 // --- writing -------------------------------------------------------------------------------------
 
-DraftStoreWriter::DraftStoreWriter(std::filesystem::path path, int group,
-                                   std::vector<StoredMatrix> matrices)
-    : path_(std::move(path)), part_(path_), group_(group), matrices_(std::move(matrices)) {
-  std::error_code error;
-  if (std::filesystem::exists(path_, error) && !std::filesystem::is_regular_file(path_, error)) {
-    fail(ErrorKind::kInvalidRequest, "{}: is not a file; a new name or a file to replace works",
-         path_.string());
-  }
-  part_ += ".part";
-  out_.open(part_, std::ios::binary | std::ios::trunc);
-  if (!out_) fail_write(part_);
-}
-
-// NOTE: delegates, so that the destructor removes the file when writing the header fails.
 DraftStoreWriter::DraftStoreWriter(std::filesystem::path path, const DraftStoreInfo& info,
                                    std::vector<StoredMatrix> matrices)
-    : DraftStoreWriter(std::move(path), info.group, std::move(matrices)) {
+    : file_(std::move(path)), group_(info.group), matrices_(std::move(matrices)) {
   // The header tells the offsets, which follow from its length.
   std::string header = header_text(info, matrices_);
   for (std::size_t length = 0; length != header.size();) {
@@ -239,21 +239,18 @@ DraftStoreWriter::DraftStoreWriter(std::filesystem::path path, const DraftStoreI
     place(matrices_, group_, kHeaderOffset + length);
     header = header_text(info, matrices_);
   }
-  const std::uint64_t numbers[] = {0, header.size()};  // the checksum comes last
-  write(std::as_bytes(std::span(kMagic)));
-  write(std::as_bytes(std::span(&kVersion, 1)));
-  write(std::as_bytes(std::span(numbers)));
+  const std::uint64_t checksum = 0;  // known at the end
+  const std::uint64_t length = header.size();
+  file_.append(std::as_bytes(std::span(kMagic)));
+  file_.append(std::as_bytes(std::span(&kVersion, 1)));
+  file_.append(std::as_bytes(std::span(&checksum, 1)));
+  write(std::as_bytes(std::span(&length, 1)));
   write(std::as_bytes(std::span(header)));
 }
 
-DraftStoreWriter::~DraftStoreWriter() {
-  std::error_code ignored;
-  if (!part_.empty()) std::filesystem::remove(part_, ignored);
-}
-
 void DraftStoreWriter::write(std::span<const std::byte> bytes) {
-  out_.write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
-  if (!out_) fail_write(part_);
+  file_.append(bytes);
+  checksum_.add(bytes);
 }
 
 void DraftStoreWriter::add(const CodedMatrix& coded) {
@@ -261,7 +258,7 @@ void DraftStoreWriter::add(const CodedMatrix& coded) {
   const StoredMatrix& m = matrices_[added_++];
   check(coded.rows == m.rows && coded.cols == m.cols && coded.group == group_,
         "a matrix is of the shape that the store's header says");
-  const std::vector<std::byte> zeros(m.offset - static_cast<std::size_t>(out_.tellp()));
+  const std::vector<std::byte> zeros(m.offset - file_.size());
   write(zeros);
   const Parts parts(m.rows, m.cols, group_, m.has_lower);
   write(std::as_bytes(std::span(coded.scales, parts.scales / sizeof(GroupScale))));
@@ -271,19 +268,9 @@ void DraftStoreWriter::add(const CodedMatrix& coded) {
 
 void DraftStoreWriter::finish() {
   check(added_ == matrices_.size(), "the store has all of its matrices");
-  out_.flush();
-  if (!out_) fail_write(part_);
-  const std::uint64_t checksum = hash_bytes(MappedFile(part_).bytes().subspan(kCheckedFrom));
-  out_.seekp(kChecksumOffset);
-  write(std::as_bytes(std::span(&checksum, 1)));
-  out_.close();
-  if (!out_) fail_write(part_);
-  std::error_code error;
-  std::filesystem::rename(part_, path_, error);
-  if (error) {
-    fail(ErrorKind::kInvalidRequest, "cannot write {}: {}", path_.string(), error.message());
-  }
-  part_.clear();
+  const std::uint64_t checksum = checksum_.value();
+  file_.overwrite(kChecksumOffset, std::as_bytes(std::span(&checksum, 1)));
+  file_.finish();
 }
 
 }  // namespace quantspec

@@ -9,12 +9,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/files.h"
+#include "base/hash.h"
 #include "base/mapped_file.h"
 #include "quant/quant.h"
 
@@ -46,23 +49,26 @@ class DraftStore {
   const StoredMatrix* find(std::string_view name) const;  // null: not there
   // The matrix's codes, which go to `codes` (code 16 u + 8 where there is no lower plane), and its
   // scales, which stay in the file. Valid as long as both.
+  // Throws kCorruptFile for scales that are not finite.
   CodedMatrix read(const StoredMatrix& matrix, std::vector<std::uint8_t>& codes) const;
+  // As MappedFile's: what was read so far is of one whole file.
+  void require_unchanged() const { file_.require_unchanged(); }
 
  private:
+  void require_finite(const StoredMatrix& matrix, std::span<const GroupScale> scales) const;
+
   MappedFile file_;
   DraftStoreInfo info_;
   std::vector<StoredMatrix> matrices_;
+  std::map<std::string, std::size_t, std::less<>> by_name_;  // index into matrices_
 };
 
-// Writes a store, matrix by matrix. The file has its name only when it is finished: until then, and
-// if that never comes, there is none, and one of that name stays as it was.
+// Writes a store, matrix by matrix: NewFile says when the file has its name, and what may be in the
+// way.
 class DraftStoreWriter {
  public:
   DraftStoreWriter(std::filesystem::path path, const DraftStoreInfo& info,
                    std::vector<StoredMatrix> matrices);
-  ~DraftStoreWriter();
-  DraftStoreWriter(const DraftStoreWriter&) = delete;
-  DraftStoreWriter& operator=(const DraftStoreWriter&) = delete;
 
   // The next matrix. REQUIRES: of its name's shape, and of the store's group.
   void add(const CodedMatrix& coded);
@@ -70,16 +76,13 @@ class DraftStoreWriter {
   void finish();
 
  private:
-  // Opens the file that the public constructor begins.
-  DraftStoreWriter(std::filesystem::path path, int group, std::vector<StoredMatrix> matrices);
-  void write(std::span<const std::byte> bytes);
+  void write(std::span<const std::byte> bytes);  // what the checksum is of
 
-  std::filesystem::path path_;
-  std::filesystem::path part_;
+  NewFile file_;
+  Hasher checksum_;
   int group_;
   std::vector<StoredMatrix> matrices_;
   std::size_t added_ = 0;
-  std::ofstream out_;
 };
 
 }  // namespace quantspec

@@ -6,9 +6,11 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/expect_error.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "base/test_folder.h"
 #include "model/weights.h"
 
 namespace quantspec {
@@ -39,13 +41,6 @@ struct Codes {
 
 class DraftStoreTest : public testing::Test {
  protected:
-  DraftStoreTest() {
-    path_ = fs::path(testing::TempDir()) /
-            (std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".qsd");
-    fs::remove(path_);
-  }
-  ~DraftStoreTest() override { fs::remove(path_); }
-
   // Two matrices, one with its lower plane, of odd sizes.
   void write_small() {
     DraftStoreWriter writer(path_, kInfo, {{"a", 3, 131, true}, {"b", 5, 64, false}});
@@ -73,7 +68,8 @@ class DraftStoreTest : public testing::Test {
   }
 
   inline static const DraftStoreInfo kInfo{"gptq", "text:books", 8192, 64, 0xfedcba9876543210u};
-  fs::path path_;
+  const TestFolder folder_;
+  fs::path path_ = folder_ / "store.qsd";
   Codes a_{3, 131, 64, 1};
   Codes b_{5, 64, 64, 2};
 };
@@ -163,10 +159,10 @@ TEST_F(DraftStoreTest, UnfinishedStoreLeavesTheFileAsItWas) {
   replace("before");
   { DraftStoreWriter writer(path_, kInfo, {{"a", 3, 131, true}}); }
   EXPECT_EQ(bytes(), "before");
-  EXPECT_FALSE(fs::exists(path_.string() + ".part"));
+  EXPECT_EQ(list_folder(folder_.path()), std::vector{path_});
   write_small();
   EXPECT_EQ(DraftStore(path_).matrices().size(), 2u);
-  EXPECT_FALSE(fs::exists(path_.string() + ".part"));
+  EXPECT_EQ(list_folder(folder_.path()), std::vector{path_});
 }
 
 // Until it goes, no file can grow: as on a disk that is full.
@@ -198,13 +194,88 @@ TEST_F(DraftStoreTest, FullDiskLeavesTheFileAsItWas) {
       writer.add(a_.get());
       writer.finish();
     });
-    EXPECT_FALSE(fs::exists(path_.string() + ".part"));
+    EXPECT_EQ(list_folder(folder_.path()), std::vector{path_});
     EXPECT_EQ(bytes(), "before");
   }
 }
 
+// Both once wrote one file, which then had parts of each, or holes, under a checksum that was
+// right.
+TEST_F(DraftStoreTest, TwoWritersOfOnePathLeaveAWholeStore) {
+  std::optional<DraftStoreWriter> first, second;
+  const std::vector<StoredMatrix> matrices = {{"a", 3, 131, true}, {"b", 5, 64, false}};
+  DraftStoreInfo other = kInfo;
+  other.method = "rtn";
+  first.emplace(path_, kInfo, matrices);
+  first->add(a_.get());
+  second.emplace(path_, other, matrices);
+  second->add(a_.get());
+  second->add(b_.get());
+  second->finish();
+  EXPECT_EQ(DraftStore(path_).info().method, "rtn");
+  first.reset();  // it is ended before it has finished
+  EXPECT_EQ(DraftStore(path_).info().method, "rtn");
+  write_small();
+  EXPECT_EQ(DraftStore(path_).info().method, "gptq");
+  EXPECT_EQ(list_folder(folder_.path()), std::vector{path_});
+}
+
+TEST_F(DraftStoreTest, OnlyAFileIsReplaced) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  expect_error(ErrorKind::kInvalidRequest, {path_.string(), "a named pipe"},
+               [&] { write_small(); });
+  fs::remove(path_);
+  fs::create_symlink(folder_.write("other", "kept"), path_);
+  expect_error(ErrorKind::kInvalidRequest, {path_.string(), "a link"}, [&] { write_small(); });
+  EXPECT_EQ(read_file(folder_ / "other"), "kept");
+}
+
+TEST_F(DraftStoreTest, ScalesThatAreNotFiniteAreRefused) {
+  for (const std::uint16_t bits : {0x7c00, 0xfc00, 0x7e00}) {  // infinities, NaN
+    Codes broken = a_;
+    broken.scales[1].offset = bits;
+    {
+      DraftStoreWriter writer(path_, kInfo, {{"a", 3, 131, true}});
+      writer.add(broken.get());
+      writer.finish();
+    }
+    const DraftStore store(path_);
+    std::vector<std::uint8_t> codes;
+    expect_error(ErrorKind::kCorruptFile, {path_.string(), "\"a\"", "not finite"},
+                 [&] { store.read(*store.find("a"), codes); });
+  }
+}
+
+// A search through all matrices for each of them took minutes.
+TEST_F(DraftStoreTest, TimeIsLinearInTheNumberOfMatrices) {
+  const auto write = [&](int count) {
+    std::vector<StoredMatrix> matrices;
+    for (int i = 0; i < count; ++i) matrices.push_back({fmt::format("m{}", i), 1, 64, false});
+    DraftStoreWriter writer(path_, kInfo, matrices);
+    const Codes codes(1, 64, 64, 1);
+    for (int i = 0; i < count; ++i) writer.add(codes.get());
+    writer.finish();
+  };
+  constexpr int kMatrices = 50'000;
+  write(kMatrices);
+  const Stopwatch clock;
+  const DraftStore store(path_);
+  for (int i = 0; i < kMatrices; ++i) ASSERT_NE(store.find(fmt::format("m{}", i)), nullptr);
+  EXPECT_LT(clock.seconds(), 10);
+  write(70'000);
+  expect_corrupt({"matrices must be a list of up to 65536"});
+}
+
+TEST_F(DraftStoreTest, TwoMatricesOfOneNameAreRefused) {
+  DraftStoreWriter writer(path_, kInfo, {{"b", 5, 64, false}, {"b", 5, 64, false}});
+  writer.add(b_.get());
+  writer.add(b_.get());
+  writer.finish();
+  expect_corrupt({"two matrices \"b\""});
+}
+
 TEST_F(DraftStoreTest, UnwritablePathIsAnError) {
-  path_ = fs::path(testing::TempDir()) / "no-such-folder" / "store.qsd";
+  path_ = folder_ / "no-such-folder" / "store.qsd";
   expect_error(ErrorKind::kInvalidRequest, {"cannot write", "no-such-folder"},
                [&] { write_small(); });
 }

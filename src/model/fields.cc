@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/shown.h"
 
 namespace quantspec {
 
@@ -102,12 +103,14 @@ void Fields::unsupported(std::string_view key, std::string_view supported) const
        found(key), supported);
 }
 
-// The value of a key as one short line, whatever bytes the file has.
+// The value of a key as a message shows it.
 std::string Fields::found(std::string_view key) const {
   const Json* value = find(key);
   if (value == nullptr) return "nothing";
-  const std::string text = value->dump(-1, ' ', true, Json::error_handler_t::replace);
-  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
+  if (value->is_string()) return shown(value->get_ref<const std::string&>());
+  constexpr std::size_t kMost = 60;
+  const std::string text = dump_json(*value);
+  return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";
 }
 
 }  // namespace quantspec

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/files.h"
 #include "kv_cache/kv_cache.h"
 
 namespace quantspec {
@@ -61,7 +62,8 @@ std::string describe_plans();
 
 // A plan file (docs/bench.md has the schema).
 Plan read_plan_file(const std::filesystem::path& file, const PlanContext& context);
-void write_plan_file(const Plan& plan, const std::filesystem::path& file);
+// Writes one, and finishes the file.
+void write_plan_file(const Plan& plan, NewFile& file);
 
 // The plans among which `auto` chooses: 4- and 8-bit weights with all pages, and with fewer pages
 // (of the budget, if one is given) where the context is long enough for that to matter. Names of

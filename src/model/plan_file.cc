@@ -3,11 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <initializer_list>
+#include <span>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/shown.h"
 #include "model/fields.h"
 #include "model/plan.h"
 
@@ -66,8 +67,8 @@ void require_known(const Json& object, const Fields& fields,
                    std::initializer_list<std::string_view> known) {
   for (const auto& [key, value] : object.items()) {
     if (std::ranges::find(known, key) != known.end()) continue;
-    fail(ErrorKind::kCorruptFile, "{}: there is no key '{}'; known are {}", fields.where(), key,
-         fmt::join(known, ", "));
+    fail(ErrorKind::kCorruptFile, "{}: there is no key {}; known are {}", fields.where(),
+         shown(key), fmt::join(known, ", "));
   }
 }
 
@@ -167,7 +168,9 @@ Plan read_plan_file(const std::filesystem::path& file, const PlanContext& contex
     plan.head = weights(head_fields, plan.head);
   }
   if (const Json* layers = fields.find("layers")) {
-    if (!layers->is_array()) fields.corrupt("layers", "a list");
+    if (!layers->is_array() || std::ssize(*layers) > context.num_layers) {
+      fields.corrupt("layers", fmt::format("a list of up to {}", context.num_layers));
+    }
     read_layers(*layers, where, context, plan);
   }
   plan.target_full_layers = fields.integers("target_full_layers", 0, context.num_layers - 1);
@@ -183,7 +186,7 @@ Plan read_plan_file(const std::filesystem::path& file, const PlanContext& contex
   return plan;
 }
 
-void write_plan_file(const Plan& plan, const std::filesystem::path& file) {
+void write_plan_file(const Plan& plan, NewFile& file) {
   const bool prefixed = plan.name.starts_with(kPrefix);
   Json json = {{"name", plan.name.substr(prefixed ? kPrefix.size() : 0)},
                {"head", {{"weights", std::stoi(std::string(name_of(kWeights, plan.head)))}}},
@@ -194,10 +197,9 @@ void write_plan_file(const Plan& plan, const std::filesystem::path& file) {
     json["layers"].push_back(std::move(layer));
   }
   json["target_full_layers"] = plan.target_full_layers;
-  std::ofstream out(file);
-  out << json.dump(2) << "\n";
-  out.close();
-  if (!out) fail(ErrorKind::kInvalidRequest, "{}: cannot be written", file.string());
+  const std::string text = dump_json(json, 2) + "\n";
+  file.append(std::as_bytes(std::span(text)));
+  file.finish();
 }
 
 }  // namespace quantspec

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "base/clock.h"
 #include "base/expect_error.h"
 
 namespace quantspec {
@@ -177,8 +178,20 @@ TEST_F(PlanFile, SurvivesWritingAndReading) {
   plan.target_full_layers = {1, 2};
   plan.layers[1].kv = {KvRead::kFull};
   plan.layers[5].kv = {KvRead::kUpper, KvTokens::kStreaming, 100};
-  write_plan_file(plan, file_);
+  NewFile file(file_);
+  write_plan_file(plan, file);
   EXPECT_EQ(read_plan_file(file_, kContext), plan);
+}
+
+// Reading was quadratic in the layers of the list: 100,000 took minutes.
+TEST_F(PlanFile, ALongListIsRefusedSoon) {
+  std::string text = R"({"layers": [{"layer": 0})";
+  for (int i = 1; i < 100'000; ++i) text += R"(, {"layer": 1, "weights": 8, "kv": "upper"})";
+  const auto file = write(text + "]}");
+  const Stopwatch clock;
+  expect_error(ErrorKind::kCorruptFile, {"layers must be a list of up to 6"},
+               [&] { read_plan_file(file, kContext); });
+  EXPECT_LT(clock.seconds(), 10);
 }
 
 TEST_F(PlanFile, WithoutANameIsNamedByItsPath) {
@@ -212,13 +225,13 @@ TEST_F(PlanFile, SaysWhatIsWrong) {
          {"budget"});
   expect(R"({"default": {"run": false}})", ErrorKind::kInvalidRequest, {"false for every layer"});
   expect(R"({"default": {"weigths": 8}})", ErrorKind::kCorruptFile,
-         {"default: there is no key 'weigths'; known are run, weights, kv"});
+         {"default: there is no key \"weigths\"; known are run, weights, kv"});
   expect(R"({"target_ful_layers": [0]})", ErrorKind::kCorruptFile, {"target_full_layers"});
   expect(R"({"default": {"pages": "mass", "budget": 8192}})", ErrorKind::kInvalidRequest,
          {".json: default: budget 8192: from 128 to 8191 tokens fit"});
   expect(R"({"default": {"budget": 512}})", ErrorKind::kCorruptFile,
          {"default: a budget of 512 makes no sense where pages are \"all\""});
-  expect(R"({"default": {"layer": 1}})", ErrorKind::kCorruptFile, {"there is no key 'layer'"});
+  expect(R"({"default": {"layer": 1}})", ErrorKind::kCorruptFile, {"there is no key \"layer\""});
   expect(R"({"layers": [{"layer": 1}, {"layer": 1}]})", ErrorKind::kCorruptFile,
          {"layers[1]: layer 1 is in the list already"});
   expect(R"({"layers": [{"layer": 1, "weights": 32}]})", ErrorKind::kCorruptFile,

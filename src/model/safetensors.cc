@@ -8,13 +8,13 @@
 #include <cstring>
 #include <limits>
 #include <optional>
-#include <set>
-#include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/shown.h"
 
 namespace quantspec {
 
@@ -23,6 +23,7 @@ namespace {
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kMaxDims = 16;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // as in the format's own library
+constexpr std::size_t kMaxTensors = 1 << 18;            // twice what the largest models have
 
 // Bytes of an element of each dtype of the format; nothing for one that is not in it.
 std::optional<std::uint64_t> bytes_of(std::string_view dtype) {
@@ -54,34 +55,6 @@ std::optional<DType> parse_dtype(std::string_view dtype) {
   if (dtype == "F16") return DType::kF16;
   if (dtype == "F32") return DType::kF32;
   return std::nullopt;
-}
-
-// A name from a file, as a message shows it.
-std::string shown(std::string_view name) {
-  return Json(name.substr(0, 100)).dump(-1, ' ', true, Json::error_handler_t::replace);
-}
-
-// nlohmann-json keeps the last of two equal keys, so they are looked for while parsing.
-Json parse_header(std::string_view text, std::string_view where) {
-  std::set<std::string> names;
-  const auto check_event = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > 8) fail(ErrorKind::kCorruptFile, "{}: header nested too deeply", where);
-    if (depth == 1 && event == Json::parse_event_t::key &&
-        !names.insert(value.get<std::string>()).second) {
-      fail(ErrorKind::kCorruptFile, "{}: tensor {} is listed twice", where,
-           shown(value.get_ref<const std::string&>()));
-    }
-    return true;
-  };
-  try {
-    Json header = Json::parse(text, check_event);
-    if (!header.is_object()) {
-      fail(ErrorKind::kCorruptFile, "{}: header is not a JSON object", where);
-    }
-    return header;
-  } catch (const Json::exception&) {
-    fail(ErrorKind::kCorruptFile, "{}: header is not valid JSON", where);
-  }
 }
 
 // Reads one entry of a header. Offsets count from the end of the header, at `data_begin` of the
@@ -165,26 +138,25 @@ void check_cover(const TensorEntries& tensors, std::size_t data_begin, std::size
   }
 }
 
+void require_number_of_tensors(std::size_t tensors, std::string_view where) {
+  if (tensors <= kMaxTensors) return;
+  fail(ErrorKind::kCorruptFile, "{}: {} tensors; {} are the most that are read", where, tensors,
+       kMaxTensors);
+}
+
 std::string shape_text(int rows, int cols) {
   return rows == 1 ? fmt::format("[{}]", cols) : fmt::format("[{}, {}]", rows, cols);
 }
 
-// Without the exception that std::filesystem throws for a folder that may not be read.
-bool file_exists(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
 [[noreturn]] void fail_without_checkpoint(const std::filesystem::path& model_dir) {
-  std::error_code ignored;  // a folder that cannot be listed holds nothing for us
-  if (!std::filesystem::is_directory(model_dir, ignored)) {
+  if (!is_folder(model_dir)) {
     fail(ErrorKind::kInvalidRequest, "{} is not a model folder", model_dir.string());
   }
-  for (const auto& entry : std::filesystem::directory_iterator(model_dir, ignored)) {
-    const auto extension = entry.path().extension();
+  for (const auto& path : list_folder(model_dir)) {
+    const auto extension = path.extension();
     if (extension == ".bin" || extension == ".gguf" || extension == ".pth") {
       fail(ErrorKind::kInvalidRequest, "{} is not supported: only safetensors checkpoints are",
-           entry.path().string());
+           path.string());
     }
   }
   fail(ErrorKind::kInvalidRequest, "{} has neither model.safetensors nor {}", model_dir.string(),
@@ -211,7 +183,9 @@ TensorEntries parse_safetensors(std::span<const std::byte> file, std::string_vie
   }
   const std::size_t data_begin = kLengthBytes + length;
   const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
-  const Json header = parse_header({text, length}, where);
+  const Json header = parse_json({text, length}, fmt::format("{}: header", where));
+  if (!header.is_object()) fail(ErrorKind::kCorruptFile, "{}: header is not an object", where);
+  require_number_of_tensors(header.size(), where);
 
   TensorEntries tensors;
   const EntryParser parser(where, data_begin, file.size());
@@ -229,6 +203,7 @@ std::map<std::string, std::string> parse_safetensors_index(const Json& index,
     fail(ErrorKind::kCorruptFile, "{}: weight_map must be an object of tensor names to files",
          where);
   }
+  require_number_of_tensors(weight_map->size(), where);
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : weight_map->items()) {
     if (!file.is_string()) {
@@ -263,8 +238,13 @@ Checkpoint::Checkpoint(const std::filesystem::path& model_dir) : model_dir_(mode
 void Checkpoint::add_file(const std::filesystem::path& path) {
   files_.emplace_back(path);
   for (auto& [name, entry] : parse_safetensors(files_.back().bytes(), path.string())) {
-    tensors_.emplace(name, Location{files_.size() - 1, std::move(entry)});
+    const auto [other, is_new] =
+        tensors_.emplace(name, Location{files_.size() - 1, std::move(entry)});
+    if (is_new) continue;
+    fail(ErrorKind::kCorruptFile, "{}: tensor {} is in {} too; a tensor must be in one file",
+         path.string(), shown(name), files_[other->second.file].path().filename().string());
   }
+  require_number_of_tensors(tensors_.size(), model_dir_.string());
 }
 
 void Checkpoint::add_shards(const std::filesystem::path& index) {
@@ -287,6 +267,12 @@ void Checkpoint::add_shards(const std::filesystem::path& index) {
            shown(name), shown(file));
     }
   }
+}
+
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, location] : tensors_) names.push_back(name);
+  return names;
 }
 
 TensorView Checkpoint::tensor(std::string_view name, int rows, int cols) const {
@@ -316,6 +302,14 @@ std::size_t Checkpoint::bytes() const {
   std::size_t bytes = 0;
   for (const MappedFile& file : files_) bytes += file.bytes().size();
   return bytes;
+}
+
+void Checkpoint::require_whole() const {
+  for (const MappedFile& file : files_) file.require_whole();
+}
+
+void Checkpoint::require_unchanged() const {
+  for (const MappedFile& file : files_) file.require_unchanged();
 }
 
 std::uint64_t Checkpoint::hash() const {

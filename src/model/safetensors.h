@@ -46,12 +46,17 @@ class Checkpoint {
   explicit Checkpoint(const std::filesystem::path& model_dir);
 
   bool has(std::string_view name) const { return tensors_.contains(name); }
+  std::vector<std::string> names() const;  // of all tensors, in order
   // The tensor of that name, whose shape must be [rows, cols], or [cols] when rows == 1. Throws
   // kCorruptFile where it is missing or of another shape, kUnsupportedModel for other dtypes than
   // BF16, F16 and F32.
   TensorView tensor(std::string_view name, int rows, int cols) const;
 
+  const std::filesystem::path& folder() const { return model_dir_; }
   std::size_t bytes() const;  // of all files
+  // As MappedFile's, of every file.
+  void require_whole() const;
+  void require_unchanged() const;
   // Of every byte of all files (base/hash.h). Reads them all.
   std::uint64_t hash() const;
 

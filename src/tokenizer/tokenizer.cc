@@ -64,11 +64,11 @@ std::string StreamDecoder::take(bool at_end) {
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir) {
   const std::filesystem::path model = model_dir / "tokenizer.model";
   const std::filesystem::path json = model_dir / "tokenizer.json";
-  if (std::filesystem::exists(model)) {
+  if (file_exists(model)) {
     return make_sentencepiece_tokenizer(read_file(model), model.string(),
                                         load_tokenizer_config(model_dir));
   }
-  if (std::filesystem::exists(json)) {
+  if (file_exists(json)) {
     return make_json_tokenizer(read_file(json), json.string(), load_tokenizer_config(model_dir));
   }
   fail(ErrorKind::kInvalidRequest,

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace quantspec {
 
@@ -76,12 +77,12 @@ AddedToken read_added_token(const JsonField& field, std::int64_t id) {
 TokenizerConfig load_tokenizer_config(const std::filesystem::path& model_dir) {
   TokenizerConfig config;
   const std::filesystem::path main = model_dir / "tokenizer_config.json";
-  if (std::filesystem::exists(main)) {
+  if (file_exists(main)) {
     const Json json = parse_json_file(main);
     read_config({json, main.native()}, config);
   }
   const std::filesystem::path added = model_dir / "added_tokens.json";
-  if (std::filesystem::exists(added)) {
+  if (file_exists(added)) {
     const Json json = parse_json_file(added);
     read_added_tokens_file({json, added.native()}, config.added_tokens);
   }

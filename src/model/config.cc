@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <system_error>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "model/fields.h"
 #include "model/rope_config.h"
 
@@ -49,15 +49,22 @@ const Family& find_family(const Fields& config) {
     config.unsupported(key, supported);
   };
   const Json* architectures = config.find("architectures");
+  const std::string* type = config.find_string("model_type");
   if (architectures == nullptr) {
-    const std::string* type = config.find_string("model_type");
     if (type == nullptr) config.corrupt("architectures", "a list of one name");
     return select("model_type", *type, &Family::name);
   }
   if (!architectures->is_array() || architectures->empty() || !architectures->front().is_string()) {
     config.corrupt("architectures", "a list of one name");
   }
-  return select("architectures", architectures->front().get<std::string>(), &Family::architecture);
+  const Family& family =
+      select("architectures", architectures->front().get<std::string>(), &Family::architecture);
+  // transformers goes by model_type, where there is one.
+  if (type != nullptr && *type != family.name) {
+    config.corrupt("model_type", fmt::format("\"{}\" with the architecture {}", family.name,
+                                             family.architecture));
+  }
+  return family;
 }
 
 // Features that change the computation, in any family's config.
@@ -191,19 +198,37 @@ ModelConfig parse_config(const Json& config_json, const Json& generation, std::s
   return model;
 }
 
+namespace {
+
+// A folder without config.json: of what else, perhaps.
+[[noreturn]] void fail_without_config(const std::filesystem::path& model_dir) {
+  for (const auto& path : list_folder(model_dir)) {
+    if (path.extension() != ".gguf") continue;
+    fail(ErrorKind::kInvalidRequest,
+         "{} has no config.json but {}: GGUF files are not read; a Hugging Face folder with "
+         "config.json and safetensors works",
+         model_dir.string(), path.filename().string());
+  }
+  fail(ErrorKind::kInvalidRequest,
+       "{} has no config.json; a model is a Hugging Face folder with config.json and safetensors",
+       model_dir.string());
+}
+
+}  // namespace
+
 ModelConfig load_config(const std::filesystem::path& model_dir) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(model_dir, ignored)) {
+  if (!is_folder(model_dir)) {
     fail(ErrorKind::kInvalidRequest,
          "{} is not a folder; a model is a Hugging Face folder with config.json and safetensors "
          "(GGUF files are not read)",
          model_dir.string());
   }
+  const auto config = model_dir / "config.json";
   const auto generation = model_dir / "generation_config.json";
-  return parse_config(
-      parse_json_file(model_dir / "config.json"),
-      std::filesystem::exists(generation, ignored) ? parse_json_file(generation) : Json(nullptr),
-      model_dir.string());
+  if (!file_exists(config)) fail_without_config(model_dir);
+  return parse_config(parse_json_file(config),
+                      file_exists(generation) ? parse_json_file(generation) : Json(nullptr),
+                      model_dir.string());
 }
 
 }  // namespace quantspec

@@ -6,6 +6,7 @@
 
 #include "base/expect_error.h"
 #include "base/json.h"
+#include "base/test_folder.h"
 
 namespace quantspec {
 namespace {
@@ -48,6 +49,39 @@ void expect_same_rope(const RopeConfig& a, const RopeConfig& b) {
   EXPECT_EQ(a.truncate, b.truncate);
   EXPECT_EQ(a.short_factor, b.short_factor);
   EXPECT_EQ(a.long_factor, b.long_factor);
+}
+
+TEST(Config, ArchitectureAndTypeMustAgree) {
+  EXPECT_EQ(parse({{"model_type", "llama"}}).family, "llama");
+  expect_error(
+      ErrorKind::kCorruptFile,
+      {"m/config.json: model_type must be \"llama\" with the architecture LlamaForCausalLM",
+       "found \"mistral\""},
+      [] {
+        parse({{"model_type", "mistral"}});
+      });
+  expect_error(ErrorKind::kCorruptFile, {"model_type"}, [] { parse({{"model_type", 1}}); });
+}
+
+TEST(Config, FoldersThatAreNoModelSayWhatTheyAre) {
+  const TestFolder folder;
+  const auto refused = [&](const std::vector<std::string>& mentions) {
+    expect_error(ErrorKind::kInvalidRequest, mentions, [&] { load_config(folder.path()); });
+  };
+  refused({folder.path().string(), "no config.json", "Hugging Face folder"});
+  folder.write("some.Q4_K_M.gguf", "GGUF");
+  refused({folder.path().string(), "some.Q4_K_M.gguf", "GGUF files are not read"});
+  expect_error(ErrorKind::kInvalidRequest, {"GGUF files are not read"},
+               [&] { load_config(folder / "some.Q4_K_M.gguf"); });
+}
+
+TEST(Config, AGenerationConfigThatCannotBeReachedIsAnError) {
+  const TestFolder folder;
+  folder.write("config.json", small_config().dump());
+  EXPECT_NO_THROW(load_config(folder.path()));
+  std::filesystem::create_symlink("generation_config.json", folder / "generation_config.json");
+  expect_error(ErrorKind::kInvalidRequest, {"generation_config.json", "symbolic links"},
+               [&] { load_config(folder.path()); });
 }
 
 TEST(Config, ReadsTheBundledModel) {

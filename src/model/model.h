@@ -49,7 +49,9 @@ class Model {
 
   // Runs every sequence's tokens through all layers, appending K and V to its cache (extend). Rows
   // are the sequences' tokens in order; logits: [rows, vocab_size], row i predicts what follows
-  // token i. A row's logits have the same bits whatever the rows beside it.
+  // token i. A row's logits have the same bits whatever the rows beside it. Throws kCorruptFile
+  // where the checkpoint's file became shorter meanwhile (MappedFile::survive_losses); so does
+  // prefill.
   // REQUIRES: as KvCache::extend for each sequence; the caches support the plan (kv_options), the
   // weights have what it reads; one token each where it chooses pages by bounds.
   void forward(std::span<const SequenceInput> batch, const Plan& plan,
@@ -72,6 +74,8 @@ class Model {
   void prefill(std::span<const TokenId> tokens, KvCache& cache, float* logits,
                const Progress& progress = {}) const;
 
+  // Bytes of the rotation angles that decoding reads, of caches of this capacity.
+  static std::size_t angle_bytes(const ModelConfig& config, int capacity);
   // Bytes of activations in prefill of this many tokens, the backend's scratch and the logits of a
   // round included (the rest of a pass is small).
   static std::size_t activation_bytes(const ModelConfig& config, const Backend& backend,

@@ -24,6 +24,8 @@ float attention_scale(const ModelConfig& config) {
 // Positions whose angles are made at a time.
 constexpr int kAnglePositions = 256;
 
+int angle_chunks(int positions) { return (positions + kAnglePositions - 1) / kAnglePositions; }
+
 }  // namespace
 
 // Activations of `rows` tokens, grown when more rows come, and what passes read beside weights.
@@ -189,6 +191,7 @@ void Model::run(std::span<SequenceRows> sequences, std::span<KvCache* const> cac
     after_attention(rows, layer, attention, work.hidden.as<float>());
   }
   head(x, num_rows, plan.head, logits);
+  weights_.require_whole();
 }
 
 void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<float> logits,
@@ -218,10 +221,16 @@ void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, float* logi
   all_rows.first_token = first;
   backend_.embed(
       {.sequences = {&all_rows, 1}, .table = weights_.embedding(), .out = x.as<float>()});
-  std::vector<float> host_cos(static_cast<std::size_t>(count) * half), host_sin(host_cos.size());
-  rope_.tables(first, count, first + count, host_cos.data(), host_sin.data());
-  backend_.upload(cos.data(), host_cos.data(), cos.size());
-  backend_.upload(sin.data(), host_sin.data(), sin.size());
+  std::vector<float> host_cos(kAnglePositions * half), host_sin(host_cos.size());
+  for (int begin = 0; begin < count; begin += kAnglePositions) {
+    const int rows = std::min(kAnglePositions, count - begin);
+    const std::size_t bytes = sizeof(float) * rows * half;
+    rope_.tables(first + begin, rows, first + count, host_cos.data(), host_sin.data());
+    backend_.upload(cos.as<float>() + static_cast<std::size_t>(begin) * half, host_cos.data(),
+                    bytes);
+    backend_.upload(sin.as<float>() + static_cast<std::size_t>(begin) * half, host_sin.data(),
+                    bytes);
+  }
 
   const Rows all{.phase = Phase::kPrefill,
                  .weights = WeightRead::kFull,
@@ -244,6 +253,7 @@ void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, float* logi
        WeightRead::kFull, logits);
   if (progress) progress(1.0);
   backend_.synchronize();  // x and the rest are given back
+  weights_.require_whole();
   prefill.finish();
 }
 
@@ -360,7 +370,7 @@ void Model::make_angles(int first_position, int end, int capacity) const {
   Workspace& work = *workspace_;
   const std::size_t half = config_.head_dim / 2;
   if (work.positions < capacity) {
-    const int chunks = (capacity + kAnglePositions - 1) / kAnglePositions;
+    const int chunks = angle_chunks(capacity);
     const std::size_t floats = static_cast<std::size_t>(chunks) * kAnglePositions * half;
     work.positions = 0;  // until all is there
     work.cos_table = backend_.allocate(floats * sizeof(float));
@@ -385,6 +395,11 @@ void Model::make_angles(int first_position, int end, int capacity) const {
 
 void Model::head(const float* x, int rows, WeightRead weights, float* logits) const {
   backend_.head({weights, x, rows, weights_.final_norm(), &weights_.head(), logits});
+}
+
+std::size_t Model::angle_bytes(const ModelConfig& config, int capacity) {
+  const std::size_t positions = static_cast<std::size_t>(angle_chunks(capacity)) * kAnglePositions;
+  return sizeof(float) * positions * config.head_dim;
 }
 
 std::size_t Model::activation_bytes(const ModelConfig& config, const Backend& backend,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/tensor_names.h"
 
 namespace quantspec {
 
@@ -14,60 +15,6 @@ constexpr std::size_t kAlignment = 64;  // of every vector and plane
 
 constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-constexpr const char* kHeadName = "lm_head.weight";
-
-// The matrices of a layer, and what they are called.
-constexpr std::array<std::pair<Linear LayerWeights::*, std::string_view>, 7> kLayerMatrices = {
-    {{&LayerWeights::q, "self_attn.q_proj"},
-     {&LayerWeights::k, "self_attn.k_proj"},
-     {&LayerWeights::v, "self_attn.v_proj"},
-     {&LayerWeights::o, "self_attn.o_proj"},
-     {&LayerWeights::gate, "mlp.gate_proj"},
-     {&LayerWeights::up, "mlp.up_proj"},
-     {&LayerWeights::down, "mlp.down_proj"}}};
-
-std::string tensor_name(int layer, std::string_view part, std::string_view kind) {
-  return fmt::format("model.layers.{}.{}.{}", layer, part, kind);
-}
-
-// What a config says of each matrix of a layer, in the same order.
-struct MatrixSpec {
-  int outputs;
-  int inputs;
-  bool has_bias;
-};
-
-std::array<MatrixSpec, 7> layer_matrices(const ModelConfig& config) {
-  const int hidden = config.hidden_size;
-  const int intermediate = config.intermediate_size;
-  const int q = config.num_heads * config.head_dim;
-  const int kv = config.num_kv_heads * config.head_dim;
-  return {{{q, hidden, config.qkv_bias},
-           {kv, hidden, config.qkv_bias},
-           {kv, hidden, config.qkv_bias},
-           {hidden, q, config.output_bias},
-           {intermediate, hidden, false},
-           {intermediate, hidden, false},
-           {hidden, intermediate, false}}};
-}
-
-struct NormSpec {
-  Norm LayerWeights::*member;
-  std::string_view name;
-  int size;
-};
-
-std::vector<NormSpec> layer_norms(const ModelConfig& config) {
-  std::vector<NormSpec> norms = {
-      {&LayerWeights::input_norm, "input_layernorm", config.hidden_size},
-      {&LayerWeights::post_norm, "post_attention_layernorm", config.hidden_size}};
-  if (config.qk_norm) {
-    norms.push_back({&LayerWeights::q_norm, "self_attn.q_norm", config.head_dim});
-    norms.push_back({&LayerWeights::k_norm, "self_attn.k_norm", config.head_dim});
-  }
-  return norms;
 }
 
 // Bytes of all norms and biases as fp32.
@@ -99,12 +46,11 @@ class Weights::Loader {
   }
 
   void load() {
-    weights_.embedding_ =
-        matrix("model.embed_tokens.weight", config_.vocab_size, config_.hidden_size);
+    weights_.embedding_ = matrix(kEmbeddingName, config_.vocab_size, config_.hidden_size);
     weights_.head_.full = config_.tied_head
                               ? weights_.embedding_
                               : matrix(kHeadName, config_.vocab_size, config_.hidden_size);
-    weights_.final_norm_ = norm("model.norm.weight", config_.hidden_size);
+    weights_.final_norm_ = norm(kFinalNormName, config_.hidden_size);
     weights_.layers_.resize(config_.num_layers);
     for (int i = 0; i < config_.num_layers; ++i) load_layer(i);
     backend_.upload(weights_.vectors_.data(), vectors_.data(), vectors_.size() * sizeof(float));
@@ -131,7 +77,11 @@ class Weights::Loader {
     const TensorView tensor = weights_.checkpoint_.tensor(name, rows, cols);
     Buffer memory = backend_.allocate(backend_.matrix_bytes(rows, cols, tensor.dtype));
     const TensorView placed = backend_.place_matrix(tensor, memory.data());
-    if (memory.size() > 0) weights_.matrices_.push_back(std::move(memory));
+    if (memory.size() > 0) {
+      weights_.matrices_.push_back(std::move(memory));
+    } else {
+      weights_.reads_checkpoint_ = true;
+    }
     return placed;
   }
   Norm norm(const std::string& name, int size) {
@@ -153,7 +103,17 @@ class Weights::Loader {
 
 Weights::Weights(const ModelConfig& config, Checkpoint checkpoint, Backend& backend)
     : checkpoint_(std::move(checkpoint)), vectors_(backend.allocate(vector_bytes(config))) {
+  unread_tensors_ = quantspec::unread_tensors(config, checkpoint_);
+  require_tied_head(config, checkpoint_);
   Loader(config, *this, backend).load();
+}
+
+void Weights::require_whole() const {
+  if (reads_checkpoint_) checkpoint_.require_whole();
+}
+
+void Weights::require_unchanged() const {
+  if (reads_checkpoint_) checkpoint_.require_unchanged();
 }
 
 std::vector<NamedLinear> Weights::matrices() const {
@@ -242,6 +202,7 @@ void Weights::use_draft_store(Backend& backend, const DraftStore& store,
     sources.push_back({true, matrix->has_lower, store.info().group, fill});
   }
   replace_planes(backend, sources, progress);
+  store.require_unchanged();
   planes_file_ = file;
 }
 

@@ -37,9 +37,15 @@ struct NamedLinear {
   const Linear* linear;
 };
 
+// The tensors of a checkpoint that a model of this config does not read; those that carry nothing
+// (rotary_emb.inv_freq, and lm_head.weight where the head is tied) are left out. Throws
+// kCorruptFile where there are whole layers among them: then the config is of another model.
+std::vector<std::string> unread_tensors(const ModelConfig& config, const Checkpoint& checkpoint);
+
 class Weights {
  public:
-  // Throws kCorruptFile where the checkpoint does not have the tensors that the config asks for.
+  // Throws kCorruptFile where the checkpoint does not have the tensors that the config asks for,
+  // has more layers, or a head of its own where the config ties it to the embedding.
   Weights(const ModelConfig& config, Checkpoint checkpoint, Backend& backend);
   Weights(Weights&&) = default;
   Weights& operator=(Weights&&) = default;
@@ -67,6 +73,14 @@ class Weights {
   // them for the head alone, else as the layers.
   WeightRead head_read() const;
 
+  // As the function of that name.
+  const std::vector<std::string>& unread_tensors() const { return unread_tensors_; }
+
+  // As MappedFile's: of the checkpoint, where passes read it.
+  void require_whole() const;
+  void require_unchanged() const;
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
   std::size_t checkpoint_bytes() const { return checkpoint_.bytes(); }
   std::uint64_t checkpoint_hash() const { return checkpoint_.hash(); }  // reads every byte
   std::size_t draft_bytes() const { return planes_.size(); }
@@ -89,8 +103,10 @@ class Weights {
                       const std::function<void(int, int)>& progress);
 
   Checkpoint checkpoint_;
-  Buffer vectors_;                // norms and biases, fp32
-  std::vector<Buffer> matrices_;  // those that are not read where the checkpoint is mapped
+  std::vector<std::string> unread_tensors_;
+  bool reads_checkpoint_ = false;  // some matrix is read where it is mapped
+  Buffer vectors_;                 // norms and biases, fp32
+  std::vector<Buffer> matrices_;   // those that are not read where the checkpoint is mapped
   Buffer planes_;
   std::string planes_file_;  // empty: not from a store
   TensorView embedding_;

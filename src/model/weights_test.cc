@@ -3,9 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
+#include <span>
 #include <stdexcept>
 
 #include "base/expect_error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/test_folder.h"
 
 namespace quantspec {
 namespace {
@@ -157,6 +162,73 @@ TEST(Weights, RefusesACheckpointOfAnotherModel) {
   config.qkv_bias = false;
   config.num_layers = 3;
   expect_error(ErrorKind::kCorruptFile, {"model.layers.2.", "missing"}, load);
+}
+
+// A folder with the tensors of a test model, and others that are copies of some of them.
+class OtherTensors {
+ public:
+  OtherTensors(const std::string& model, const std::map<std::string, std::string>& copies) {
+    const std::string file = read_file(model_dir(model) / "model.safetensors");
+    auto tensors = parse_safetensors(std::as_bytes(std::span(file)), "f");
+    for (const auto& [name, original] : copies) tensors[name] = tensors.at(original);
+    Json header = Json::object();
+    std::string data;
+    for (const auto& [name, entry] : tensors) {
+      const std::size_t begin = data.size();
+      data += file.substr(entry.begin, entry.end - entry.begin);
+      header[name] = {
+          {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {begin, data.size()}}};
+    }
+    const std::string text = header.dump();
+    const std::uint64_t length = text.size();
+    std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
+    folder_.write("model.safetensors", bytes + text + data);
+  }
+
+  Weights load(const ModelConfig& config) const {
+    const auto backend = make_backend({.name = "reference", .num_threads = 1});
+    return Weights(config, Checkpoint(folder_.path()), *backend);
+  }
+
+ private:
+  TestFolder folder_;
+};
+
+TEST(Weights, TensorsThatNobodyReadsAreNamed) {
+  const ModelConfig config = load_config(model_dir("llama2-mha"));
+  const std::string norm = "model.norm.weight";
+  const OtherTensors tensors("llama2-mha", {{"model.layers.0.self_attn.q_proj.bias", norm},
+                                            {"model.layers.1.self_attn.rotary_emb.inv_freq", norm},
+                                            {"vision.weight", norm}});
+  EXPECT_EQ(tensors.load(config).unread_tensors(),
+            (std::vector<std::string>{"model.layers.0.self_attn.q_proj.bias", "vision.weight"}));
+  EXPECT_TRUE(Loaded("llama2-mha").weights.unread_tensors().empty());
+}
+
+TEST(Weights, MoreLayersThanTheConfigHasAreRefused) {
+  ModelConfig config = load_config(model_dir("llama2-mha"));
+  config.num_layers = 1;
+  expect_error(ErrorKind::kCorruptFile,
+               {"num_hidden_layers = 1", "\"model.layers.1.", "do not belong together"},
+               [&] { OtherTensors("llama2-mha", {}).load(config); });
+}
+
+TEST(Weights, ALayersNumberMayBeTooLargeForAnInteger) {
+  const std::string beyond = "model.layers.99999999999.mlp.up_proj.weight";
+  expect_error(ErrorKind::kCorruptFile, {beyond, "do not belong together"}, [&] {
+    OtherTensors("llama2-mha", {{beyond, "model.norm.weight"}})
+        .load(load_config(model_dir("llama2-mha")));
+  });
+}
+
+TEST(Weights, AHeadBesideATiedEmbeddingMustBeTheEmbedding) {
+  ModelConfig config = load_config(model_dir("llama2-mha"));
+  ASSERT_FALSE(config.tied_head);
+  config.tied_head = true;
+  expect_error(ErrorKind::kCorruptFile, {"tie_word_embeddings", "lm_head.weight"},
+               [&] { OtherTensors("llama2-mha", {}).load(config); });
+  const OtherTensors same("llama2-mha", {{"lm_head.weight", "model.embed_tokens.weight"}});
+  EXPECT_TRUE(same.load(config).unread_tensors().empty());
 }
 
 }  // namespace

@@ -123,16 +123,28 @@ std::string read_file(const fs::path& path, std::size_t most) {
   }
 }
 
-NewFile::NewFile(fs::path path) : path_(std::move(path)) {
+void NewFile::require_replaceable(const fs::path& path) {
   struct stat info {};
-  if (lstat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+  if (lstat(path.c_str(), &info) != 0) {
+    if (errno != ENOENT) fail_write(path, errno);
+  } else if (!S_ISREG(info.st_mode)) {
     fail(ErrorKind::kInvalidRequest,
-         "cannot write {}: it is {}; a new name or a file to replace works", path_.string(),
+         "cannot write {}: it is {}; a new name or a file to replace works", path.string(),
          describe(info.st_mode));
   }
-  if (path_.filename().empty()) {
-    fail(ErrorKind::kInvalidRequest, "cannot write '{}': it names no file", path_.string());
+  if (path.filename().empty()) {
+    fail(ErrorKind::kInvalidRequest, "cannot write '{}': it names no file", path.string());
   }
+}
+
+void NewFile::require_possible(const fs::path& path) {
+  require_replaceable(path);
+  const fs::path folder = path.parent_path();
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) fail_write(path, errno);
+}
+
+NewFile::NewFile(fs::path path) : path_(std::move(path)) {
+  require_replaceable(path_);
   do {
     part_ = name_of_part(path_);
     fd_ = open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -32,6 +32,8 @@ std::string read_file(const std::filesystem::path& path, std::size_t most = SIZE
 class NewFile {
  public:
   explicit NewFile(std::filesystem::path path);
+  // Throws now what the constructor would, and makes nothing: for before long work.
+  static void require_possible(const std::filesystem::path& path);
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
@@ -45,6 +47,7 @@ class NewFile {
   void finish();
 
  private:
+  static void require_replaceable(const std::filesystem::path& path);
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
 
   std::filesystem::path path_;

@@ -134,19 +134,31 @@ TEST_F(Files, OnlyAFileGivesWayToANewOne) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   std::ofstream(target) << "kept";
   fs::create_symlink(target, link);
-  expect_error(ErrorKind::kInvalidRequest, {pipe.string(), "a named pipe"},
-               [&] { NewFile file(pipe); });
-  expect_error(ErrorKind::kInvalidRequest, {link.string(), "a link"}, [&] { NewFile file(link); });
-  expect_error(ErrorKind::kInvalidRequest, {folder_.string(), "a folder"},
-               [&] { NewFile file(folder_); });
-  expect_error(ErrorKind::kInvalidRequest, {"/dev/null", "a device"},
-               [] { NewFile file("/dev/null"); });
-  expect_error(ErrorKind::kInvalidRequest, {"no-such-folder"},
-               [&] { NewFile file(folder_ / "no-such-folder" / "x"); });
-  expect_error(ErrorKind::kInvalidRequest, {"names no file"},
-               [&] { NewFile file(folder_ / "x" / ""); });
-  expect_error(ErrorKind::kInvalidRequest, {"names no file"}, [&] { NewFile file(""); });
+  const auto expect_refused = [](const fs::path& path, const std::vector<std::string>& mentions) {
+    expect_error(ErrorKind::kInvalidRequest, mentions, [&] { NewFile file(path); });
+    expect_error(ErrorKind::kInvalidRequest, mentions, [&] { NewFile::require_possible(path); });
+  };
+  expect_refused(pipe, {pipe.string(), "a named pipe"});
+  expect_refused(link, {link.string(), "a link"});
+  expect_refused(folder_, {folder_.string(), "a folder"});
+  expect_refused("/dev/null", {"/dev/null", "a device"});
+  expect_refused(folder_ / "no-such-folder" / "x", {"no-such-folder/x", "No such file"});
+  expect_refused(target / "x", {"target/x", "Not a directory"});
+  expect_refused(folder_ / std::string(256, 'n'), {"nnn", "too long"});
+  expect_refused(folder_ / "x" / "", {"names no file"});
+  expect_refused("", {"names no file"});
   EXPECT_EQ(read_file(target), "kept");
+  if (geteuid() == 0) return;  // may write to any folder
+  fs::create_directory(folder_ / "closed");
+  fs::permissions(folder_ / "closed", fs::perms::owner_read | fs::perms::owner_exec);
+  expect_refused(folder_ / "closed" / "x", {"closed/x", "Permission denied"});
+}
+
+TEST_F(Files, AskingForANewFileMakesNone) {
+  NewFile::require_possible(folder_ / "store");
+  NewFile::require_possible("store");  // in the working folder
+  EXPECT_TRUE(names().empty());
+  EXPECT_FALSE(file_exists("store"));
 }
 
 TEST_F(Files, ANameAsLongAsNamesMayBeWorks) {

@@ -1,58 +1,37 @@
 #include "engine/engine.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/memory_plan.h"
 
 namespace quantspec {
 
 namespace {
 
-constexpr double kMegabyte = 1e6;
-
 // The application's logger of this name; else one to standard error, since standard output is the
 // application's.
-spdlog::logger& log() {
-  if (const auto logger = spdlog::get("quantspec")) return *logger;
-  return *spdlog::stderr_logger_mt("quantspec");
+std::shared_ptr<spdlog::logger> log() {
+  if (auto logger = spdlog::get("quantspec")) return logger;
+  static const auto own = [] {
+    auto logger = std::make_shared<spdlog::logger>(
+        "quantspec", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    logger->set_pattern("quantspec: %l: %v");
+    return logger;
+  }();
+  return own;
 }
 
-int choose_context(const EngineOptions& options, const ModelConfig& config) {
-  const int context = options.ctx_size != 0 ? options.ctx_size : config.max_positions;
-  require_supported_context(context);
-  if (config.sliding_window && context > *config.sliding_window) {
-    fail(ErrorKind::kUnsupportedModel,
-         "{}: this model needs sliding-window attention ({} tokens) for a context of {}, which is "
-         "not supported; --ctx-size {} or less works",
-         options.model.string(), *config.sliding_window, context, *config.sliding_window);
-  }
-  if (context > config.max_positions) {
-    log().warn("the context of {} tokens is longer than the {} that the model was made for",
-               context, config.max_positions);
-  }
-  return context;
-}
+void warn(const std::string& message) { log()->warn(one_line(message)); }
 
-void require_memory(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
-                    int context) {
-  const MemoryPlanner planner(options, config, backend);
-  const std::size_t needed = planner.plan(context).total();
-  const std::size_t available = backend.available_bytes();
-  if (needed <= available) return;
-  const int largest = planner.largest_context(available);
-  std::string advice = largest > 0 ? fmt::format("the largest that fits is --ctx-size {}", largest)
-                                   : std::string("not even the weights fit");
-  if (largest > config.max_positions) {
-    advice += fmt::format(" (the model was made for {})", config.max_positions);
-  }
-  fail(ErrorKind::kOutOfMemory,
-       "a context of {} tokens needs {:.0f} MB and {:.0f} MB are available; {}", context,
-       needed / kMegabyte, available / kMegabyte, advice);
+// What transformers only warns of, too.
+void warn_of_unread(const EngineOptions& options, const std::vector<std::string>& tensors) {
+  if (tensors.empty()) return;
+  warn(fmt::format("{}: the checkpoint has {} tensor{} that this model does not use, such as {}",
+                   options.model.string(), tensors.size(), tensors.size() == 1 ? "" : "s",
+                   shown(tensors.front())));
 }
 
 void require_same_vocabulary(const EngineOptions& options, const Tokenizer& tokenizer,
@@ -91,17 +70,21 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   const KvShape shape = kv_shape(config, options.page_size);
   auto backend = make_backend({options.backend, options.num_threads});
   if (options.backend == "auto" && backend->name() != "cuda") {
-    log().debug("auto takes the CPU: {}", cuda_unavailable());
+    log()->debug("auto takes the CPU: {}", cuda_unavailable());
   }
   backend->require_supported(shape);
-  const int context = choose_context(options, config);
-  require_memory(options, config, *backend, context);
+  Checkpoint checkpoint(options.model);
+  std::vector<std::string> warnings;
+  const int context = choose_context(options, config, *backend, checkpoint.bytes(),
+                                     backend->available_bytes(), warnings);
+  for (const std::string& warning : warnings) log_warning(warning);
 
   report("load", 0);
   auto tokenizer = load_tokenizer(options.model);
   require_same_vocabulary(options, *tokenizer, config);
   if (config.eos_tokens.empty() && tokenizer->eos()) config.eos_tokens = {*tokenizer->eos()};
-  Weights weights(config, Checkpoint(options.model), *backend);
+  Weights weights(config, std::move(checkpoint), *backend);
+  weights.warn_of_unread();
   report("load", 1);
   const auto planes_done = [&](int done, int total) {
     report("quantize", static_cast<double>(done) / total);
@@ -111,6 +94,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   } else {
     weights.use_draft_store(*backend, DraftStore(options.draft_store), planes_done);
   }
+  weights.checkpoint().require_unchanged();
   Model model(std::move(config), std::move(weights), *backend);
   EngineOptions resolved = options;
   resolved.ctx_size = context;

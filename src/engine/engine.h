@@ -9,15 +9,18 @@
 //                       });
 //
 // An Engine owns weights, tokenizer and backend; a Session owns a KV cache and the text so far.
-// Sessions of one engine share its backend: one call at a time over all of them.
+// Threads may use sessions of one engine at the same time: one prompt or round of one of them is
+// computed at a time, in no promised order. One session is for one thread at a time.
 // Errors are thrown as quantspec::Error; times are in milliseconds, sizes in bytes.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "speculative/speculative.h"
 #include "tokenizer/tokenizer.h"
 
@@ -41,7 +45,7 @@ struct EngineOptions {
   std::filesystem::path model;  // a Hugging Face folder
   std::string backend = "auto";
   int num_threads = 0;  // 0: physical cores
-  int ctx_size = 0;     // tokens of a session; 0: what the model was made for
+  int ctx_size = 0;     // tokens of a session; 0: what the model was made for, if that fits
   int page_size = 0;    // 0: by head_dim
   DraftWeights draft_weights = DraftWeights::kAuto;
   std::filesystem::path draft_store = {};  // from `quantspec prepare`; empty: made while loading
@@ -116,10 +120,16 @@ class Session {
  public:
   // plans: by which to draft; none: QuantSpec's own, with the weights that the engine keeps.
   explicit Session(Engine& engine, std::vector<Plan> plans = {});
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   // Continues the session's text with `prompt` and then with generated tokens. The first prompt
   // gets what the tokenizer puts before a text (BOS). A request that is refused leaves the session
   // as it was; whatever else is thrown, also by a callback, leaves it empty.
+  // A second call while one runs, of another thread or of a callback, is refused, and so is a call
+  // from a progress callback of any session of the engine. Throws kCorruptFile where the checkpoint
+  // was written to since it was loaded: the text may be of no model.
   // NOTE: a prompt is read layer by layer in full precision, also when it is short and continues a
   // text: generate() twice is not bit for bit one longer generate().
   GenerateResult generate(std::string_view prompt, const GenerateOptions& options,
@@ -129,6 +139,14 @@ class Session {
 
  private:
   class Output;
+  class Pass;
+  class Busy;
+  GenerateResult run(std::span<const TokenId> prompt, const GenerateOptions& options,
+                     const TokenCallback& on_token);
+  void continue_text(std::span<const TokenId> prompt, const GenerateOptions& options,
+                     Output& output, GenerateResult& result);
+  TokenId prefill(std::span<const TokenId> prompt, const ProgressCallback& progress);
+  Decoder::Step step(int max_tokens);
   void decode(int predict, Output& output, GenerateResult& result);
   DecodingOptions decoding_options(const GenerateOptions& options) const;
   void require_tokens(std::span<const TokenId> prompt) const;
@@ -137,12 +155,15 @@ class Session {
 
   Engine& engine_;
   std::vector<Plan> plans_;
-  Sequence sequence_;
+  std::optional<Sequence> sequence_;  // made, and ended, in the engine's turns
+  std::atomic<bool> generates_ = false;
 };
 
 class Engine {
  public:
-  // Refuses, before it loads anything large, what does not fit this machine's memory.
+  // Refuses, before it loads anything large, what does not fit this machine's memory. With ctx_size
+  // 0 the context is what the model was made for or, with a warning in the log, what fits. The CPU
+  // reads the checkpoint where it is mapped: see MappedFile::survive_losses() (base/mapped_file.h).
   static std::unique_ptr<Engine> load(const EngineOptions& options);
 
   const ModelConfig& config() const { return model_.config(); }
@@ -153,6 +174,9 @@ class Engine {
   std::unique_ptr<Session> create_session(std::vector<Plan> plans = {}) {
     return std::make_unique<Session>(*this, std::move(plans));
   }
+  // The ids of a prompt, as Tokenizer::encode(). One that has more than `room` is refused soon,
+  // however long it is.
+  std::vector<TokenId> encode(std::string_view prompt, bool add_special, int room) const;
   // The plans of this name (model/plan.h; `auto` is several, of which those are left out whose
   // weights are not kept) for a prompt of so many tokens. budget: tokens that sparse ones read, 0:
   // a quarter of the prompt. Plans of 4-bit weights read the head at 8 bits where a draft store
@@ -180,6 +204,8 @@ class Engine {
   KvStore kv_store_;
   int ctx_size_;
   double load_ms_ = 0;
+  std::recursive_mutex turn_;  // held by the thread that uses the backend
+  bool in_pass_ = false;       // guarded by it
 };
 
 // What `quantspec info` prints; of the checkpoint only the header is read.
@@ -188,7 +214,9 @@ struct ModelReport {
   int page_size = 0;
   std::string backend;              // and whose memory it is
   std::size_t available_bytes = 0;  // that it can still give
-  int largest_context = 0;          // the most tokens that fit it; 0: not even the weights do
+  int largest_context =
+      0;  // the most of the model's tokens that fit it; 0: not even the weights do
+  std::vector<std::string> unread_tensors;        // of the checkpoint, that the model does not use
   std::vector<std::pair<int, MemoryPlan>> plans;  // by context length
 };
 ModelReport report_model(const EngineOptions& options, std::span<const int> contexts);

@@ -1,17 +1,24 @@
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <sstream>
 #include <stdexcept>
+#include <thread>
 
 #include "backend/backend.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/expect_error.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
+#include "base/test_folder.h"
 #include "engine/memory_plan.h"
 
 namespace quantspec {
@@ -217,6 +224,140 @@ TEST_F(EngineTest, ReportsTheMemoryThatItUses) {
   EXPECT_GT(result.memory.ring_bytes, 0u);
 }
 
+// Each text is what it is alone, whoever else generates.
+TEST_F(EngineTest, ThreadsTakeTurns) {
+  const std::vector<std::string> prompts = {"It was a dark night", "The old man said", "In spring"};
+  std::vector<std::string> alone, together(prompts.size());
+  for (const std::string& prompt : prompts) alone.push_back(run(greedy(60), prompt).text);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 3; ++round) together[i] = run(greedy(60), prompts[i]).text;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(together, alone);
+}
+
+TEST_F(EngineTest, OneSessionIsForOneCallAtATime) {
+  const auto session = engine_->create_session();
+  int refused = 0;
+  const std::string text =
+      session
+          ->generate(kPrompt, greedy(20),
+                     [&](const TokenEvent&) {
+                       expect_error(ErrorKind::kInvalidRequest, {"generating already"},
+                                    [&] { session->generate(kPrompt, greedy(5)); });
+                       return ++refused < 100;
+                     })
+          .text;
+  EXPECT_GE(refused, 20);
+  EXPECT_EQ(text, run(greedy(20)).text);
+}
+
+TEST_F(EngineTest, CallbacksOfTokensMayUseOtherSessionsAndThoseOfProgressMayNot) {
+  const std::string alone = run(greedy(10), "In spring").text;
+  std::string inner;
+  const std::string outer = engine_->create_session()
+                                ->generate(kPrompt, greedy(20),
+                                           [&](const TokenEvent&) {
+                                             if (inner.empty())
+                                               inner = run(greedy(10), "In spring").text;
+                                             return true;
+                                           })
+                                .text;
+  EXPECT_EQ(inner, alone);
+  EXPECT_EQ(outer, run(greedy(20)).text);
+  GenerateOptions options = greedy(20);
+  options.progress = [&](std::string_view, double) { run(greedy(10), "In spring"); };
+  expect_error(ErrorKind::kInvalidRequest, {"progress callback"},
+               [&] { engine_->create_session()->generate(kPrompt, options); });
+  EXPECT_EQ(run(greedy(10), "In spring").text, alone);
+}
+
+TEST_F(EngineTest, AMuchTooLongPromptIsRefusedSoon) {
+  std::string text;
+  while (text.size() < 200'000'000) text += "A word, and another one; 12,345 of them. ";
+  const Stopwatch clock;
+  expect_error(ErrorKind::kInvalidRequest, {"more than 2048 tokens", "--ctx-size"},
+               [&] { run(greedy(5), text); });
+  EXPECT_LT(clock.seconds(), 10);  // all of it would take minutes
+}
+
+// A copy of the bundled model that may be changed.
+class ChangedModel : public testing::Test {
+ protected:
+  ChangedModel() {
+    std::filesystem::copy(bundled().model, folder_.path());
+    options_.model = folder_.path();
+  }
+  Json config() const { return parse_json_file(folder_ / "config.json"); }
+  void set_config(const Json& json) const { folder_.write("config.json", json.dump()); }
+
+  const TestFolder folder_;
+  EngineOptions options_ = bundled();
+};
+
+// Of backends that read the checkpoint in every pass; a GPU has a copy of its own.
+class MappedModel : public ChangedModel {
+ protected:
+  MappedModel() { options_.backend = "cpu"; }
+};
+
+TEST_F(MappedModel, ACheckpointThatShrinksEndsTheTextWithAnError) {
+  MappedFile::survive_losses();
+  const auto engine = Engine::load(options_);
+  const auto session = engine->create_session();
+  int tokens = 0;
+  expect_error(ErrorKind::kCorruptFile, {"model.safetensors", "became shorter"}, [&] {
+    session->generate(kPrompt, greedy(50), [&](const TokenEvent&) {
+      if (++tokens == 5) std::filesystem::resize_file(folder_ / "model.safetensors", 100'000);
+      return true;
+    });
+  });
+  EXPECT_LT(tokens, 50);
+}
+
+TEST_F(MappedModel, ACheckpointThatIsWrittenToIsReported) {
+  const auto engine = Engine::load(options_);
+  EXPECT_NO_THROW(engine->create_session()->generate(kPrompt, greedy(5)));
+  const auto file = folder_ / "model.safetensors";
+  std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now());
+  expect_error(ErrorKind::kCorruptFile, {"model.safetensors", "was written to"},
+               [&] { engine->create_session()->generate(kPrompt, greedy(5)); });
+}
+
+TEST_F(ChangedModel, OneThatIsWrittenToWhileItLoadsIsRefused) {
+  options_.progress = [&](std::string_view stage, double) {
+    if (stage != "quantize") return;
+    const auto file = folder_ / "model.safetensors";
+    std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now());
+  };
+  expect_error(ErrorKind::kCorruptFile, {"model.safetensors", "was written to"},
+               [&] { Engine::load(options_); });
+}
+
+TEST_F(ChangedModel, WithoutAContextTheLongestThatFitsIsTaken) {
+  Json json = config();
+  json["max_position_embeddings"] = kMaxContext;
+  set_config(json);
+  std::ostringstream log;
+  const auto logger = std::make_shared<spdlog::logger>(
+      "quantspec", std::make_shared<spdlog::sinks::ostream_sink_mt>(log));
+  spdlog::drop("quantspec");
+  spdlog::register_logger(logger);
+  options_.ctx_size = 0;
+  const auto engine = Engine::load(options_);
+  spdlog::drop("quantspec");
+  EXPECT_GT(engine->ctx_size(), 2048);
+  EXPECT_LT(engine->ctx_size(), kMaxContext);
+  EXPECT_NE(log.str().find(fmt::format("the context is {} of the model's {} tokens",
+                                       engine->ctx_size(), kMaxContext)),
+            std::string::npos)
+      << log.str();
+  EXPECT_EQ(engine->create_session()->generate(kPrompt, greedy(10)).tokens.size(), 10u);
+}
+
 // What a kernel does to the wrong memory is beyond repair for every backend of the process.
 TEST(EngineOnAGpu, ADeviceErrorEndsTheRequestAndNotTheProcess) {
   if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
@@ -258,6 +399,86 @@ TEST(MemoryPlan, AContextThatCannotFitIsRefusedNamingTheLargestThatDoes) {
   }
 }
 
+// What is said of a context by how much memory there is.
+class ChoosesContext : public testing::Test {
+ protected:
+  int choose(std::size_t available) {
+    warnings_.clear();
+    return choose_context(options_, config_, *backend_, kCheckpointBytes, available, warnings_);
+  }
+  std::size_t needed(DraftWeights weights, int context) {
+    EngineOptions options = options_;
+    options.draft_weights = weights;
+    return MemoryPlanner(options, config_, *backend_, kCheckpointBytes).plan(context).total();
+  }
+  void refused(std::size_t available, const std::vector<std::string>& mentions) {
+    expect_error(ErrorKind::kOutOfMemory, mentions, [&] { choose(available); });
+  }
+
+  static constexpr std::size_t kCheckpointBytes = 50'000'000;
+  EngineOptions options_ = bundled();
+  ModelConfig config_ = load_config(options_.model);
+  std::unique_ptr<Backend> backend_ = make_backend({"cpu", 1});
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(ChoosesContext, TheModelsOwnWhereItFits) {
+  options_.ctx_size = 0;
+  EXPECT_EQ(choose(std::size_t{1} << 40), config_.max_positions);
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(ChoosesContext, TheLongestThatFitsWhereNobodyAskedForOne) {
+  options_.ctx_size = 0;
+  const std::size_t available = needed(DraftWeights::kAuto, 10'000);
+  const int context = choose(available);
+  EXPECT_GT(context, 5'000);
+  EXPECT_LT(context, 10'000);
+  EXPECT_LE(needed(DraftWeights::kAuto, context), available - available / 16);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find(
+                fmt::format("the context is {} of the model's {}", context, config_.max_positions)),
+            std::string::npos)
+      << warnings_[0];
+}
+
+TEST_F(ChoosesContext, ThatWasAskedForIsTakenOrRefused) {
+  options_.ctx_size = 10'000;
+  const std::size_t available = needed(DraftWeights::kAuto, 10'000);
+  EXPECT_EQ(choose(available), 10'000);
+  refused(available - 1, {"a context of 10000", "the largest that fits is --ctx-size 9999"});
+}
+
+TEST_F(ChoosesContext, OtherDraftWeightsAreNamedWhereTheyWouldFit) {
+  for (const int asked : {0, 4096}) {
+    options_.ctx_size = asked;
+    refused(needed(DraftWeights::kUpper, 20), {"--draft-weights 4 with --ctx-size 20 or less"});
+    refused(needed(DraftWeights::kFull, 10), {"--draft-weights full with --ctx-size 10 or less"});
+    refused(kCheckpointBytes, {"not even the weights fit", "50 MB"});
+  }
+}
+
+TEST_F(ChoosesContext, ASlidingWindowEndsIt) {
+  config_.sliding_window = 4096;
+  options_.ctx_size = 0;
+  EXPECT_EQ(choose(std::size_t{1} << 40), 4096);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find("sliding-window"), std::string::npos);
+  options_.ctx_size = 4097;
+  expect_error(ErrorKind::kUnsupportedModel, {"--ctx-size 4096"},
+               [&] { choose(std::size_t{1} << 40); });
+}
+
+// Tables of rotation angles: half a kilobyte for each token of this model.
+TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
+  const MemoryPlanner planner(options_, config_, *backend_, kCheckpointBytes);
+  const std::size_t tokens = 1 << 16;
+  EXPECT_EQ(Model::angle_bytes(config_, tokens), tokens * config_.head_dim * sizeof(float));
+  EXPECT_GT(
+      planner.plan(tokens).prefill_bytes,
+      Model::activation_bytes(config_, *backend_, tokens) + Model::angle_bytes(config_, tokens));
+}
+
 TEST(MemoryPlan, AContextBeyondTheCapIsRefused) {
   for (const int context : {kMaxContext + 1, std::numeric_limits<int>::max(), -1}) {
     try {
@@ -272,7 +493,7 @@ TEST(MemoryPlan, AContextBeyondTheCapIsRefused) {
 TEST(MemoryPlan, TheLargestContextFitsAndOneMoreTokenDoesNot) {
   const ModelReport report = report_model(bundled(), {});
   const auto backend = make_backend({"cpu", 1});
-  const MemoryPlanner planner(bundled(), report.config, *backend);
+  const MemoryPlanner planner(bundled(), report.config, *backend, 50'000'000);
   const auto total = [&](int context) { return planner.plan(context).total(); };
   const std::size_t available = 1'000'000'000;
   const int largest = planner.largest_context(available);

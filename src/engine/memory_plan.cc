@@ -1,20 +1,20 @@
 #include "engine/memory_plan.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/error.h"
 
 namespace quantspec {
 
 namespace {
 
-// Bytes of the *.safetensors files of a folder.
-std::size_t checkpoint_bytes_of(const std::filesystem::path& model_dir) {
-  std::size_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(model_dir, error)) {
-    if (entry.path().extension() == ".safetensors") bytes += entry.file_size(error);
-  }
-  return bytes;
-}
+constexpr double kMegabyte = 1e6;
+
+// Of a context that nobody asked for, so much memory stays free: others want some, too.
+constexpr std::size_t kShareLeft = 16;
+// A shorter one is no use to anybody.
+constexpr int kLeastContext = 512;
 
 }  // namespace
 
@@ -38,11 +38,11 @@ void require_supported_context(int context) {
 }
 
 MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& config,
-                             const Backend& backend)
+                             const Backend& backend, std::size_t checkpoint_bytes)
     : config_(config),
       backend_(backend),
       shape_(kv_shape(config, options.page_size)),
-      checkpoint_bytes_(checkpoint_bytes_of(options.model)),
+      checkpoint_bytes_(checkpoint_bytes),
       draft_weights_bytes_(
           options.draft_store.empty()
               ? Weights::draft_bytes_for(config, backend, planes_kept(options.draft_weights))
@@ -56,7 +56,8 @@ MemoryPlan MemoryPlanner::plan(int context) const {
   plan.kv_bytes = KvCache::page_bytes_for(shape_, context, kv_store_);
   plan.ring_bytes = KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
   plan.prefill_bytes = KvCache::scratch_bytes_for(shape_, backend_, context) +
-                       Model::activation_bytes(config_, backend_, context);
+                       Model::activation_bytes(config_, backend_, context) +
+                       Model::angle_bytes(config_, context);
   plan.kv_fp16_bytes = shape_.fp16_token_bytes() * context;
   return plan;
 }
@@ -74,18 +75,98 @@ int MemoryPlanner::largest_context(std::size_t available) const {
   return low;
 }
 
+namespace {
+
+// The longest context that a model computes as it was made to.
+int longest_of(const ModelConfig& config) {
+  return std::min(config.max_positions, config.sliding_window.value_or(config.max_positions));
+}
+
+// What fits instead of a context that does not, by this or by other weights for drafts.
+std::string what_fits(const EngineOptions& options, const ModelConfig& config,
+                      const Backend& backend, std::size_t checkpoint_bytes, std::size_t available) {
+  const auto largest = [&](const EngineOptions& tried) {
+    return MemoryPlanner(tried, config, backend, checkpoint_bytes).largest_context(available);
+  };
+  std::string text;
+  if (const int here = largest(options); here > 0) {
+    text = fmt::format("the largest that fits is --ctx-size {}", here);
+    if (here > config.max_positions) {
+      text += fmt::format(" (the model was made for {})", config.max_positions);
+    }
+    return text;
+  }
+  EngineOptions other = options;
+  other.draft_store.clear();
+  for (const auto& [weights, name] :
+       {std::pair{DraftWeights::kUpper, "4"}, std::pair{DraftWeights::kFull, "full"}}) {
+    other.draft_weights = weights;
+    const int there = largest(other);
+    if (there == 0) continue;
+    return fmt::format("--draft-weights {} with --ctx-size {} or less fits", name, there);
+  }
+  return fmt::format("not even the weights fit, which take {:.0f} MB",
+                     checkpoint_bytes / kMegabyte);
+}
+
+}  // namespace
+
+int choose_context(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
+                   std::size_t checkpoint_bytes, std::size_t available,
+                   std::vector<std::string>& warnings) {
+  const bool chosen = options.ctx_size == 0;
+  const int context = chosen ? longest_of(config) : options.ctx_size;
+  require_supported_context(context);
+  if (config.sliding_window && context > *config.sliding_window) {
+    fail(ErrorKind::kUnsupportedModel,
+         "{}: this model needs sliding-window attention ({} tokens) for a context of {}, which is "
+         "not supported; --ctx-size {} or less works",
+         options.model.string(), *config.sliding_window, context, *config.sliding_window);
+  }
+  if (context > config.max_positions) {
+    warnings.push_back(
+        fmt::format("the context of {} tokens is longer than the {} that the model was made for",
+                    context, config.max_positions));
+  }
+  const MemoryPlanner planner(options, config, backend, checkpoint_bytes);
+  const std::size_t needed = planner.plan(context).total();
+  if (needed <= available) {
+    if (context < config.max_positions && chosen) {
+      warnings.push_back(fmt::format(
+          "the context is {} of the model's {} tokens: beyond, it needs sliding-window attention, "
+          "which is not supported",
+          context, config.max_positions));
+    }
+    return context;
+  }
+  const int largest = planner.largest_context(available - available / kShareLeft);
+  if (chosen && largest >= std::min(kLeastContext, context)) {
+    warnings.push_back(fmt::format(
+        "the context is {} of the model's {} tokens: all would need {:.0f} MB, and {:.0f} MB are "
+        "available; --ctx-size takes another",
+        largest, config.max_positions, needed / kMegabyte, available / kMegabyte));
+    return largest;
+  }
+  fail(ErrorKind::kOutOfMemory,
+       "a context of {} tokens needs {:.0f} MB and {:.0f} MB are available; {}", context,
+       needed / kMegabyte, available / kMegabyte,
+       what_fits(options, config, backend, checkpoint_bytes, available));
+}
+
 ModelReport report_model(const EngineOptions& options, std::span<const int> contexts) {
   const auto backend = make_backend({options.backend, options.num_threads});
   ModelReport report;
   report.config = load_config(options.model);
-  const Checkpoint readable(options.model);  // refuses what Engine::load would
-  const MemoryPlanner planner(options, report.config, *backend);
+  const Checkpoint checkpoint(options.model);  // refuses what Engine::load would
+  report.unread_tensors = unread_tensors(report.config, checkpoint);
+  const MemoryPlanner planner(options, report.config, *backend, checkpoint.bytes());
   const KvShape shape = kv_shape(report.config, options.page_size);
   backend->require_supported(shape);
   report.page_size = shape.page_size;
   report.backend = backend->description();
   report.available_bytes = backend->available_bytes();
-  report.largest_context = planner.largest_context(report.available_bytes);
+  report.largest_context =
+      std::min(planner.largest_context(report.available_bytes), longest_of(report.config));
   for (const int context : contexts) {
     require_supported_context(context);
     report.plans.emplace_back(context, planner.plan(context));

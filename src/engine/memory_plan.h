@@ -14,10 +14,18 @@ inline constexpr int kMaxContext = 1 << 28;
 // Throws kInvalidRequest for fewer than one token or more than that.
 void require_supported_context(int context);
 
+// The context of a session: the one that the options ask for, else what the model was made for or,
+// where that does not fit `available` bytes, the most that does; `warnings` says so. Throws
+// kOutOfMemory naming what fits, before anything large is loaded.
+int choose_context(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
+                   std::size_t checkpoint_bytes, std::size_t available,
+                   std::vector<std::string>& warnings);
+
 class MemoryPlanner {
  public:
-  // Reads sizes of files, nothing else. `config` and `backend` outlive the planner.
-  MemoryPlanner(const EngineOptions& options, const ModelConfig& config, const Backend& backend);
+  // Reads the header of a draft store, nothing else. `config` and `backend` outlive the planner.
+  MemoryPlanner(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
+                std::size_t checkpoint_bytes);
 
   // Of one session of `context` tokens with a prompt as long as the context.
   MemoryPlan plan(int context) const;

@@ -186,6 +186,7 @@ class Preparer {
         report("rounding weights", static_cast<double>(++made_) / std::ssize(jobs));
       }
     }
+    model_.weights().checkpoint().require_unchanged();
     writer.finish();
     summarize(jobs);
     return summary_;
@@ -297,6 +298,7 @@ class Preparer {
 
 PrepareSummary prepare_draft_store(const PrepareOptions& options, const Progress& progress) {
   require_valid(options);
+  NewFile::require_possible(options.output);
   return Preparer(options, progress).run();
 }
 

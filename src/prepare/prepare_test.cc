@@ -169,6 +169,17 @@ TEST_F(PrepareTest, CancellingLeavesNoFile) {
   }
 }
 
+// What a run that is killed leaves.
+TEST_F(PrepareTest, WritesOneFileAtATime) {
+  std::size_t most = 0;
+  prepare_draft_store(options_, [&](std::string_view, double) {
+    std::size_t parts = 0;
+    for (const fs::path& path : list_folder(folder_)) parts += path.extension() == ".part";
+    most = std::max(most, parts);
+  });
+  EXPECT_EQ(most, 1u);
+}
+
 TEST_F(PrepareTest, ImpossibleRequestsAreRefused) {
   options_.group = 32;
   expect_refused("--group 32");

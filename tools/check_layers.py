@@ -35,7 +35,7 @@ DOORS = {
     "base": None,
     "tests": None,
     "backend": {"backend/backend.h", "backend/params.h"},
-    "sampler": {"sampler/sampler.h", "sampler/acceptance.h"},
+    "sampler": {"sampler/sampler.h", "sampler/acceptance.h", "sampler/parameters.h"},
 }
 # A room implements the backend, so it may look up at that floor's doors.
 ROOM_SEES = {"backend", "backend/host", "sampler", "quant", "base"}

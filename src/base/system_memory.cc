@@ -112,9 +112,8 @@ fs::path find_group(const fs::path& root, bool version_2) {
     const std::size_t second = first == line.npos ? first : line.find(':', first + 1);
     if (second == line.npos) continue;
     const auto controllers = split(line.substr(first + 1, second - first - 1), ',');
-    const bool is_it = version_2
-                           ? line.starts_with("0::")
-                           : std::ranges::find(controllers, "memory") != controllers.end();
+    const bool is_it = version_2 ? line.starts_with("0::")
+                                 : std::ranges::find(controllers, "memory") != controllers.end();
     if (is_it) return line.substr(second + 1);
   }
   return "/";

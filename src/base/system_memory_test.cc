@@ -25,7 +25,8 @@ std::size_t available(const std::map<std::string, std::string>& files) {
   return available_memory_bytes(root.path());
 }
 
-const std::string kVersion2 = "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 none rw\n";
+const std::string kVersion2 =
+    "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 none rw\n";
 const std::string kVersion1 =
     "30 23 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
     "31 23 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";

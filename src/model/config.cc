@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "model/fields.h"
 #include "model/rope_config.h"
+#include "sampler/parameters.h"
 
 namespace quantspec {
 
@@ -153,12 +153,16 @@ std::optional<int> parse_sliding_window(const Fields& config, const ModelConfig&
 }
 
 void parse_generation(const Fields& fields, ModelConfig& model) {
-  constexpr float kMax = 1e6f;
-  model.generation = {.do_sample = fields.find_flag("do_sample"),
-                      .temperature = fields.find_float("temperature", 0, kMax),
-                      .top_p = fields.find_float("top_p", 0, 1),
-                      .top_k = fields.find_integer("top_k", 0, std::numeric_limits<int>::max()),
-                      .repetition_penalty = fields.find_float("repetition_penalty", 0, kMax)};
+  constexpr auto temperature = sampling_param<&SamplingParams::temperature>();
+  constexpr auto top_p = sampling_param<&SamplingParams::top_p>();
+  constexpr auto top_k = sampling_param<&SamplingParams::top_k>();
+  constexpr auto penalty = sampling_param<&SamplingParams::repeat_penalty>();
+  model.generation = {
+      .do_sample = fields.find_flag("do_sample"),
+      .temperature = fields.find_float("temperature", temperature.low, temperature.high),
+      .top_p = fields.find_float("top_p", top_p.low, top_p.high),
+      .top_k = fields.find_integer("top_k", top_k.low, top_k.high),
+      .repetition_penalty = fields.find_float("repetition_penalty", penalty.low, penalty.high)};
   auto eos_tokens = fields.integers("eos_token_id", 0, model.vocab_size - 1);
   if (!eos_tokens.empty()) model.eos_tokens = std::move(eos_tokens);
   if (const auto bos = fields.find_integer("bos_token_id", 0, model.vocab_size - 1)) {

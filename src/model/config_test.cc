@@ -84,6 +84,18 @@ TEST(Config, AGenerationConfigThatCannotBeReachedIsAnError) {
                [&] { load_config(folder.path()); });
 }
 
+TEST(Config, SamplingThatCannotBeIsTheFilesFault) {
+  for (const auto& [key, value] :
+       {std::pair{"repetition_penalty", 1e-38}, {"top_p", 0.0}, {"temperature", -1.0}}) {
+    expect_error(ErrorKind::kCorruptFile, {"m/generation_config.json", key}, [&] {
+      parse(Json::object(), Json{{key, value}});
+    });
+  }
+  expect_error(ErrorKind::kCorruptFile, {"a number from 0.01 to 100, found 1e-38"}, [] {
+    parse(Json::object(), Json{{"repetition_penalty", 1e-38}});
+  });
+}
+
 TEST(Config, ReadsTheBundledModel) {
   const ModelConfig config =
       load_config(std::filesystem::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m");

@@ -53,8 +53,12 @@ std::optional<double> Fields::find_number(std::string_view key, double min, doub
 }
 
 std::optional<float> Fields::find_float(std::string_view key, float min, float max) const {
-  const auto value = find_number(key, min, max);
-  return value ? std::optional(static_cast<float>(*value)) : std::nullopt;
+  const Json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (!is_number_in(*value, min, max)) {
+    corrupt(key, fmt::format("a number from {} to {}", min, max));
+  }
+  return static_cast<float>(value->get<double>());
 }
 
 int Fields::integer(std::string_view key, int min, int max) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "sampler/parameters.h"
 #include "sampler/softmax.h"
 
 namespace quantspec {
@@ -98,21 +99,20 @@ void keep_top(const SamplingParams& params, std::span<float> probs,
   for (const Candidate& candidate : candidates) probs[candidate.id] = candidate.prob;
 }
 
-void require(bool valid, const char* flag, double value, const char* range) {
-  if (!valid) fail(ErrorKind::kInvalidRequest, "{} is {}; it must be {}", flag, value, range);
-}
+// All that the distributions below, and the draws of draw.cc, go by.
+static_assert(are_all_sampling_params<&SamplingParams::temperature, &SamplingParams::top_k,
+                                      &SamplingParams::top_p, &SamplingParams::min_p,
+                                      &SamplingParams::repeat_penalty,
+                                      &SamplingParams::repeat_last_n, &SamplingParams::seed>());
 
 }  // namespace
 
 void SamplingParams::validate() const {
-  require(std::isfinite(temperature) && temperature >= 0, "--temp", temperature,
-          "0 (greedy) or more");
-  require(top_k >= 0, "--top-k", top_k, "0 (off) or more");
-  require(top_p > 0 && top_p <= 1, "--top-p", top_p, "above 0 and at most 1 (off)");
-  require(min_p >= 0 && min_p <= 1, "--min-p", min_p, "between 0 (off) and 1");
-  require(std::isfinite(repeat_penalty) && repeat_penalty > 0, "--repeat-penalty", repeat_penalty,
-          "above 0; 1 is off");
-  require(repeat_last_n >= -1, "--repeat-last-n", repeat_last_n, "-1 (all), 0 (off) or more");
+  for_each_sampling_param([&](const auto& param) {
+    const auto value = this->*param.member;
+    if (value >= param.low && value <= param.high) return;  // a NaN is not
+    fail(ErrorKind::kInvalidRequest, "{} is {}; it must be {}", param.flag, value, param.range);
+  });
 }
 
 void to_probabilities(const SamplingParams& params, std::span<const TokenId> history,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "sampler/parameters.h"
 
 namespace quantspec {
 namespace {
@@ -118,6 +119,38 @@ TEST(SamplingParams, ValidateNamesTheFlag) {
   EXPECT_NE(error_of({.min_p = 1.5f}).find("--min-p"), std::string::npos);
   EXPECT_NE(error_of({.repeat_penalty = 0}).find("--repeat-penalty"), std::string::npos);
   EXPECT_NE(error_of({.repeat_last_n = -2}).find("--repeat-last-n"), std::string::npos);
+}
+
+// The least that is allowed makes no infinity of a logit, which was blamed on the checkpoint.
+TEST(SamplingParams, AllowedPenaltiesKeepLogitsFinite) {
+  EXPECT_NE(error_of({.repeat_penalty = 1e-38f}).find("from 0.01 to 100; 1 is off"),
+            std::string::npos);
+  EXPECT_NE(error_of({.repeat_penalty = 1e38f}).find("--repeat-penalty"), std::string::npos);
+  for (const float penalty : {0.01f, 100.0f}) {
+    EXPECT_EQ(error_of({.repeat_penalty = penalty}), "");
+    EXPECT_NO_THROW(probabilities({.repeat_penalty = penalty}, {1e30f, -1e30f, 0}, {0, 1, 2}));
+  }
+}
+
+// A backend that does not read every parameter does not compile.
+TEST(SamplingParams, OneThatIsLeftOutIsSeen) {
+  using P = SamplingParams;
+  static_assert(!are_all_sampling_params<&P::temperature, &P::top_k>());
+  static_assert(!are_all_sampling_params<&P::temperature, &P::top_k, &P::top_p, &P::min_p,
+                                         &P::repeat_penalty, &P::repeat_last_n>());
+  static_assert(
+      !are_all_sampling_params<&P::temperature, &P::top_k, &P::top_p, &P::min_p, &P::repeat_penalty,
+                               &P::repeat_last_n, &P::repeat_last_n>());
+  struct WithAnother {
+    float a = 1;
+    int b = 2;
+    bool c = false;
+  };
+  static_assert(sampling_fields::count<WithAnother>() == 3);
+  std::vector<std::string_view> names;
+  for_each_sampling_param([&](const auto& param) { names.push_back(param.name); });
+  EXPECT_EQ(names.size(), kNumSamplingParams);
+  EXPECT_EQ(sampling_param<&P::min_p>().flag, "--min-p");
 }
 
 TEST(ToProbabilities, EqualsTheObviousVersion) {

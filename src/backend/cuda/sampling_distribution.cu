@@ -8,10 +8,17 @@
 #include "backend/cuda/sampling_logits.cuh"
 #include "backend/cuda/sampling_select.cuh"
 #include "base/exponential.h"
+#include "sampler/parameters.h"
 
 namespace quantspec::cuda {
 
 namespace {
+
+// All that these kernels, and those of sampling.cu, go by.
+static_assert(are_all_sampling_params<&SamplingParams::temperature, &SamplingParams::top_k,
+                                      &SamplingParams::top_p, &SamplingParams::min_p,
+                                      &SamplingParams::repeat_penalty,
+                                      &SamplingParams::repeat_last_n, &SamplingParams::seed>());
 
 constexpr float kLargestFloat = 3.402823466e38f;
 

@@ -9,22 +9,16 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import time
-import unittest
-from pathlib import Path
 
-BINARY = None
-ROOT = Path(__file__).resolve().parent.parent
-MODEL = ROOT / "models" / "pg-24m"
-PROMPT = "It was a dark and stormy night, and the old lighthouse"
+import cli_support
+from cli_support import (MODEL, PROMPT, CliTest, Folder, environment, generate, generate_json,
+                         quantspec, replace)
 
-RUN_KEYS = ["text", "tokens", "prompt_tokens", "predicted_tokens", "stop_reason", "seed", "backend",
-            "timings", "speculation", "memory"]
+RUN_KEYS = ["text", "tokens", "prompt_tokens", "predicted_tokens", "stop_reason", "seed", "sampling",
+            "backend", "timings", "speculation", "memory"]
 TIMINGS_KEYS = ["load_ms", "prefill_ms", "decode_ms", "prefill_tokens_per_second",
                 "decode_tokens_per_second"]
 SPECULATION_KEYS = ["rounds", "draft_n", "draft_n_accepted", "acceptance_rate",
@@ -32,64 +26,6 @@ SPECULATION_KEYS = ["rounds", "draft_n", "draft_n_accepted", "acceptance_rate",
                     "accepted_per_position", "draft_choice"]
 MEMORY_KEYS = ["weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes", "gathered_bytes",
                "kv_fp16_bytes", "peak_rss_bytes"]
-
-
-def environment(**changes):
-    base = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "QUANTSPEC_MODEL")}
-    return {**base, **changes}
-
-
-def quantspec(*args, stdin="", env=None):
-    """Runs the binary; standard input is a pipe, never a terminal."""
-    return subprocess.run([BINARY, *args], input=stdin.encode(), capture_output=True, timeout=120,
-                          env=env or environment())
-
-
-def generate(*args, **kwargs):
-    # One thread: other tests run beside this one, and threads that wait for each other suffer most.
-    context = [] if "-c" in args else ["-c", "1024"]
-    return quantspec("generate", *context, "-t", "1", *args, **kwargs)
-
-
-def generate_json(*args):
-    done = generate("--json", *args)
-    if done.returncode != 0:
-        raise AssertionError(done.stderr.decode())
-    return json.loads(done.stdout)
-
-
-class Folder:
-    """A copy of the model folder, to be broken. The weights are a link until they are touched."""
-
-    def __enter__(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.path = Path(self.temporary.name) / "model"
-        self.path.mkdir()
-        for file in MODEL.iterdir():
-            (self.path / file.name).symlink_to(file)
-        return self.path
-
-    def __exit__(self, *_):
-        self.temporary.cleanup()
-
-
-def replace(path, content):
-    path.unlink()
-    path.write_bytes(content)
-
-
-class CliTest(unittest.TestCase):
-    def check_error(self, done, code, *words):
-        """One clear line (and for usage errors a hint), nothing on standard output."""
-        lines = done.stderr.decode().splitlines()
-        self.assertEqual(done.returncode, code, lines)
-        self.assertEqual(done.stdout, b"")
-        self.assertRegex(lines[0], r"^quantspec: error: \S")
-        self.assertEqual(len(lines), 2 if code == 2 else 1, lines)
-        if code == 2:
-            self.assertRegex(lines[1], r"^try quantspec (\w+ )?--help$")
-        for word in words:
-            self.assertIn(word, lines[0])
 
 
 class Usage(CliTest):
@@ -163,13 +99,29 @@ class Usage(CliTest):
 
     def test_a_subcommand_is_needed(self):
         self.check_error(quantspec(), 2, "generate, info, tokenize, bench")
-        self.check_error(quantspec("genrate"), 2, "genrate")
+
+    def test_what_is_near_a_name_is_asked_after(self):
+        for typed, name in ((["genrate"], "generate"), (["generate", "--drft-len", "3"], "--draft-len"),
+                            (["generate", "--tempt=1"], "--temp"), (["generate", "--ctx", "9"],
+                            "--ctx-size"), (["eval", "perplexty"], "perplexity"),
+                            (["eval", "perplexity", "--token", "9"], "--tokens")):
+            self.check_error(quantspec(*typed), 2, f"; did you mean {name}?")
+        self.assertNotIn(b"did you mean", quantspec("generate", "--xyzzyxyzzy").stderr)
+
+    def test_the_last_of_an_option_counts(self):
+        twice = generate_json("-p", PROMPT, "-n", "9", "-n", "5", "--temp", "2", "--temp", "0")
+        self.assertEqual(twice["tokens"], generate_json("-p", PROMPT, "-n", "5", "--temp", "0")["tokens"])
+
+    def test_more_threads_than_processors_are_warned_of(self):
+        done = quantspec("generate", "-c", "512", "-n", "2", "-p", PROMPT, "-t", "1000")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"quantspec: warning: --threads 1000: this process may use ", done.stderr)
 
     def test_a_prompt_is_needed(self):
         self.check_error(quantspec("generate", "-p", ""), 2, "empty")
         self.check_error(quantspec("generate", stdin=""), 2, "empty")
         master, slave = pty.openpty()
-        done = subprocess.run([BINARY, "generate"], stdin=slave, capture_output=True, timeout=60,
+        done = subprocess.run([cli_support.binary, "generate"], stdin=slave, capture_output=True, timeout=60,
                               env=environment())
         os.close(master)
         os.close(slave)
@@ -219,14 +171,14 @@ class BadInput(CliTest):
 
     def test_standard_output_that_cannot_be_written(self):
         with open("/dev/full", "wb") as full:
-            done = subprocess.run([BINARY, "generate", "-q", "-t", "1", "-p", PROMPT], stdout=full,
+            done = subprocess.run([cli_support.binary, "generate", "-q", "-t", "1", "-p", PROMPT], stdout=full,
                                   stderr=subprocess.PIPE, timeout=60)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"No space left", done.stderr)
 
     def test_reader_that_goes_away_ends_it_quietly(self):
         for reset_sigpipe in (True, False):  # False: SIGPIPE stays ignored, as Python has it
-            process = subprocess.Popen([BINARY, "generate", "-q", "-t", "1", "-p", PROMPT],
+            process = subprocess.Popen([cli_support.binary, "generate", "-q", "-t", "1", "-p", PROMPT],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                        restore_signals=reset_sigpipe)
             process.stdout.read(1)
@@ -307,8 +259,6 @@ class Generate(CliTest):
                              "--draft-budget 256: is for sparse plans")
         self.check_error(generate("-p", prompt, "--plan", "quantspec+w4+w8"), 2,
                          "exclude each other")
-        self.check_error(generate("-p", prompt, "-n", "4", "-n", "5"), 2,
-                         "--predict is given 2 times; give it once")
         self.check_error(generate("-p", prompt, "--plan", "kv-only", "--draft-budget", "256"), 2,
                          "reads all pages")
         for other in ("--draft-weights 8", "--kv-cache full"):
@@ -345,12 +295,57 @@ class Generate(CliTest):
                  for length in ("0", "4", "auto")}
         self.assertEqual(len(texts), 1)
 
-    def test_a_seed_repeats_coupled_sampling(self):
-        def text(seed, length):
-            return generate_json("-p", PROMPT, "-n", "32", "-s", seed, "--spec-sampling", "coupled",
-                                 "--draft-len", length)["text"]
-        self.assertEqual(text("7", "auto"), text("7", "0"))
-        self.assertNotEqual(text("7", "4"), text("8", "4"))
+    def test_a_seed_repeats_the_text(self):
+        def run(*args):
+            return generate_json("-p", PROMPT, "-n", "32", *args)
+        self.assertEqual(run("-s", "7")["text"], run("-s", "7", "--draft-len", "0")["text"])
+        self.assertNotEqual(run("-s", "7")["text"], run("-s", "8")["text"])
+        mode = run("-s", "7")["sampling"]["spec_sampling"]
+        self.assertEqual(mode, {"value": "coupled", "from": "--seed"})
+        mode = run()["sampling"]["spec_sampling"]
+        self.assertEqual(mode, {"value": "rejection", "from": "default"})
+
+    def test_a_seed_that_may_not_repeat_is_said_so(self):
+        def warned(*args):
+            done = generate("-p", PROMPT, "-n", "4", *args)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return b"warning: --spec-sampling rejection: the seed may give another" in done.stderr
+        rejection = ("-s", "7", "--spec-sampling", "rejection")
+        self.assertTrue(warned(*rejection))
+        self.assertTrue(warned(*rejection, "--draft-len", "3"))
+        self.assertFalse(warned(*rejection, "--draft-len", "3", "--plan", "quantspec"))
+        self.assertFalse(warned(*rejection, "--draft-len", "0"))
+        self.assertFalse(warned(*rejection, "--temp", "0"))
+        self.assertFalse(warned("-s", "7"))
+        self.assertFalse(warned("--spec-sampling", "rejection"))
+
+    def test_sampling_says_where_its_values_come_from(self):
+        with Folder() as model:
+            replace(model / "generation_config.json", b'{"top_p": 0.5, "eos_token_id": 2}')
+            args = ("-m", str(model), "-p", PROMPT, "-n", "2", "--temp", "0.3", "-s", "9")
+            sampling = generate_json(*args)["sampling"]
+            log = generate(*args, "-v").stderr.decode()
+        self.assertEqual(sampling["temperature"], {"value": 0.3, "from": "option"})
+        self.assertEqual(sampling["top_p"], {"value": 0.5, "from": "generation_config.json"})
+        self.assertEqual(sampling["top_k"], {"value": 40, "from": "default"})
+        self.assertEqual(sampling["min_p"], {"value": 0.05, "from": "default"})
+        self.assertEqual(sampling["seed"], {"value": 9, "from": "option"})
+        self.assertEqual(set(sampling), {"temperature", "top_k", "top_p", "min_p", "repeat_penalty",
+                                         "repeat_last_n", "seed", "spec_sampling"})
+        for words in ("--temp 0.3 (option)", "--top-p 0.5 (generation_config.json)",
+                      "--seed 9 (option)", "--spec-sampling coupled (--seed)"):
+            self.assertIn(words, log)
+
+    def test_a_chat_template_that_is_not_used_is_said_so(self):
+        def log(model):
+            return generate("-v", "-m", str(model), "-p", PROMPT, "-n", "2").stderr.decode()
+        self.assertNotIn("chat template", log(MODEL))
+        with Folder() as model:
+            (model / "chat_template.jinja").write_text("{{ messages }}")
+            self.assertIn("has a chat template, which is not used", log(model))
+        with Folder() as model:
+            replace(model / "tokenizer_config.json", b'{"chat_template": "{{ messages }}"}')
+            self.assertIn("has a chat template, which is not used", log(model))
 
     def test_stop_texts_end_the_text_and_are_not_part_of_it(self):
         args = ["-p", PROMPT, "-n", "40", "--temp", "0"]
@@ -430,7 +425,7 @@ class Generate(CliTest):
 
 class Interrupt(CliTest):
     def test_ctrl_c_ends_with_the_summary_and_130(self):
-        process = subprocess.Popen([BINARY, "generate", "-p", PROMPT, "-n", "-1", "--ignore-eos",
+        process = subprocess.Popen([cli_support.binary, "generate", "-p", PROMPT, "-n", "-1", "--ignore-eos",
                                     "-t", "1"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    env=environment())
@@ -443,7 +438,7 @@ class Interrupt(CliTest):
         out.decode()  # UTF-8 to the last byte
 
     def test_sigterm_ends_with_the_summary_and_143(self):
-        process = subprocess.Popen([BINARY, "generate", "-p", PROMPT, "-n", "-1", "--ignore-eos",
+        process = subprocess.Popen([cli_support.binary, "generate", "-p", PROMPT, "-n", "-1", "--ignore-eos",
                                     "-t", "1"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    env=environment())
@@ -458,7 +453,7 @@ class Interrupt(CliTest):
         with tempfile.NamedTemporaryFile() as file:
             file.write((PROMPT + ". ").encode() * 2000)
             file.flush()
-            process = subprocess.Popen([BINARY, "generate", "-f", file.name, "-v", "-t", "1"],
+            process = subprocess.Popen([cli_support.binary, "generate", "-f", file.name, "-v", "-t", "1"],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                        env=environment())
             for line in process.stderr:  # ends with the process, should it end
@@ -475,7 +470,7 @@ class Terminal(CliTest):
         """Everything the binary writes to a terminal of 80 columns."""
         pid, terminal = pty.fork()
         if pid == 0:
-            os.execve(BINARY, [BINARY, *args], env)
+            os.execve(cli_support.binary, [cli_support.binary, *args], env)
         written = b""
         while select.select([terminal], [], [], 60)[0]:
             try:
@@ -507,6 +502,13 @@ class OtherCommands(CliTest):
             self.assertIn(word, text)
         for line in text.splitlines():
             self.assertLessEqual(len(line), 80)
+
+    def test_info_says_one_largest_context(self):
+        report = json.loads(quantspec("info", "--json").stdout)
+        text = quantspec("info").stdout.decode()
+        largest = report["largest_context"]
+        self.assertLessEqual(largest, report["max_positions"])
+        self.assertRegex(text, rf"(?m)^fits +(all )?{largest} (tokens of the model|of the model's)")
 
     def test_info_json(self):
         done = quantspec("info", "--json", "-c", "5000")
@@ -545,7 +547,4 @@ class OtherCommands(CliTest):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    BINARY = str(Path(sys.argv.pop(1)).resolve())
-    unittest.main()
+    cli_support.main(__doc__)

@@ -42,7 +42,8 @@ ROOM_SEES = {"backend", "backend/host", "sampler", "quant", "base"}
 # The public door is enough for these; the command line also shows the measuring instruments.
 SEES_ONLY = {
     "examples": {"engine", "tokenizer", "base"},
-    "apps/cli": {"engine", "tokenizer", "base", "datasets", "roofline", "prepare", "bench", "eval"},
+    "apps/cli": {"engine", "tokenizer", "sampler", "base", "datasets", "roofline", "prepare", "bench",
+                 "eval"},
     "apps/bench": {"speculative", "backend", "sampler", "base"},
 }
 NAMES_ROOMS = "src/backend/registry.cc"

@@ -8,7 +8,9 @@
 
 #include "apps/cli/command.h"
 #include "apps/cli/interrupt.h"
+#include "apps/cli/limits.h"
 #include "apps/cli/list_values.h"
+#include "apps/cli/messages.h"
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/terminal.h"
@@ -16,9 +18,6 @@
 namespace quantspec::cli {
 
 namespace {
-
-constexpr int kMaxContext = 100'000'000;
-constexpr int kMaxRuns = 1'000'000;
 
 enum class Sweep : std::uint8_t { kNone, kDraftLen, kBudget };
 
@@ -47,13 +46,13 @@ void add_texts(CLI::App& app, BenchArgs& args) {
   add_value(app, "-d,--dataset", "KIND:PATH", "texts; needed. KIND is one of\n" + kinds,
             [&args](const std::string& text) { args.dataset = text; });
   add_list(app, "-c,--ctx", "tokens of a prompt (default: 4096)", "whole numbers",
-           args.bench.contexts, 1, kMaxContext);
+           args.bench.contexts, 1, kMostContext);
   add_int(app, "--prompts", "N", "prompts at each context (default: 1)", args.bench.prompts, 1,
-          kMaxRuns);
+          kMostPrompts);
   add_int(app, "--recall-distance", "N",
           "recall: tokens back to the passage that the prompt's\n"
           "end repeats (default: half of the context)",
-          args.bench.recall_distance, 1);
+          args.bench.recall_distance, 1, kMostContext);
 }
 
 void add_drafts(CLI::App& app, BenchArgs& args) {
@@ -78,9 +77,10 @@ void add_drafts(CLI::App& app, BenchArgs& args) {
             [&args](const std::string& text) {
               for (const std::string& part : split_list(text)) {
                 const auto value = parse_number<int>(part);
-                if (!value || *value < 1) {
+                if (!value || *value < 1 || *value > kMostContext) {
                   throw UsageError(fmt::format(
-                      "--draft-budget '{}': must be tokens, with commas between", text));
+                      "--draft-budget '{}': must be tokens, from 1 to {}, with commas between", text,
+                      kMostContext));
                 }
                 add_to_list("--draft-budget", text, part, *value, args.budgets);
               }
@@ -94,13 +94,13 @@ void add_drafts(CLI::App& app, BenchArgs& args) {
 void add_runs(CLI::App& app, BenchArgs& args) {
   app.option_defaults()->group("Runs");
   add_int(app, "-n,--predict", "N", "tokens to decode in a run (default: 512)", args.bench.predict,
-          1, kMaxRuns);
+          1, kMostRuns);
   add_int(app, "--repeat", "N", "runs of everything on every prompt (default: 3)",
-          args.bench.repeats, 1, kMaxRuns);
+          args.bench.repeats, 1, kMostRuns);
   add_int(app, "--warm-up", "N", "tokens before that, not counted (default: 128)",
-          args.bench.warm_up, 0, kMaxRuns);
+          args.bench.warm_up, 0, kMostRuns);
   add_list(app, "--temp", "temperatures; 0: always the likeliest (default: 1)", "numbers",
-           args.bench.temperatures, 0.0f, 100.0f);
+           args.bench.temperatures, 0.0f, kMostTemperature);
   add_choice<SpecSampling>(
       app, "--spec-sampling", "HOW", "rejection or coupled (default: rejection)",
       {{"rejection", SpecSampling::kRejection}, {"coupled", SpecSampling::kCoupled}},
@@ -141,7 +141,7 @@ BenchOptions resolve(const BenchArgs& args, const ModelConfig& config) {
   BenchOptions options = args.bench;
   options.num_threads = args.engine.num_threads;
   options.version = QUANTSPEC_VERSION;
-  options.model = std::filesystem::weakly_canonical(args.engine.model).filename().string();
+  options.model = name_of_model(args.engine.model);
   options.draft_store = args.engine.draft_store.string();
   require_benchable(options, config);
   return options;
@@ -153,7 +153,8 @@ int run(BenchArgs args) {
   args.engine.model = resolve_model(args.engine.model);
   const BenchOptions options = resolve(args, load_config(args.engine.model));
   const Dataset dataset = Dataset::load(args.dataset);
-  catch_interrupts();
+  const PolledInterrupts polled;
+  warn_of_threads(args.engine.num_threads);
   Progress progress(!args.quiet && is_terminal(stderr));
   args.engine.progress = progress.callback();
   args.engine.ctx_size = std::ranges::max(options.contexts) + options.predict;
@@ -170,13 +171,13 @@ int run(BenchArgs args) {
     progress.clear();
     warn_of(meta.machine);
     if (!args.bench.machine && engine->model().backend().name() == "cuda") {
-      fmt::print(stderr,
-                 "quantspec: warning: --machine this: the processor is measured, and {} runs the "
-                 "model; --machine NAME predicts for a GPU\n",
-                 meta.backend);
+      warn(fmt::format(
+          "--machine this: the processor is measured, and {} runs the model; --machine NAME "
+          "predicts for a GPU",
+          meta.backend));
     }
     if (!meta.left_out.empty()) {
-      fmt::print(stderr, "quantspec: warning: {}\n", describe(meta.left_out));
+      warn(describe(meta.left_out));
     }
     write(bench_head(args.format, meta));
     begun = true;

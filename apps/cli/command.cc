@@ -2,15 +2,16 @@
 
 #include <cstdlib>
 #include <string>
+#include <thread>
 
+#include "apps/cli/limits.h"
+#include "apps/cli/messages.h"
 #include "apps/cli/option_values.h"
 #include "base/error.h"
 
 namespace quantspec::cli {
 
 namespace {
-
-constexpr int kMaxThreads = 1024;
 
 // The bundled model: beside the build folder of a source tree, or under an install prefix.
 std::filesystem::path default_model() {
@@ -54,7 +55,7 @@ void add_model(CLI::App& app, std::filesystem::path& model) {
 
 void add_threads(CLI::App& app, int& num_threads) {
   add_int(app, "-t,--threads", "N", "threads of the CPU (default: its physical cores)", num_threads,
-          1, kMaxThreads);
+          1, kMostThreads);
 }
 
 void add_engine_options(CLI::App& app, EngineOptions& engine) {
@@ -87,8 +88,23 @@ void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machin
 
 void warn_of(const Machine& machine) {
   const std::string doubt = doubt_of(machine);
-  if (!doubt.empty())
-    fmt::print(stderr, "quantspec: warning: --machine {}: {}\n", machine.name, doubt);
+  if (!doubt.empty()) warn(fmt::format("--machine {}: {}", machine.name, doubt));
+}
+
+void warn_of_threads(int num_threads) {
+  const unsigned cores = std::thread::hardware_concurrency();
+  if (cores == 0 || num_threads <= static_cast<int>(cores)) return;
+  warn(
+      fmt::format("--threads {}: this process may use {} processors, and more threads than that "
+                  "are slower",
+                  num_threads, cores));
+}
+
+std::string name_of_model(const std::filesystem::path& model) {
+  std::error_code error;
+  const auto folder = std::filesystem::weakly_canonical(model, error);
+  if (error) return model.string();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
 std::filesystem::path resolve_model(const std::filesystem::path& typed) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/engine.h"
@@ -39,6 +40,9 @@ void add_engine_options(CLI::App& app, EngineOptions& engine);
 void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machine);
 // Says on standard error where a measured machine is in doubt.
 void warn_of(const Machine& machine);
+void warn_of_threads(int num_threads);
+// The folder's own name, for reports.
+std::string name_of_model(const std::filesystem::path& model);
 // What was typed, else $QUANTSPEC_MODEL, else the bundled model. Throws when there is none.
 std::filesystem::path resolve_model(const std::filesystem::path& typed);
 

@@ -5,6 +5,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/cli/eval_args.h"
+#include "apps/cli/limits.h"
 #include "apps/cli/list_values.h"
 
 namespace quantspec::cli {
@@ -20,25 +21,25 @@ void add_dataset(CLI::App& app, EvalArgs& args) {
             [&args](const std::string& text) { args.dataset = text; });
   add_int(app, "--recall-distance", "N",
           "recall: tokens back to the passage that is repeated\n(default: half of the prompt)",
-          args.recall_distance, 1);
+          args.recall_distance, 1, kMostContext);
 }
 
 void add_context(CLI::App& app, EvalArgs& args, int default_context, const char* what) {
   args.contexts = {default_context};
   add_int(app, "-c,--ctx", "N", fmt::format("{} (default: {})", what, default_context),
-          args.contexts[0], 2);
+          args.contexts[0], 2, kMostContext);
 }
 
 void add_tokens(CLI::App& app, EvalArgs& args, int default_tokens, const char* what) {
   args.tokens = default_tokens;
   add_int(app, "--tokens", "N", fmt::format("{} (default: {})", what, default_tokens), args.tokens,
-          1);
+          1, kMostTokens);
 }
 
 void add_prompts(CLI::App& app, EvalArgs& args, int default_prompts, const char* what) {
   args.prompts = default_prompts;
   add_int(app, "--prompts", "N", fmt::format("{} (default: {})", what, default_prompts),
-          args.prompts, 1);
+          args.prompts, 1, kMostPrompts);
 }
 
 void add_plans(CLI::App& app, EvalArgs& args, const std::string& default_plans) {
@@ -49,7 +50,8 @@ void add_plans(CLI::App& app, EvalArgs& args, const std::string& default_plans) 
                         default_plans.size() < 40 ? default_plans : "\n" + default_plans),
             [&args](const std::string& text) { args.plans = split_plans(text); });
   add_int(app, "--draft-budget", "N",
-          "tokens that sparse drafts read (default: a quarter of\nthe context)", args.budget, 1);
+          "tokens that sparse drafts read (default: a quarter of\nthe context)", args.budget, 1,
+          kMostContext);
 }
 
 void add_round(CLI::App& app, EvalArgs& args) {
@@ -81,7 +83,8 @@ void add_output(CLI::App& app, EvalArgs& args, const char* examples) {
 
 void add_windows(CLI::App& app, EvalArgs& args) {
   add_context(app, args, 2048, "tokens of a window, BOS included");
-  add_int(app, "--stride", "N", "new tokens of each window (default: half of it)", args.stride, 1);
+  add_int(app, "--stride", "N", "new tokens of each window (default: half of it)", args.stride, 1,
+          kMostContext);
   add_tokens(app, args, 8192, "tokens to score, or a few more");
   add_prompts(app, args, 1, "documents they are taken from");
 }
@@ -106,7 +109,7 @@ void add_fidelity(CLI::App& command, EvalArgs& args) {
   add_dataset(command, args);
   args.contexts = {4096};
   add_list(command, "-c,--ctx", "tokens of the prompts, commas between (default: 4096)",
-           "whole numbers", args.contexts, 2, kNoLimit);
+           "whole numbers", args.contexts, 2, kMostContext);
   add_tokens(command, args, 512, "true tokens read after each prompt");
   add_prompts(command, args, 2, "prompts of each length");
   add_plans(command, args, "kv-only,quantspec+w8,quantspec,streaming,snapkv");
@@ -157,8 +160,9 @@ void add_lossless(CLI::App& command, EvalArgs& args) {
   add_value(command, "--temp", "X", "temperature of coupled sampling (default: 0.8)",
             [&args](const std::string& text) {
               const auto value = parse_number<float>(text);
-              if (!value || *value <= 0 || *value > 100) {
-                throw UsageError(fmt::format("--temp '{}': must be above 0, 100 at most", text));
+              if (!value || *value <= 0 || *value > kMostTemperature) {
+                throw UsageError(fmt::format("--temp '{}': must be above 0, {} at most", text,
+                                             kMostTemperature));
               }
               args.temperature = *value;
             });

@@ -1,8 +1,6 @@
 // quantspec eval: texts and model to measurement to report.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,11 +8,13 @@
 #include "apps/cli/command.h"
 #include "apps/cli/eval_args.h"
 #include "apps/cli/interrupt.h"
+#include "apps/cli/messages.h"
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/terminal.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/shown.h"
 #include "datasets/datasets.h"
 #include "eval/eval.h"
 
@@ -31,9 +31,7 @@ class Setup {
         dataset_(Dataset::load(args.dataset)),
         tokenizer_(load_tokenizer(model_)),
         progress_(!args.quiet && is_terminal(stderr)) {
-    spdlog::set_default_logger(spdlog::stderr_logger_mt("quantspec"));
-    spdlog::default_logger()->set_pattern("quantspec: %l: %v");
-    catch_interrupts();
+    warn_of_threads(args.engine.num_threads);
   }
 
   // `count` prompts of `length` tokens with so many true ones after them.
@@ -65,6 +63,7 @@ class Setup {
   }
 
   void load(int context) {
+    const PolledInterrupts polled;
     EngineOptions options = args_.engine;
     options.model = model_;
     options.ctx_size = context;
@@ -89,6 +88,7 @@ class Setup {
   // marked as incomplete. make_report() gives what there is.
   template <typename Measure, typename MakeReport>
   void run(std::string_view measurement, const Measure& measure, const MakeReport& make_report) {
+    const PolledInterrupts polled;
     try {
       measure();
     } catch (...) {
@@ -103,22 +103,20 @@ class Setup {
  private:
   void print(std::string_view measurement, const Report& report) {
     progress_.clear();
-    const std::filesystem::path model = std::filesystem::weakly_canonical(model_);
-    const ReportRow meta = {
-        {"measurement", std::string(measurement)},
-        {"model", (model.has_filename() ? model : model.parent_path()).filename().string()},
-        {"dataset", args_.dataset},
-        {"draft_store", args_.engine.draft_store.string()},
-        {"draft_budget", std::int64_t{args_.budget}},
-        {"context", fmt::format("{}", fmt::join(args_.contexts, ","))},
-        {"prompts", std::int64_t{args_.prompts}},
-        {"tokens", std::int64_t{args_.tokens}},
-        {"page_size", std::int64_t{engine_->pool().shape().page_size}},
-        {"backend", engine_->backend_description()},
-        {"version", std::string(QUANTSPEC_VERSION)}};
+    const ReportRow meta = {{"measurement", std::string(measurement)},
+                            {"model", name_of_model(model_)},
+                            {"dataset", args_.dataset},
+                            {"draft_store", args_.engine.draft_store.string()},
+                            {"draft_budget", std::int64_t{args_.budget}},
+                            {"context", fmt::format("{}", fmt::join(args_.contexts, ","))},
+                            {"prompts", std::int64_t{args_.prompts}},
+                            {"tokens", std::int64_t{args_.tokens}},
+                            {"page_size", std::int64_t{engine_->pool().shape().page_size}},
+                            {"backend", engine_->backend_description()},
+                            {"version", std::string(QUANTSPEC_VERSION)}};
     write_output(args_.json ? to_json(meta, report) : to_markdown(meta, report));
     if (args_.json && !args_.quiet && !report.conclusion.empty()) {
-      fmt::print(stderr, "{}\n", report.conclusion);
+      say(one_line(report.conclusion) + "\n");
     }
   }
 

@@ -1,6 +1,5 @@
 // quantspec generate
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -8,28 +7,23 @@
 #include <span>
 #include <vector>
 
+#include "apps/cli/command.h"
 #include "apps/cli/interrupt.h"
+#include "apps/cli/messages.h"
 #include "apps/cli/options.h"
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/report.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "base/system_memory.h"
 
 namespace quantspec::cli {
 
 namespace {
 
-void set_up_log(const GenerateArgs& args) {
-  auto logger = spdlog::stderr_logger_mt("quantspec");
-  logger->set_pattern("quantspec: %l: %v");
-  logger->set_level(args.verbose ? spdlog::level::debug
-                    : args.quiet ? spdlog::level::err
-                                 : spdlog::level::warn);
-  spdlog::set_default_logger(std::move(logger));
-}
-
 std::unique_ptr<Engine> load(const GenerateArgs& args, Progress& progress) {
+  const PolledInterrupts polled;
   EngineOptions options = args.engine;
   options.progress = progress.callback();
   auto engine = Engine::load(options);
@@ -63,7 +57,6 @@ Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   progress.clear();
   if (stream != nullptr) stream->finish();
   run.load_ms = engine.load_ms();
-  run.seed = options.sampling.seed;
   run.peak_rss_bytes = peak_rss_bytes();
   spdlog::debug("{}: {}", stage, run.result.draft_choice);
   return run;
@@ -110,7 +103,7 @@ bool tints_text(const GenerateArgs& args) { return !args.json && use_color(args.
 
 void print(const GenerateArgs& args, const std::string& text) {
   if (args.quiet) return;
-  fmt::print(stderr, "{}{}", text, tints_text(args) ? legend(use_color(args.color, stderr)) : "");
+  say(text + (tints_text(args) ? legend(use_color(args.color, stderr)) : ""));
 }
 
 void require_use_of_budget(const GenerateArgs& args, std::span<const Plan> plans) {
@@ -132,14 +125,14 @@ std::vector<Plan> choose_plans(const GenerateArgs& args, const Engine& engine, i
 }
 
 int finish(const GenerateArgs& args, const Run& run) {
-  if (args.json) write_output(to_json(run).dump() + "\n");
+  if (args.json) write_output(dump_json(to_json(run)) + "\n");
   print(args, summary(run));
   return interrupted() ? interrupted_exit_code() : 0;
 }
 
 int finish(const GenerateArgs& args, const Run& run, const Run& baseline, bool comparable) {
   const Comparison comparison(run, baseline, comparable);
-  if (args.json) write_output(to_json(run, baseline, comparison).dump() + "\n");
+  if (args.json) write_output(dump_json(to_json(run, baseline, comparison)) + "\n");
   print(args, table(run, baseline, comparison));
   if (comparable && !comparison.identical()) {
     fail(ErrorKind::kInternal, "plain decoding gave other tokens, from token {} on",
@@ -148,31 +141,53 @@ int finish(const GenerateArgs& args, const Run& run, const Run& baseline, bool c
   return 0;
 }
 
+// What may be asked for and yet surprise.
+void warn_of(const GenerateArgs& args, const ChosenSampling& sampling) {
+  warn_of_threads(args.engine.num_threads);
+  const bool repeats = sampling.mode == SpecSampling::kCoupled || sampling.params.greedy();
+  if (!args.sampling.seed || repeats || !args.depends_on_time()) return;
+  warn(
+      "--spec-sampling rejection: the seed may give another text next time, as what is drafted "
+      "follows from times; --spec-sampling coupled repeats it");
+}
+
 }  // namespace
 
 int run(const GenerateArgs& args) {
+  set_up_log(args.loudness());
   const std::string text = read_prompt(args.prompt);
-  set_up_log(args);
-  catch_interrupts();
   Progress progress(!args.quiet && is_terminal(stderr));
   const auto engine = load(args, progress);
 
+  const ChosenSampling sampling =
+      choose_sampling(args.sampling, engine->config().generation, args.compare);
   GenerateOptions options = args.generation;
-  options.sampling = resolve_sampling(args.sampling, engine->config().generation);
-  spdlog::debug("seed {}", options.sampling.seed);
-  const std::vector<TokenId> prompt = engine->tokenizer().encode(text, true);
-  TextStream stream(tints_text(args));
+  options.sampling = sampling.params;
+  options.spec_sampling = sampling.mode;
+  spdlog::debug("sampling: {}", describe(sampling));
+  warn_of(args, sampling);
+  if (has_chat_template(args.engine.model)) {
+    spdlog::debug(
+        "the model has a chat template, which is not used: the prompt is continued as it is");
+  }
+  // Not polled for interrupts: until the text begins, there is nothing to lose.
+  const std::vector<TokenId> prompt = engine->encode(text, true, engine->ctx_size());
   const std::vector<Plan> plans = choose_plans(args, *engine, static_cast<int>(prompt.size()));
+
+  const PolledInterrupts polled;
+  TextStream stream(tints_text(args));
   if (args.compare) warm_up(*engine, prompt, options, plans, progress);
-  const Run run =
+  Run run =
       generate(*engine, prompt, options, plans, progress, "decode", args.json ? nullptr : &stream);
+  run.sampling = sampling;
   if (!args.compare || interrupted()) return finish(args, run);
 
-  const auto baseline = generate_plainly(*engine, prompt, options, plans, progress);
+  auto baseline = generate_plainly(*engine, prompt, options, plans, progress);
   if (!baseline) {
     print(args, "\nthe comparison was interrupted; this is the self-speculative run\n");
     return finish(args, run);
   }
+  baseline->sampling = sampling;
   const bool comparable =
       options.sampling.greedy() || options.spec_sampling == SpecSampling::kCoupled;
   return finish(args, run, *baseline, comparable);

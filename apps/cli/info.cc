@@ -8,6 +8,8 @@
 
 #include "apps/cli/options.h"
 #include "apps/cli/output.h"
+#include "base/json.h"
+#include "base/shown.h"
 #include "engine/engine.h"
 
 namespace quantspec::cli {
@@ -50,7 +52,7 @@ std::string yes_no(bool value) { return value ? "yes" : "no"; }
 
 std::string architecture(const std::string& model, const ModelReport& report) {
   const ModelConfig& config = report.config;
-  std::string text = fmt::format("model        {}\n", model);
+  std::string text = fmt::format("model        {}\n", one_line(model));
   text += fmt::format("family       {}, {} weights\n", config.family, name_of(config.dtype));
   text += fmt::format("layers       {} of {} channels, MLP {}\n", config.num_layers,
                       config.hidden_size, config.intermediate_size);
@@ -64,6 +66,10 @@ std::string architecture(const std::string& model, const ModelReport& report) {
                       name_of_rope(config.rope.type), config.rope.theta);
   text += fmt::format("KV cache     pages of {} tokens\n", report.page_size);
   text += fmt::format("backend      {}\n", report.backend);
+  if (!report.unread_tensors.empty()) {
+    text += fmt::format("not used     {} tensors of the checkpoint, such as {}\n",
+                        report.unread_tensors.size(), shown(report.unread_tensors.front()));
+  }
   return text;
 }
 
@@ -86,12 +92,10 @@ std::string memory_plan(const ModelReport& report) {
   if (report.largest_context == 0) {
     return text + fmt::format("the weights do not fit the {:.0f} MB that are free\n", available);
   }
-  if (report.largest_context >= report.config.max_positions) {
-    return text + fmt::format("fits         all {} tokens of the model; {:.0f} MB are free\n",
-                              report.config.max_positions, available);
-  }
-  return text + fmt::format("fits         {} tokens of context in the {:.0f} MB that are free\n",
-                            report.largest_context, available);
+  const int all = report.config.max_positions, fit = report.largest_context;
+  const std::string tokens = fit == all ? fmt::format("all {} tokens of the model", all)
+                                        : fmt::format("{} of the model's {} tokens", fit, all);
+  return text + fmt::format("fits         {}; {:.0f} MB are free\n", tokens, available);
 }
 
 Json to_json(const MemoryPlan& plan) {
@@ -121,6 +125,7 @@ Json to_json(const std::string& model, const ModelReport& report) {
                {"backend", report.backend},
                {"available_bytes", report.available_bytes},
                {"largest_context", report.largest_context},
+               {"unread_tensors", report.unread_tensors},
                {"plans", Json::array()}};
   for (const auto& [context, plan] : report.plans) {
     Json entry = {{"context", context}};
@@ -137,7 +142,7 @@ int run(const InfoArgs& args) {
   const auto contexts = context_lengths(max_positions, args.engine.ctx_size);
   const ModelReport report = report_model(args.engine, contexts);
   const std::string model = args.engine.model.string();
-  write_output(args.json ? to_json(model, report).dump() + "\n"
+  write_output(args.json ? dump_json(to_json(model, report)) + "\n"
                          : architecture(model, report) + memory_plan(report));
   return 0;
 }

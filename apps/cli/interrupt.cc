@@ -1,25 +1,46 @@
 #include "apps/cli/interrupt.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <csignal>
 #include <initializer_list>
+#include <string_view>
 
 namespace quantspec::cli {
 
 namespace {
 
-volatile std::sig_atomic_t signal_seen = 0;  // its number
+std::atomic<int> signal_seen = 0;  // its number
+std::atomic<int> num_polled = 0;   // PolledInterrupts that live
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void on_signal(int signal) {
+  signal_seen = signal;
+  if (num_polled > 0) return;
+  constexpr std::string_view kMessage = "quantspec: interrupted\n";
+  [[maybe_unused]] const auto ignored = write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  _exit(interrupted_exit_code());
+}
 
 }  // namespace
 
 void catch_interrupts() {
-  struct sigaction action {};
-  action.sa_handler = [](int signal) { signal_seen = signal; };
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = on_signal;
   action.sa_flags = SA_RESETHAND | SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const bool known = sigaction(signal, nullptr, &before) == 0;
+    if (!known || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  }
 }
 
 bool interrupted() { return signal_seen != 0; }
 
 int interrupted_exit_code() { return 128 + signal_seen; }
+
+PolledInterrupts::PolledInterrupts() { ++num_polled; }
+PolledInterrupts::~PolledInterrupts() { --num_polled; }
 
 }  // namespace quantspec::cli

@@ -2,14 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <new>
 #include <string_view>
 
 #include "apps/cli/interrupt.h"
+#include "apps/cli/messages.h"
 #include "apps/cli/options.h"
 #include "apps/cli/output.h"
 #include "base/error.h"
+#include "base/mapped_file.h"
 
 namespace quantspec::cli {
 
@@ -34,19 +37,19 @@ std::string typed_command(int argc, char** argv) {
 }
 
 int report_failure(std::string_view message) {
-  fmt::print(stderr, "quantspec: error: {}\n", message);
+  say_line("error", message);
   return kExitFailure;
 }
 
 int report_usage(std::string_view message, std::string_view command) {
   report_failure(message);
-  fmt::print(stderr, "try quantspec {}--help\n", command);
+  say(fmt::format("try quantspec {}--help\n", command));
   return kExitUsage;
 }
 
 int report_bug(std::string_view message) {
   report_failure(message);
-  fmt::print(stderr, "this is a bug in quantspec; please report it with the command you ran\n");
+  say("this is a bug in quantspec; please report it with the command you ran\n");
   return kExitFailure;
 }
 
@@ -60,6 +63,10 @@ int report_error(const Error& error, std::string_view command) {
 }
 
 int run_command_line(int argc, char** argv) {
+  keep_standard_streams();
+  set_up_log(Loudness::kNormal);
+  catch_interrupts();
+  MappedFile::survive_losses();
   const std::string command = typed_command(argc, argv);
   try {
     const auto parsed = parse_command_line(argc, argv);
@@ -67,12 +74,14 @@ int run_command_line(int argc, char** argv) {
   } catch (const UsageError& error) {
     return report_usage(error.what(), command);
   } catch (const Interrupted&) {
-    fmt::print(stderr, "quantspec: interrupted\n");
+    say("quantspec: interrupted\n");
     return interrupted_exit_code();
   } catch (const BrokenPipe&) {
     return kExitBrokenPipe;
   } catch (const Error& error) {
     return report_error(error, command);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report_failure(error.what());
   } catch (const std::bad_alloc&) {
     return report_failure("out of memory; a smaller --ctx-size needs less");
   } catch (const std::exception& error) {

@@ -1,9 +1,12 @@
 #include "apps/cli/options.h"
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "apps/cli/command.h"
+#include "apps/cli/limits.h"
 #include "apps/cli/option_values.h"
 #include "apps/cli/output.h"
 #include "base/error.h"
@@ -30,7 +33,7 @@ void add_draft_len(CLI::App& app, std::optional<int>& target) {
 void add_engine(CLI::App& app, EngineOptions& engine) {
   app.option_defaults()->group("Model");
   add_int(app, "-c,--ctx-size", "N", "tokens of prompt and text (default: as the model says)",
-          engine.ctx_size, 1);
+          engine.ctx_size, 1, kMostContext);
   add_int(app, "--page-size", "N",
           "tokens of a page of the cache: 32, 64, 128 or 256\n"
           "(default: 64 for heads of 64 channels, else 128)",
@@ -67,8 +70,8 @@ void add_prompt(CLI::App& app, PromptArgs& prompt, const std::string& what) {
   add_value(app, "-p,--prompt", "TEXT", what,
             [&prompt](const std::string& value) { prompt.text = value; });
   add_value(app, "-f,--file", "FILE",
-            "read it from a file (default: standard input); one\n"
-            "newline at its end is dropped",
+            "read it from a file or pipe; -: standard input, as\n"
+            "without -p and -f; one newline at its end is dropped",
             [&prompt](const std::string& value) { prompt.file = value; });
 }
 
@@ -86,11 +89,10 @@ void add_sampling(CLI::App& app, SamplingArgs& sampling) {
   add_float(app, "--repeat-penalty", "weakens the last 64 tokens; 1: off (default: 1)",
             sampling.repeat_penalty);
   add_value(app, "-s,--seed", "N",
-            "of the random numbers (default: another each time,\n"
-            "shown by -v and in --json). With rejection sampling the\n"
-            "text also depends on timing unless --draft-len and\n"
-            "--plan or --draft-weights are fixed; coupled always\n"
-            "repeats",
+            "of the random numbers: repeats a text (default: another\n"
+            "each time, shown by -v and in --json). With\n"
+            "--spec-sampling rejection it may not, as draft lengths\n"
+            "follow from times",
             [&sampling](const std::string& text) {
               sampling.seed = parse_number<std::uint64_t>(text);
               if (!sampling.seed) {
@@ -103,14 +105,14 @@ void add_sampling(CLI::App& app, SamplingArgs& sampling) {
 void add_generation(CLI::App& app, GenerateArgs& args) {
   app.option_defaults()->group("Length and end");
   add_int(app, "-n,--predict", "N", "tokens to write; -1: until the end (default: 256)",
-          args.generation.predict, -1, kNoLimit, 0);
+          args.generation.predict, -1, kMostTokens, 0);
   app.add_option("--stop", args.generation.stop, "end before this text; may be given again")
       ->option_text("TEXT")
       ->allow_extra_args(false);
   app.add_flag("--ignore-eos", args.generation.ignore_eos, "go on after the model's end of text");
 }
 
-void add_speculation(CLI::App& app, GenerateArgs& args, std::optional<SpecSampling>& mode) {
+void add_speculation(CLI::App& app, GenerateArgs& args) {
   app.option_defaults()->group("Speculation");
   add_draft_len(app, args.generation.draft_len);
   add_value(app, "--plan", "NAME",
@@ -122,14 +124,15 @@ void add_speculation(CLI::App& app, GenerateArgs& args, std::optional<SpecSampli
   add_int(app, "--draft-budget", "N",
           "tokens that sparse plans read, auto's too (default: a\n"
           "quarter of the prompt; for auto a sixteenth as well)",
-          args.draft_budget, 1);
+          args.draft_budget, 1, kMostContext);
   add_choice<SpecSampling>(
       app, "--spec-sampling", "HOW",
       "rejection: the text has the model's distribution;\n"
-      "coupled: and is, for a seed, the text that\n"
-      "--draft-len 0 --spec-sampling coupled writes\n"
-      "(default: rejection; with --compare: coupled)",
-      {{"rejection", SpecSampling::kRejection}, {"coupled", SpecSampling::kCoupled}}, mode);
+      "coupled: and is, for a seed, always the same, and what\n"
+      "--draft-len 0 writes (default: rejection; with --seed or\n"
+      "--compare: coupled)",
+      {{"rejection", SpecSampling::kRejection}, {"coupled", SpecSampling::kCoupled}},
+      args.sampling.mode);
   app.add_flag("--compare", args.compare, "then decode plainly too, and print both side by side");
 }
 
@@ -146,7 +149,7 @@ void add_output(CLI::App& app, GenerateArgs& args) {
 
 // --- subcommands ---------------------------------------------------------------------------------
 
-void add_generate(CLI::App& app, GenerateArgs& args, std::optional<SpecSampling>& mode) {
+void add_generate(CLI::App& app, GenerateArgs& args) {
   CLI::App* command = add_command(app, "generate", "Continue a text.");
   args.generation.predict = 256;
   add_prompt(*command, args.prompt, "the text to continue");
@@ -155,7 +158,7 @@ void add_generate(CLI::App& app, GenerateArgs& args, std::optional<SpecSampling>
   add_threads(*command, args.engine.num_threads);
   add_generation(*command, args);
   add_sampling(*command, args.sampling);
-  add_speculation(*command, args, mode);
+  add_speculation(*command, args);
   add_output(*command, args);
   finish_command(*command,
                  "Examples:\n"
@@ -207,20 +210,6 @@ void refuse_both(const CLI::App& command, const char* one, const char* other) {
   throw UsageError(fmt::format("{} and {} exclude each other", one, other));
 }
 
-// Which of several values counts would be anyone's guess.
-void refuse_repeated(const CLI::App& command) {
-  for (const CLI::Option* option : command.get_options()) {
-    const bool is_flag = option->get_items_expected_max() == 0;
-    const bool one = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeLast;
-    if (is_flag || !one || option->count() < 2) continue;
-    const bool list = option->get_option_text() == "LIST";
-    throw UsageError(
-        fmt::format("{} is given {} times; {}", option->get_name(), option->count(),
-                    list ? "give it once, with commas between its values" : "give it once"));
-  }
-  for (const CLI::App* one : command.get_subcommands()) refuse_repeated(*one);
-}
-
 // The help or the version.
 std::string answer(const CLI::App& app, const CLI::Success& asked) {
   std::ostringstream out;
@@ -231,19 +220,70 @@ std::string answer(const CLI::App& app, const CLI::Success& asked) {
   return text;
 }
 
+// How many letters one must add, drop, change or swap with the next to make `a` of `b`.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> least(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        least[i][j] = i + j;
+        continue;
+      }
+      const bool same = a[i - 1] == b[j - 1];
+      least[i][j] = std::min(
+          {least[i - 1][j] + 1, least[i][j - 1] + 1, least[i - 1][j - 1] + (same ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) least[i][j] = std::min(least[i][j], least[i - 2][j - 2] + 1);
+    }
+  }
+  return least[a.size()][b.size()];
+}
+
+// "; did you mean NAME?" of the name that is near what was typed; empty: none is.
+std::string did_you_mean(std::string_view typed, const std::vector<std::string>& names) {
+  constexpr std::size_t kLongest = 40;  // of any name, and more
+  typed = typed.substr(0, std::min(typed.find('='), kLongest));
+  std::string_view best;
+  std::size_t least = typed.size() / 3 + 1;  // what is farther is something else
+  for (const std::string& name : names) {
+    const bool begins = typed.size() > 3 && name.starts_with(typed);
+    const std::size_t letters = begins ? 1 : distance(typed, name);
+    if (letters >= least && !(begins && best.empty())) continue;
+    best = name;
+    least = letters;
+  }
+  return best.empty() ? std::string() : fmt::format("; did you mean {}?", best);
+}
+
+// All that could stand where something unknown stood: commands, or options.
+std::vector<std::string> known_names(const CLI::App& app, bool options) {
+  std::vector<std::string> names;
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  if (options) {
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+  } else {
+    for (const CLI::App* one : command->get_subcommands({})) names.push_back(one->get_name());
+  }
+  return names;
+}
+
 // What CLI11 found wrong, in our words where its own are not plain.
 std::string describe(const CLI::App& app, const CLI::ParseError& error) {
   const bool wants_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   const bool has_extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   const auto unknown = app.remaining(true);
   if ((wants_command || has_extras) && !unknown.empty()) {
-    return fmt::format("unknown {} '{}'", unknown.front().starts_with('-') ? "option" : "argument",
-                       unknown.front());
+    const bool option = unknown.front().starts_with('-');
+    return fmt::format("unknown {} '{}'{}", option ? "option" : "argument", unknown.front(),
+                       did_you_mean(unknown.front(), known_names(app, option)));
   }
   if (!wants_command) return error.what();
   std::string names;
-  for (const CLI::App* command : app.get_subcommands({})) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", command->get_name());
+  for (const std::string& name : known_names(app, false)) {
+    names += (names.empty() ? "" : ", ") + name;
   }
   return "a subcommand is needed: " + names;
 }
@@ -280,8 +320,6 @@ std::optional<std::function<int()>> parse_command_line(int argc, char** argv) {
   GenerateArgs generate;
   InfoArgs info;
   TokenizeArgs tokenize;
-  std::optional<SpecSampling> spec_sampling;
-
   CLI::App app("Runs language models, long texts above all; the model drafts for itself.");
   app.name("quantspec");
   app.get_formatter()->column_width(24);
@@ -292,7 +330,7 @@ std::optional<std::function<int()>> parse_command_line(int argc, char** argv) {
   app.footer(
       "Example:\n  quantspec generate -p 'It was a dark night'\n\n"
       "quantspec COMMAND --help tells more.");
-  add_generate(app, generate, spec_sampling);
+  add_generate(app, generate);
   add_info(app, info);
   add_tokenize(app, tokenize);
   const std::vector<Subcommand> others = add_subcommands(app);
@@ -304,7 +342,6 @@ std::optional<std::function<int()>> parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     throw UsageError(describe(app, error));
   }
-  refuse_repeated(app);
   for (const auto& [one, other] : kExclusive)
     refuse_both(*app.get_subcommands().front(), one, other);
   for (const Subcommand& other : others) {
@@ -313,9 +350,7 @@ std::optional<std::function<int()>> parse_command_line(int argc, char** argv) {
   if (app.got_subcommand("info")) return runner(info, info.engine.model);
   if (app.got_subcommand("tokenize")) return runner(tokenize, tokenize.model);
   require_sense(generate);
-  resolve_sampling(generate.sampling, {}).validate();
-  generate.generation.spec_sampling =
-      spec_sampling.value_or(generate.compare ? SpecSampling::kCoupled : SpecSampling::kRejection);
+  choose_sampling(generate.sampling, {}, generate.compare).params.validate();
   return runner(generate, generate.engine.model);
 }
 

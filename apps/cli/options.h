@@ -9,8 +9,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "apps/cli/messages.h"
 #include "apps/cli/prompt.h"
+#include "apps/cli/sampling.h"
 #include "apps/cli/terminal.h"
+#include "base/shown.h"
 #include "engine/engine.h"
 
 namespace quantspec::cli {
@@ -18,21 +21,8 @@ namespace quantspec::cli {
 // The command line makes no sense: exit code 2 and a hint to --help. One line, as Error's.
 class UsageError : public std::runtime_error {
  public:
-  explicit UsageError(const std::string& message) : std::runtime_error(message) {}
+  explicit UsageError(const std::string& message) : std::runtime_error(one_line(message)) {}
 };
-
-// What was typed.
-struct SamplingArgs {
-  std::optional<float> temperature;
-  std::optional<int> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<float> repeat_penalty;
-  std::optional<std::uint64_t> seed;  // random
-};
-
-// What was typed, else what the model's authors say, else llama.cpp's defaults.
-SamplingParams resolve_sampling(const SamplingArgs& args, const GenerationDefaults& model);
 
 struct GenerateArgs {
   EngineOptions engine;
@@ -47,10 +37,19 @@ struct GenerateArgs {
   bool quiet = false;
   bool verbose = false;
 
+  Loudness loudness() const {
+    return verbose ? Loudness::kVerbose : quiet ? Loudness::kQuiet : Loudness::kNormal;
+  }
   // --plan has no say: drafts are as the engine's options are, or there are none.
   bool drafts_by_own_plans() const {
     return engine.draft_weights != DraftWeights::kAuto || engine.kv_store == KvStore::kFull ||
            (generation.draft_len == 0 && plan == "auto");
+  }
+  // Draft lengths, or what drafts read, follow from measured times.
+  bool depends_on_time() const {
+    const bool fixed_plan =
+        drafts_by_own_plans() ? engine.draft_weights != DraftWeights::kAuto : plan != "auto";
+    return generation.draft_len != 0 && !(generation.draft_len && fixed_plan);
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/cli/interrupt.h"
+#include "apps/cli/limits.h"
 #include "apps/cli/option_values.h"
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
@@ -36,7 +37,8 @@ int run(PrepareOptions options) {
   if (options.output.empty()) {
     throw UsageError("--output is missing: give the file to write, as in -o draft.qsd");
   }
-  catch_interrupts();
+  warn_of_threads(options.backend.num_threads);
+  const PolledInterrupts polled;
   Progress progress(is_terminal(stderr));
   const PrepareSummary made = prepare_draft_store(options, progress.callback());
   progress.clear();
@@ -59,7 +61,7 @@ void add_method(CLI::App& app, PrepareOptions& options) {
   add_int(app, "--tokens", "N",
           "how much of it, in sequences of up to 2048; the text\n"
           "must have as many (default: 16384)",
-          options.calibration_tokens, kLeastCalibrationTokens);
+          options.calibration_tokens, kLeastCalibrationTokens, kMostTokens);
   add_choice<int>(app, "--group", "N", "weights that share a scale: 64 or 128 (default: 128)",
                   {{"64", 64}, {"128", 128}}, options.group);
   add_choice<int>(app, "--head-bits", "N",

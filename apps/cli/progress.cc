@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/cli/interrupt.h"
+#include "apps/cli/messages.h"
 #include "apps/cli/terminal.h"
 
 namespace quantspec::cli {
@@ -42,12 +43,12 @@ void Progress::update(std::string_view stage, double done, std::size_t tokens) {
 void Progress::draw(const std::string& line) {
   since_drawn_.restart();
   const auto columns = std::min<std::size_t>(line.size(), terminal_width() - 1);
-  fmt::print(stderr, "\r{:{}}", line.substr(0, columns), std::max(columns, drawn_columns_));
+  say(fmt::format("\r{:{}}", line.substr(0, columns), std::max(columns, drawn_columns_)));
   drawn_columns_ = columns;
 }
 
 void Progress::clear() {
-  if (drawn_columns_ > 0) fmt::print(stderr, "\r{:{}}\r", "", drawn_columns_);
+  if (drawn_columns_ > 0) say(fmt::format("\r{:{}}\r", "", drawn_columns_));
   drawn_columns_ = 0;
   stage_.clear();
 }

@@ -9,12 +9,12 @@ namespace quantspec::cli {
 
 struct PromptArgs {
   std::optional<std::string> text;
-  std::optional<std::filesystem::path> file;  // neither: standard input
+  std::optional<std::filesystem::path> file;  // "-": standard input, as is neither
 };
 
-// The prompt. One newline at the end of a file or of standard input is dropped: it ends the line,
-// not the text. Throws UsageError when there is no prompt, or an empty one, and Error where
-// a file or standard input is no text.
+// The prompt. A file may be a pipe. Of a file and of standard input a byte-order mark is dropped,
+// line ends become those of Unix, and one newline at the end goes: it ends the line, not the text.
+// Throws UsageError when there is no prompt, or an empty one, and Error where it is no text.
 std::string read_prompt(const PromptArgs& args);
 
 }  // namespace quantspec::cli

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
+#include "apps/cli/sampling.h"
 #include "engine/engine.h"
 
 namespace quantspec::cli {
@@ -16,7 +16,7 @@ struct Run {
   std::string backend;
   GenerateResult result;
   double load_ms = 0;
-  std::uint64_t seed = 0;
+  ChosenSampling sampling;
   std::size_t peak_rss_bytes = 0;
 };
 

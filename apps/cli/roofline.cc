@@ -5,16 +5,13 @@
 #include <optional>
 
 #include "apps/cli/command.h"
+#include "apps/cli/limits.h"
 #include "apps/cli/list_values.h"
 #include "apps/cli/output.h"
 
 namespace quantspec::cli {
 
 namespace {
-
-constexpr int kMaxContext = 100'000'000;
-constexpr int kMaxBatch = 1'000'000;
-constexpr int kMaxGenerated = 100'000;
 
 struct RooflineArgs {
   std::filesystem::path model;
@@ -31,7 +28,8 @@ int run(const RooflineArgs& args) {
   RooflineRequest request;
   const std::filesystem::path model = resolve_model(args.model);
   request.model = load_config(model);
-  request.model_name = std::filesystem::weakly_canonical(model).filename().string();
+  request.model_name = name_of_model(model);
+  warn_of_threads(args.num_threads);
   request.machine = args.machine ? *args.machine : measure_this_machine(args.num_threads);
   warn_of(request.machine);
   request.contexts = args.contexts;
@@ -45,15 +43,15 @@ int run(const RooflineArgs& args) {
 void add_points(CLI::App& app, RooflineArgs& args) {
   app.option_defaults()->group("What is computed");
   add_list(app, "--ctx", "tokens of context\n(default: 4096,8192,16384,32768,65536,131072)",
-           "whole numbers", args.contexts, 1, kMaxContext);
+           "whole numbers", args.contexts, 1, kMostContext);
   add_list(app, "--batch",
            "sequences at once (default: 1,2,4,8,16,32,64); Table 1\nand steps are "
            "printed for the first",
-           "whole numbers", args.batches, 1, kMaxBatch);
+           "whole numbers", args.batches, 1, kMostBatch);
   add_int(app, "-n,--predict", "N",
           "tokens that are decoded in Table 1 and the planes\n(default: "
           "1024)",
-          args.generated, 1, kMaxGenerated);
+          args.generated, 1, kMostGenerated);
   add_list(app, "--acceptance", "shares of drafted tokens that are accepted\n(default: 0.9,0.95)",
            "numbers", args.acceptance, 0.0, 1.0);
 }

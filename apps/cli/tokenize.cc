@@ -3,8 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/cli/messages.h"
 #include "apps/cli/options.h"
 #include "apps/cli/output.h"
+#include "base/json.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quantspec::cli {
@@ -34,7 +36,7 @@ std::string describe(const Tokenizer& tokenizer, TokenId id, const std::string& 
 std::string to_json(const std::vector<TokenId>& ids, const std::vector<std::string>& pieces) {
   const Json json{{"tokens", ids}, {"pieces", pieces}, {"count", ids.size()}};
   // A piece may be a part of a character.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return dump_json(json) + "\n";
 }
 
 }  // namespace
@@ -59,7 +61,7 @@ int run(const TokenizeArgs& args) {
     }
   }
   write_output(out);
-  fmt::print(stderr, "{} tokens\n", ids.size());
+  say(fmt::format("{} tokens\n", ids.size()));
   return 0;
 }
 

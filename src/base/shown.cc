@@ -8,9 +8,9 @@ namespace quantspec {
 
 namespace {
 
-constexpr std::size_t kMostOfName = 100;  // bytes, as are the others
-constexpr std::size_t kMostOfLine = 4000;
-constexpr std::size_t kLineEnd = 500;  // of a line that is cut, where messages say what would work
+constexpr std::size_t kMostOfName = 100;  // bytes with escapes, as are the others
+constexpr std::size_t kMostOfLine = 1500;
+constexpr std::size_t kLineEnd = 400;  // of a line that is cut, where messages say what would work
 
 // Characters that no font draws and that terminals obey: controls, breaks of lines, marks that
 // change the direction of what follows.
@@ -58,20 +58,52 @@ std::size_t whole_characters(std::string_view text, std::size_t at) {
   return at;
 }
 
+// The characters with which `text` begins whose escapes take no more than `most` bytes.
+std::string escaped_begin(std::string_view text, std::size_t most, bool quoted) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = next_utf8(text).length;
+    const std::string next = escaped(text.substr(0, length), quoted);
+    if (out.size() + next.size() > most) break;
+    out += next;
+    text.remove_prefix(length);
+  }
+  return out;
+}
+
+// Likewise those with which it ends.
+std::string escaped_end(std::string_view text, std::size_t most) {
+  if (text.size() > most) text = text.substr(whole_characters(text, text.size() - most));
+  std::string out = escaped(text, false);
+  while (out.size() > most) {
+    const std::size_t length = next_utf8(text).length;
+    out.erase(0, escaped(text.substr(0, length), false).size());
+    text.remove_prefix(length);
+  }
+  return out;
+}
+
+// Whether the escapes take no more than `most` bytes, known without making all of them.
+bool is_short(std::string_view text, std::size_t most, bool quoted) {
+  return text.size() <= most && escaped(text, quoted).size() <= most;
+}
+
 }  // namespace
 
 std::string shown(std::string_view text) {
-  const bool cut = text.size() > kMostOfName;
-  if (cut) text = text.substr(0, whole_characters(text, kMostOfName - 3));
-  return '"' + escaped(text, true) + (cut ? "...\"" : "\"");
+  if (is_short(text, kMostOfName, true)) return '"' + escaped(text, true) + '"';
+  return '"' + escaped_begin(text, kMostOfName - 3, true) + "...\"";
+}
+
+std::string shortened(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return std::string(text);
+  return std::string(text.substr(0, whole_characters(text, most - 3))) + "...";
 }
 
 std::string one_line(std::string_view message) {
-  if (message.size() <= kMostOfLine) return escaped(message, false);
-  const std::size_t begin = whole_characters(message, kMostOfLine - kLineEnd);
-  const std::size_t end = whole_characters(message, message.size() - kLineEnd);
-  return fmt::format("{} ... {}", escaped(message.substr(0, begin), false),
-                     escaped(message.substr(end), false));
+  if (is_short(message, kMostOfLine, false)) return escaped(message, false);
+  return fmt::format("{} ... {}", escaped_begin(message, kMostOfLine - kLineEnd, false),
+                     escaped_end(message, kLineEnd));
 }
 
 }  // namespace quantspec

@@ -38,6 +38,22 @@ TEST(Shown, LongTextIsCutBetweenCharacters) {
   }
 }
 
+TEST(Shown, EscapesCountAsLongAsTheyAre) {
+  const std::string text = shown(std::string(90, '\n'));
+  EXPECT_EQ(text.size(), 96u + 5);  // 48 of two, dots and quotes
+  EXPECT_TRUE(text.ends_with("\\n...\""));
+  EXPECT_EQ(shown(std::string(50, '\n')).size(), 102u);  // whole
+  EXPECT_LE(shown(std::string(100, '\x1')).size(), 102u);
+  EXPECT_LE(shown(std::string(1'000'000, '\xFF')).size(), 102u);
+}
+
+TEST(Shown, ShortenedTextEndsWithAWholeCharacter) {
+  EXPECT_EQ(shortened("abcdef", 6), "abcdef");
+  EXPECT_EQ(shortened("abcdefg", 6), "abc...");
+  EXPECT_EQ(shortened("ab\xC3\xA9\xC3\xA9\xC3\xA9", 6), "ab...");
+  EXPECT_EQ(shortened("", 3), "");
+}
+
 TEST(OneLine, KeepsWhatIsPlain) {
   EXPECT_EQ(one_line("a/b.json: \"x\\y\" is not it; caf\xC3\xA9 is"),
             "a/b.json: \"x\\y\" is not it; caf\xC3\xA9 is");
@@ -45,10 +61,21 @@ TEST(OneLine, KeepsWhatIsPlain) {
 
 TEST(OneLine, KeepsBeginningAndEndOfWhatIsLong) {
   const std::string line = one_line("begin " + std::string(1'000'000, '\n') + " end works");
-  EXPECT_LT(line.size(), 10'000u);
+  EXPECT_LE(line.size(), 1'505u);
   EXPECT_TRUE(line.starts_with("begin \\n"));
   EXPECT_TRUE(line.ends_with("\\n end works"));
   EXPECT_EQ(line.find('\n'), std::string::npos);
+}
+
+TEST(OneLine, EscapesCountAsLongAsTheyAre) {
+  for (const char c : {'\x1', '\xFF', '\xC3'}) {
+    for (const int size : {300, 1500, 1501}) {
+      const std::string line = one_line("begin " + std::string(size, c) + " end works");
+      EXPECT_LE(line.size(), 1'505u);
+      EXPECT_TRUE(line.starts_with("begin \\"));
+      EXPECT_TRUE(line.ends_with(" end works"));
+    }
+  }
 }
 
 TEST(OneLine, EveryErrorIsOne) {

@@ -9,6 +9,7 @@
 namespace quantspec {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";         // U+FEFF
 
 enum class Utf8State {
   kValid,       // a whole character

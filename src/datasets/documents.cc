@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "datasets/gzip.h"
 
 namespace quantspec {
@@ -15,7 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kBlank = " \t\r\n";
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(kBlank) == text.npos; }
@@ -154,12 +154,7 @@ std::size_t after_gutenberg_line(std::string_view text, std::size_t at) {
 }  // namespace
 
 std::string book_text(std::string_view file) {
-  if (file.starts_with(kByteOrderMark)) file.remove_prefix(kByteOrderMark.size());
-  std::string text;
-  text.reserve(file.size());
-  for (std::size_t i = 0; i < file.size(); ++i) {
-    if (file[i] != '\r' || !file.substr(i + 1).starts_with('\n')) text.push_back(file[i]);
-  }
+  std::string text = unix_text(file);
   const std::size_t start = find_gutenberg_line(text, "START OF");
   if (start != text.npos) text.erase(0, after_gutenberg_line(text, start));
   const std::size_t end = find_gutenberg_line(text, "END OF");

@@ -96,6 +96,19 @@ TEST(Config, SamplingThatCannotBeIsTheFilesFault) {
   });
 }
 
+TEST(Config, ALongValueIsCutBetweenCharacters) {
+  for (const std::string before : {"", "x"}) {
+    std::string text = before;
+    for (int i = 0; i < 60; ++i) text += "\xC3\xA9";
+    try {
+      parse(Json{{"hidden_size", {text}}});
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("\xC3\xA9..."), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(Config, ReadsTheBundledModel) {
   const ModelConfig config =
       load_config(std::filesystem::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m");

@@ -112,9 +112,7 @@ std::string Fields::found(std::string_view key) const {
   const Json* value = find(key);
   if (value == nullptr) return "nothing";
   if (value->is_string()) return shown(value->get_ref<const std::string&>());
-  constexpr std::size_t kMost = 60;
-  const std::string text = dump_json(*value);
-  return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";
+  return shortened(dump_json(*value), 60);
 }
 
 }  // namespace quantspec

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/utf8.h"
+#include "tokenizer/characters.h"
 #include "tokenizer/json_tokenizer.h"
 #include "tokenizer/sentencepiece_tokenizer.h"
 #include "tokenizer/tokenizer_config.h"
@@ -31,6 +32,11 @@ void require_text(std::string_view text, std::string_view source) {
     }
     at += step.length;
   }
+}
+
+std::string unix_text(std::string_view text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  return replace_all(text, "\r\n", "\n");
 }
 
 std::string StreamDecoder::push(TokenId id) {
@@ -74,6 +80,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir
   fail(ErrorKind::kInvalidRequest,
        "{}: no tokenizer: expected tokenizer.model (SentencePiece) or tokenizer.json (BPE)",
        model_dir.string());
+}
+
+bool has_chat_template(const std::filesystem::path& model_dir) {
+  return file_exists(model_dir / "chat_template.jinja") ||
+         file_exists(model_dir / "chat_template.json") ||
+         load_tokenizer_config(model_dir).has_chat_template;
 }
 
 }  // namespace quantspec

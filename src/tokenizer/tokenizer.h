@@ -60,6 +60,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir
 // binary files have, and at what is not UTF-8.
 void require_text(std::string_view text, std::string_view source);
 
+// `text` without a byte-order mark and with the line ends of Unix: as texts are read from files.
+std::string unix_text(std::string_view text);
+
+// Whether the folder has a chat template. It is not used yet: prompts are continued as they are.
+bool has_chat_template(const std::filesystem::path& model_dir);
+
 // Text of a stream of tokens. Every output is valid UTF-8: the bytes of an unfinished character are
 // held back. The outputs, put together, are decode() of all the tokens.
 class StreamDecoder {

@@ -83,7 +83,7 @@ int run_command_line(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& error) {
     return report_failure(error.what());
   } catch (const std::bad_alloc&) {
-    return report_failure("out of memory; a smaller --ctx-size needs less");
+    return report_failure("out of memory; a shorter text or context needs less");
   } catch (const std::exception& error) {
     return report_bug(error.what());
   }

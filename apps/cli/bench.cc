@@ -79,8 +79,8 @@ void add_drafts(CLI::App& app, BenchArgs& args) {
                 const auto value = parse_number<int>(part);
                 if (!value || *value < 1 || *value > kMostContext) {
                   throw UsageError(fmt::format(
-                      "--draft-budget '{}': must be tokens, from 1 to {}, with commas between", text,
-                      kMostContext));
+                      "--draft-budget '{}': must be tokens, from 1 to {}, with commas between",
+                      text, kMostContext));
                 }
                 add_to_list("--draft-budget", text, part, *value, args.budgets);
               }

@@ -43,7 +43,7 @@ class Backend {
 
   // Bytes that the backend takes for itself in prefill, beyond what it is given to write to: for
   // matrices of up to this many inputs, and rows of that many floats between norm and output.
-  virtual std::size_t scratch_bytes(int inputs, int row_floats) const = 0;
+  virtual std::size_t scratch_bytes(int inputs, std::size_t row_floats) const = 0;
   // Rows that prefill takes through an op at once: enough to keep a GEMM busy, few enough that the
   // activations beside x stay small.
   virtual int prefill_rows() const { return 512; }

@@ -479,6 +479,37 @@ TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
       Model::activation_bytes(config_, *backend_, tokens) + Model::angle_bytes(config_, tokens));
 }
 
+// No part of the sum may overflow for what config.json may say at most.
+TEST(MemoryPlan, TheLargestModelThereMayBeIsCounted) {
+  const TestFolder folder;
+  folder.write("config.json",
+               R"({"model_type": "llama", "num_hidden_layers": 4096, "hidden_size": 4194304,
+                   "intermediate_size": 4194304, "num_attention_heads": 4096, "head_dim": 256,
+                   "vocab_size": 16777216, "max_position_embeddings": 268435456})");
+  const ModelConfig config = load_config(folder.path());
+  EngineOptions options;
+  for (const char* name : {"cpu", "reference"}) {
+    const auto backend = make_backend({name, 1});
+    const MemoryPlan plan = MemoryPlanner(options, config, *backend, 0).plan(kMaxContext);
+    const double hidden = config.hidden_size, layers = config.num_layers;
+    const double kv_width = 4096.0 * 256, tokens = kMaxContext;
+    const double weights =
+        layers * (4 * hidden * kv_width + 3 * hidden * hidden) + hidden * config.vocab_size;
+    EXPECT_NEAR(static_cast<double>(plan.draft_weights_bytes) / weights, 1.03, 0.05) << name;
+    EXPECT_EQ(static_cast<double>(plan.kv_fp16_bytes), 4 * layers * kv_width * tokens);
+    EXPECT_NEAR(static_cast<double>(plan.kv_bytes) / (2 * layers * kv_width * tokens), 1.03, 0.05);
+    EXPECT_GT(static_cast<double>(plan.prefill_bytes), 4 * tokens * (hidden + kv_width));
+    // Of a chunk of a prompt: x twice, hidden, q and attention, and between norm and output.
+    const double rows = backend->prefill_rows(), row = 5 * hidden + 4 * kv_width;
+    const auto counted = Model::activation_bytes(config, *backend, backend->prefill_rows());
+    if (name == std::string("cpu")) {
+      EXPECT_NEAR(static_cast<double>(counted) / (4 * (rows * row + 33.0 * config.vocab_size)), 1,
+                  0.1);
+    }
+    EXPECT_GT(plan.total(), plan.kv_bytes);
+  }
+}
+
 TEST(MemoryPlan, AContextBeyondTheCapIsRefused) {
   for (const int context : {kMaxContext + 1, std::numeric_limits<int>::max(), -1}) {
     try {

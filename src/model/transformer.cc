@@ -410,8 +410,8 @@ std::size_t Model::activation_bytes(const ModelConfig& config, const Backend& ba
   const std::size_t per_token = hidden + config.head_dim;
   const std::size_t per_chunk_row = hidden + inner + 2 * heads + config.head_dim;
   const int inputs = static_cast<int>(std::max({hidden, inner, heads}));
-  const int row_floats =
-      config.hidden_size + config.intermediate_size + 2 * config.num_kv_heads * config.head_dim;
+  const std::size_t row_floats =
+      hidden + inner + 2 * static_cast<std::size_t>(config.num_kv_heads) * config.head_dim;
   return sizeof(float) * (per_token * num_tokens +
                           per_chunk_row * std::min(num_tokens, backend.prefill_rows()) +
                           kRoundRows * config.vocab_size) +

@@ -46,7 +46,7 @@ class Observer final : public Backend {
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
     return backend_.full_kv_bytes(shape, capacity);
   }
-  std::size_t scratch_bytes(int inputs, int row_floats) const override {
+  std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
     return backend_.scratch_bytes(inputs, row_floats);
   }
   PlaneBytes plane_bytes(int rows, int cols, int group) const override {

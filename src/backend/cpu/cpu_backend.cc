@@ -37,7 +37,7 @@ std::size_t CpuBackend::full_kv_bytes(const KvShape& shape, int capacity) const 
 
 // --- weights -------------------------------------------------------------------------------------
 
-std::size_t CpuBackend::scratch_bytes(int inputs, int row_floats) const {
+std::size_t CpuBackend::scratch_bytes(int inputs, std::size_t row_floats) const {
   return sizeof(float) * row_floats + pool_.num_threads() * prefill_tile_bytes(inputs);
 }
 

@@ -19,7 +19,7 @@ class CpuBackend final : public HostBackend {
   Buffer allocate(std::size_t bytes) override;
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override;
 
-  std::size_t scratch_bytes(int inputs, int row_floats) const override;
+  std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override;
   PlaneBytes plane_bytes(int rows, int cols, int group) const override;
   void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override;
   void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override;

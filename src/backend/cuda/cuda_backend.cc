@@ -51,7 +51,7 @@ class CudaBackend final : public Backend {
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
     return full_kv_index(shape, capacity, shape.num_kv_heads, 0, 0) * sizeof(std::uint16_t);
   }
-  std::size_t scratch_bytes(int inputs, int row_floats) const override {
+  std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
     // Rows in the weights' type for a GEMM, and its outputs.
     return sizeof(float) * (static_cast<std::size_t>(kPrefillRows) * inputs + row_floats);
   }

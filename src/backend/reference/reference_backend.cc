@@ -58,7 +58,7 @@ class ReferenceBackend final : public HostBackend {
 
   // --- draft weights ---
 
-  std::size_t scratch_bytes(int, int row_floats) const override {
+  std::size_t scratch_bytes(int, std::size_t row_floats) const override {
     return sizeof(float) * row_floats;
   }
   PlaneBytes plane_bytes(int rows, int cols, int group) const override {

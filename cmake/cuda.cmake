@@ -1,6 +1,10 @@
 # QUANTSPEC_CUDA: AUTO builds the CUDA backend where there is a toolkit, ON insists, OFF leaves it out.
-# Sets QUANTSPEC_HAS_CUDA.
-set(QUANTSPEC_CUDA AUTO CACHE STRING "The CUDA backend: AUTO, ON or OFF")
+# Inside another project it is OFF unless asked for. Sets QUANTSPEC_HAS_CUDA.
+set(by_default OFF)
+if(PROJECT_IS_TOP_LEVEL)
+  set(by_default AUTO)
+endif()
+set(QUANTSPEC_CUDA ${by_default} CACHE STRING "The CUDA backend: AUTO, ON or OFF")
 set(QUANTSPEC_CUDA_ARCHITECTURES AUTO CACHE STRING
     "What its kernels are compiled for, as 80;90a;89-virtual (PTX). AUTO: this machine's first GPU, or ALL (80;86;89;90a) where it has none")
 set_property(CACHE QUANTSPEC_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -107,7 +111,6 @@ elseif(why)
 endif()
 
 set(QUANTSPEC_HAS_CUDA ON)
-set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
 if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()

@@ -1,5 +1,5 @@
 # QUANTSPEC_GEMM: the library of base/gemm.h; AUTO is ONEDNN on x86-64, OPENBLAS elsewhere.
-# Sets gemm (ONEDNN or OPENBLAS) and gemm_libraries.
+# Sets gemm (ONEDNN or OPENBLAS) and gemm_libraries, and adds to the lists of dependencies.cmake.
 set(QUANTSPEC_GEMM AUTO CACHE STRING "Matrix products in fp32: ONEDNN, OPENBLAS or AUTO")
 set_property(CACHE QUANTSPEC_GEMM PROPERTY STRINGS AUTO ONEDNN OPENBLAS)
 
@@ -18,9 +18,11 @@ if(gemm STREQUAL "ONEDNN")
                         "-DQUANTSPEC_GEMM=OPENBLAS")
   endif()
   set(gemm_libraries DNNL::dnnl gomp)
+  list(APPEND QUANTSPEC_PACKAGES dnnl)
+  list(APPEND QUANTSPEC_LINK_FLAGS -L$<TARGET_FILE_DIR:DNNL::dnnl> -ldnnl -lgomp)
 elseif(gemm STREQUAL "OPENBLAS")
-  pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
-  set(gemm_libraries PkgConfig::OPENBLAS)
+  set(gemm_libraries PkgConfig::QUANTSPEC_openblas)
+  list(APPEND QUANTSPEC_MODULES openblas)
 else()
   message(FATAL_ERROR "QUANTSPEC_GEMM=${QUANTSPEC_GEMM}: there are AUTO, ONEDNN and OPENBLAS")
 endif()

@@ -15,7 +15,7 @@ function(quantspec_room name folder)
     return()
   endif()
   add_library(qs_${name} STATIC ${sources})
-  target_include_directories(qs_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(qs_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
   if(ROOM_CUDA)
     target_compile_options(qs_${name} PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:${QUANTSPEC_CUDA_OPTIONS}>")
@@ -33,8 +33,8 @@ endfunction()
 
 # What most tests include is compiled once: a quarter of the time that they take.
 function(quantspec_test_headers)
-  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cc CONTENT "")
-  add_library(qs_test_headers STATIC ${CMAKE_BINARY_DIR}/test_headers.cc)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers.cc CONTENT "")
+  add_library(qs_test_headers STATIC ${PROJECT_BINARY_DIR}/test_headers.cc)
   quantspec_compile_quickly(qs_test_headers)
   target_link_libraries(qs_test_headers PRIVATE fmt::fmt GTest::gmock)
   target_precompile_headers(qs_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h>

@@ -1,8 +1,8 @@
 // Continues a text: build/examples/example_generate models/pg-24m "It was a dark night"
+#include <quantspec/engine.h>
+
 #include <exception>
 #include <iostream>
-
-#include "engine/engine.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) {

@@ -39,9 +39,10 @@ DOORS = {
 }
 # A room implements the backend, so it may look up at that floor's doors.
 ROOM_SEES = {"backend", "backend/host", "sampler", "quant", "base"}
-# The public door is enough for these; the command line also shows the measuring instruments.
+# The public door is enough for these; the command line also shows the measuring instruments, and
+# examples see what is installed.
 SEES_ONLY = {
-    "examples": {"engine", "tokenizer", "base"},
+    "examples": set(),
     "apps/cli": {"engine", "tokenizer", "sampler", "base", "datasets", "roofline", "prepare", "bench",
                  "eval"},
     "apps/bench": {"speculative", "backend", "sampler", "base"},
@@ -89,7 +90,7 @@ def refusal(path, header, target):
     if FLOOR[target] >= FLOOR[own]:
         return f"{target}/ is not below {own}/"
     if own in SEES_ONLY and target not in SEES_ONLY[own]:
-        return f"{own}/ sees only {names(SEES_ONLY[own])}"
+        return f"{own}/ sees only {names(SEES_ONLY[own]) or '<quantspec/...>'}"
     return None
 
 

@@ -2,6 +2,7 @@
 #include "bench/bench.h"
 
 #include <fmt/format.h>
+#include <quantspec/version.h>
 
 #include <algorithm>
 #include <memory>

@@ -1,6 +1,7 @@
 // quantspec eval: texts and model to measurement to report.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <quantspec/version.h>
 
 #include <algorithm>
 #include <memory>

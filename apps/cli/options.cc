@@ -1,5 +1,7 @@
 #include "apps/cli/options.h"
 
+#include <quantspec/version.h>
+
 #include <algorithm>
 #include <sstream>
 #include <utility>

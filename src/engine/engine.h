@@ -76,8 +76,8 @@ struct GenerateOptions {
   bool ignore_eos = false;
   SamplingParams sampling = {};
   SpecSampling spec_sampling = SpecSampling::kRejection;
-  std::optional<int> draft_len;    // nullopt: chosen; 0: plain decoding
-  ProgressCallback progress = {};  // of the prefill
+  std::optional<int> draft_len = {};  // nullopt: chosen; 0: plain decoding
+  ProgressCallback progress = {};     // of the prefill
 };
 
 enum class StopReason : std::uint8_t { kEos, kStop, kLength, kContext, kCancelled };

@@ -1,0 +1,10 @@
+# What only the top of a build may choose: as a part of another project we take what that one has.
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER  # the sloppiness is for precompiled headers (ccache's manual)
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+endif()

@@ -61,5 +61,5 @@ format: ## format the C++ sources in place
 clean: ## remove the build folders
 	rm -rf $(BUILD) build-*
 
-install: build ## install the program and its model (PREFIX=/usr/local)
+install: build ## install the program, its model and the library (PREFIX=/usr/local)
 	@cmake --install $(BUILD) --prefix $(PREFIX)

@@ -204,11 +204,26 @@ TEST(Datasets, GzipThatGrowsTooMuchIsRefused) {
   const TestFolder folder;
   const std::string bomb = folder.write("bomb.txt.gz", gzipped(std::string(120'000'000, 'x')));
   expect_corrupt("text:" + bomb, {bomb, "decompress to more than", "without .gz"});
+  // Many members, none of which makes more than the buffer holds.
+  std::string members;
+  for (int i = 0; i < 400; ++i) members += gzipped(std::string(250'000, 'x'));
+  const std::string many = folder.write("many.txt.gz", members);
+  expect_corrupt("text:" + many, {many, "decompress to more than", "without .gz"});
   const std::string fine = folder.write("fine.txt.gz", gzipped(std::string(50'000'000, 'x')));
   EXPECT_EQ(Dataset::load("text:" + fine).documents()[0].text.size(), 50'000'000u);
 }
 
 // A whole array was parsed at once, in time quadratic in its records.
+TEST(Datasets, ATextThatThereIsNoMemoryForIsRefusedByName) {
+  const TestFolder folder;
+  for (const char* name : {"book.txt", "book.txt.gz"}) {
+    const auto path = folder.write(name, "text");
+    std::filesystem::resize_file(path, std::uintmax_t{1} << 43);  // takes no room on the disk
+    expect_error(ErrorKind::kOutOfMemory, {name, "a part of it works"},
+                 [&] { Dataset::load("text:" + path.string(), "--dataset"); });
+  }
+}
+
 TEST(Datasets, TimeIsLinearInTheNumberOfRecords) {
   const TestFolder folder;
   constexpr int kRecords = 200'000;

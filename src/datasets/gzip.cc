@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <span>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/system_memory.h"
 
 namespace quantspec {
 
@@ -20,6 +22,15 @@ constexpr std::size_t kOutputBytes = std::size_t{1} << 18;
 // A text grows to 2 to 10 times its compressed bytes, what was made to fill a memory to 1000 times.
 constexpr std::size_t kMostGrowth = 100;
 constexpr std::size_t kFreeBytes = std::size_t{1} << 26;  // whatever the growth
+
+// The longest text that there is memory for: the file has it, and then its documents, too.
+std::size_t most_text() { return available_memory_bytes() / 2; }
+
+[[noreturn]] void fail_too_long(const std::filesystem::path& path, std::size_t most) {
+  fail(ErrorKind::kOutOfMemory,
+       "{}: a text of more than the {:.0f} MB that there is memory for; a part of it works",
+       path.string(), most / 1e6);
+}
 
 bool is_padding(std::span<const std::byte> rest) {
   return std::ranges::all_of(rest, [](std::byte byte) { return byte == std::byte{0}; });
@@ -50,9 +61,11 @@ class Inflater {
 std::string Inflater::text(std::span<const std::byte> file) {
   std::string text;
   std::span<const std::byte> rest = file;
-  const std::size_t most = kFreeBytes + kMostGrowth * file.size();
+  const std::size_t most = kFreeBytes + kMostGrowth * file.size(), room = most_text();
   do {
-    while (!step(rest, text)) {
+    for (bool ended = false; !ended;) {
+      ended = step(rest, text);
+      if (text.size() > room) fail_too_long(path_, room);
       if (text.size() > most) {
         fail(ErrorKind::kCorruptFile,
              "{}: {} bytes that decompress to more than {}; if they are good, decompress them and "
@@ -86,6 +99,9 @@ bool Inflater::step(std::span<const std::byte>& rest, std::string& text) {
 }  // namespace
 
 std::string read_text(const std::filesystem::path& path) {
+  std::error_code unknown;  // read_file() will say why
+  const std::uintmax_t size = std::filesystem::file_size(path, unknown);
+  if (const std::size_t room = most_text(); !unknown && size > room) fail_too_long(path, room);
   if (path.extension() != ".gz") return read_file(path);
   const std::string file = read_file(path);
   return Inflater(path).text(std::as_bytes(std::span(file)));

@@ -6,7 +6,8 @@
 
 namespace quantspec {
 
-// Throws kInvalidRequest when the file cannot be read and kCorruptFile when it ends in .gz and is
+// Throws kInvalidRequest when the file cannot be read, kOutOfMemory when there is no memory for its
+// text twice (as the file has it, and as documents), and kCorruptFile when it ends in .gz and is
 // not gzip, is cut short, fails its checksum or grows to more than a hundred times its size.
 std::string read_text(const std::filesystem::path& path);
 

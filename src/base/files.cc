@@ -41,20 +41,6 @@ struct stat look_at(const fs::path& path) {
        path.string(), target.string());
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  operator int() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 std::string_view describe(mode_t mode) {
   if (S_ISLNK(mode)) return "a link";
   if (S_ISFIFO(mode)) return "a named pipe";
@@ -97,23 +83,31 @@ std::vector<fs::path> list_folder(const fs::path& folder) {
   return paths;
 }
 
-std::string read_file(const fs::path& path, std::size_t most) {
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Descriptor::Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+RegularFile open_regular(const fs::path& path) {
   // NOTE: O_NONBLOCK, because opening a named pipe would else wait for someone to write to it.
-  const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info {};
-  if (fd < 0 || fstat(fd, &info) != 0) fail_read(path, errno);
-  if (!S_ISREG(info.st_mode)) {
-    fail(ErrorKind::kInvalidRequest, "cannot read {}: it is {} and no regular file", path.string(),
-         describe(info.st_mode));
-  }
+  RegularFile file{Descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)), {}};
+  if (file.descriptor < 0 || fstat(file.descriptor, &file.info) != 0) fail_read(path, errno);
+  if (S_ISREG(file.info.st_mode)) return file;
+  fail(ErrorKind::kInvalidRequest, "cannot read {}: it is {} and no regular file", path.string(),
+       describe(file.info.st_mode));
+}
+
+std::string read_file(const fs::path& path, std::size_t most) {
+  const auto [fd, info] = open_regular(path);
   std::string text;
+  const std::size_t known = std::max<std::size_t>(info.st_size, 0);
   for (std::size_t size = 0;; size = text.size()) {
     constexpr std::size_t kStep = std::size_t{1} << 16;
-    if (size > most) {
+    if (std::max(size, known) > most) {
       fail(ErrorKind::kCorruptFile, "{}: larger than the {} bytes that such a file may have",
            path.string(), most);
     }
-    const std::size_t known = std::max<std::size_t>(info.st_size, 0);
     text.resize(size + std::max(kStep, known > size ? known - size : 0));
     const ssize_t count = read(fd, text.data() + size, text.size() - size);
     const int error = errno;

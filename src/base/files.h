@@ -2,6 +2,8 @@
 // Errors are kInvalidRequest, unless said otherwise, and name the path.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -21,6 +23,26 @@ bool is_folder(const std::filesystem::path& path);
 
 // What is in a folder, by name.
 std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder);
+
+// A file descriptor, or -1; closed with the object.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor();
+  Descriptor(Descriptor&& other) noexcept;
+  Descriptor& operator=(Descriptor&&) = delete;
+  operator int() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// A regular file, open to be read, and what the system says of it.
+struct RegularFile {
+  Descriptor descriptor;
+  struct stat info;
+};
+RegularFile open_regular(const std::filesystem::path& path);
 
 // The content of a regular file; kCorruptFile for one of more than `most` bytes.
 std::string read_file(const std::filesystem::path& path, std::size_t most = SIZE_MAX);

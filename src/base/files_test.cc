@@ -161,6 +161,19 @@ TEST_F(Files, AskingForANewFileMakesNone) {
   EXPECT_FALSE(file_exists("store"));
 }
 
+TEST_F(Files, FilesLargerThanMayBeAreNotRead) {
+  std::ofstream(folder_ / "file") << "12345678";
+  EXPECT_EQ(read_file(folder_ / "file", 8), "12345678");
+  const auto expect_too_large = [&](const char* name, std::size_t most) {
+    expect_error(ErrorKind::kCorruptFile, {name, fmt::format("larger than the {} bytes", most)},
+                 [&] { read_file(folder_ / name, most); });
+  };
+  expect_too_large("file", 7);
+  std::ofstream(folder_ / "huge") << "";
+  fs::resize_file(folder_ / "huge", std::uintmax_t{1} << 40);  // without taking room on the disk
+  expect_too_large("huge", std::size_t{1} << 28);
+}
+
 TEST_F(Files, ANameAsLongAsNamesMayBeWorks) {
   const fs::path path = folder_ / std::string(255, 'n');
   NewFile file(path);

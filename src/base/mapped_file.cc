@@ -1,6 +1,5 @@
 #include "base/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace quantspec {
 
@@ -110,20 +110,6 @@ void MappedFile::survive_losses() {
 
 namespace {
 
-[[noreturn]] void fail_open(const std::filesystem::path& path) {
-  fail(ErrorKind::kInvalidRequest, "cannot read {}: {}", path.string(), std::strerror(errno));
-}
-
-struct FileDescriptor {
-  // NOTE: O_NONBLOCK, because opening a named pipe would else wait for someone to write to it.
-  explicit FileDescriptor(const std::filesystem::path& path)
-      : fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (fd < 0) fail_open(path);
-  }
-  ~FileDescriptor() { close(fd); }
-  int fd;
-};
-
 bool is_same_time(const std::timespec& a, const std::timespec& b) {
   return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
@@ -131,18 +117,16 @@ bool is_same_time(const std::timespec& a, const std::timespec& b) {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const FileDescriptor file(path);
-  struct stat info {};
-  if (fstat(file.fd, &info) != 0) fail_open(path);
-  if (!S_ISREG(info.st_mode)) {
-    fail(ErrorKind::kInvalidRequest, "cannot read {}: not a regular file", path.string());
-  }
+  const auto [fd, info] = open_regular(path);
   device_ = info.st_dev;
   inode_ = info.st_ino;
   written_ = info.st_mtim;
   if (info.st_size == 0) return;
-  void* data = mmap(nullptr, info.st_size, PROT_READ, MAP_PRIVATE, file.fd, 0);
-  if (data == MAP_FAILED) fail_open(path);
+  void* data = mmap(nullptr, info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    fail(ErrorKind::kInvalidRequest, "cannot map {}: {}", path.string(), std::strerror(error));
+  }
   data_ = static_cast<const std::byte*>(data);
   size_ = static_cast<std::size_t>(info.st_size);
   range_ = Range::add(data_, size_);

@@ -1,15 +1,16 @@
 // Added tokens: strings such as "<|im_end|>" that are one token wherever they stand in a text,
 // found before anything else happens to it. Matches are the leftmost, and of those the longest.
 //
-// AddedTokenMatcher is immutable once built, so threads may share one.
+// AddedTokenMatcher is immutable, so threads may share one. To build it takes the time and the
+// memory of its patterns, to match those of the text, whatever the patterns are.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/token.h"
@@ -18,6 +19,9 @@ namespace quantspec {
 
 // Ids above this are refused: tables are indexed by id, and no vocabulary comes near it.
 inline constexpr TokenId kMaxTokenId = (1 << 20) - 1;
+
+// Bytes of all added tokens; known tokenizers have less than a hundredth of that.
+inline constexpr std::size_t kMaxAddedBytes = 1 << 24;
 
 // The fields of Hugging Face's AddedToken.
 struct AddedToken {
@@ -32,30 +36,54 @@ struct AddedToken {
 
 class AddedTokenMatcher {
  public:
+  // A string that is found as a token: token.content, perhaps normalized.
+  struct Pattern {
+    std::string text;
+    AddedToken token;
+  };
   struct Piece {
     std::string_view text;      // a part of the input; empty for a token
     std::optional<TokenId> id;  // none for plain text
   };
 
-  // Finds `pattern` (token.content, perhaps normalized) as `token`. An empty pattern is ignored.
-  void add(std::string_view pattern, AddedToken token);
+  AddedTokenMatcher() = default;  // finds nothing
+  // Empty patterns are ignored; of equal ones the last counts. REQUIRES: kMaxAddedBytes or
+  // less in all.
+  explicit AddedTokenMatcher(std::vector<Pattern> patterns);
 
   // Cuts `text` at the tokens. Plain pieces are not empty. REQUIRES: valid UTF-8.
   std::vector<Piece> split(std::string_view text) const;
 
  private:
-  static constexpr std::int32_t kNoToken = -1;
+  static constexpr std::int32_t kNone = -1;
 
-  struct Match {
-    std::size_t length = 0;
-    std::int32_t token = kNoToken;  // index into tokens_
+  // A node of the trie of the patterns, written backwards. Its children are those from first_child
+  // on, up to the first child of the node after it, in the order of their bytes.
+  struct Node {
+    std::uint32_t first_child = 0;
+    std::uint32_t suffix = 0;    // where its longest proper suffix that is in the trie ends
+    std::int32_t known = kNone;  // the longest pattern that ends here or at the suffixes
+    unsigned char byte = 0;      // on the way from its parent
   };
-  Match longest_match(std::string_view text) const;
+  struct Known {
+    TokenId id;
+    std::uint32_t length;  // bytes of the pattern
+    bool lstrip, rstrip, single_word;
+  };
+  struct Match {
+    std::size_t begin;
+    std::int32_t known;  // index into known_
+  };
 
-  std::vector<AddedToken> tokens_;
-  std::unordered_map<std::uint64_t, std::uint32_t> edges_;  // trie: node * 256 + byte -> node
-  std::vector<std::int32_t> token_of_node_ = {kNoToken};    // node 0 is the root
-  std::array<bool, 256> starts_token_{};                    // by first byte
+  void build_trie(const std::vector<Pattern>& patterns);
+  void link_suffixes();
+  std::optional<std::uint32_t> child(std::uint32_t node, unsigned char byte) const;
+  std::uint32_t next(std::uint32_t node, unsigned char byte) const;
+  std::vector<Match> matches(std::string_view text) const;
+
+  std::vector<Known> known_;
+  std::vector<Node> nodes_;  // breadth first; the last is no node, but where the children end
+  std::array<std::uint32_t, 256> root_children_{};  // 0: none
 };
 
 }  // namespace quantspec

@@ -1,7 +1,7 @@
 #include "tokenizer/json_tokenizer.h"
 
 #include <unordered_map>
-#include <unordered_set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -86,8 +86,11 @@ std::optional<TokenId> JsonTokenizer::find(const std::string& token) const {
 }
 
 void JsonTokenizer::read_added_tokens(const JsonField& field) {
+  std::vector<AddedTokenMatcher::Pattern> raw;
+  std::vector<AddedTokenMatcher::Pattern> normalized;
+  std::size_t bytes = 0;  // of all patterns
   for (const JsonField& element : field.elements()) {
-    const AddedToken token = read_added_token(element, element.at("id").integer());
+    AddedToken token = read_added_token(element, element.at("id").integer());
     if (token.content.empty()) continue;
     if (const auto known = find(token.content); known && *known != token.id) {
       element.corrupt(fmt::format("gives \"{}\" the id {}, which is {} elsewhere in the file",
@@ -98,11 +101,18 @@ void JsonTokenizer::read_added_tokens(const JsonField& field) {
       is_special_.resize(token.id + 1, false);
     }
     const std::string pattern = token.normalized ? normalizer_.apply(token.content) : token.content;
+    bytes += pattern.size();
+    if (bytes > kMaxAddedBytes) {
+      field.unsupported(fmt::format("{} bytes of added tokens", bytes),
+                        fmt::format("{}", kMaxAddedBytes));
+    }
     tokens_[token.id] = pattern;
     is_special_[token.id] = token.special;
     added_[token.content] = token.id;
-    (token.normalized ? normalized_matcher_ : raw_matcher_).add(pattern, token);
+    (token.normalized ? normalized : raw).push_back({pattern, std::move(token)});
   }
+  raw_matcher_ = AddedTokenMatcher(std::move(raw));
+  normalized_matcher_ = AddedTokenMatcher(std::move(normalized));
 }
 
 void JsonTokenizer::read_post_processor(const JsonField& field) {

@@ -4,7 +4,9 @@
 
 #include <string>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/expect_error.h"
 #include "base/json.h"
 
 namespace quantspec {
@@ -159,6 +161,26 @@ TEST(JsonTokenizer, TextThatIsNotJsonIsCorrupt) {
       EXPECT_EQ(error.kind(), ErrorKind::kCorruptFile) << error.what();
     }
   }
+}
+
+TEST(LargeTokenizer, TimeIsLinearInAddedTokens) {
+  constexpr int kMany = 200'000;
+  Json file = small_file();
+  std::string text;
+  for (int i = 0; i < kMany; ++i) {
+    const std::string content = fmt::format("<|token {}|>", i);
+    file["added_tokens"].push_back(
+        {{"id", 8 + i}, {"content", content}, {"normalized", i % 2 == 0}});
+    text += content;
+  }
+  const Stopwatch clock;
+  const auto tokenizer = make(file);
+  EXPECT_EQ(tokenizer->encode(text, false).size(), std::size_t{kMany});
+  EXPECT_LT(clock.seconds(), 30);
+
+  file["added_tokens"].push_back({{"id", 9}, {"content", std::string(1 << 24, 'x')}});
+  expect_error(kUnsupported, {"dir/tokenizer.json: added_tokens: ", "supported: 16777216"},
+               [&] { make(file); });
 }
 
 // A quadratic merge would take minutes for these.

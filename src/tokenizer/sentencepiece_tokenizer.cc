@@ -120,12 +120,14 @@ void SentencePieceTokenizer::find_start_rule() {
 }
 
 void SentencePieceTokenizer::read_added_tokens(const std::vector<AddedToken>& tokens) {
+  std::vector<AddedTokenMatcher::Pattern> patterns;
   for (const AddedToken& token : tokens) {
-    matcher_.add(token.content, token);
+    patterns.push_back({token.content, token});
     added_[token.id] = token;
     added_ids_[token.content] = token.id;
     vocab_size_ = std::max(vocab_size_, token.id + 1);
   }
+  matcher_ = AddedTokenMatcher(std::move(patterns));
 }
 
 std::optional<TokenId> SentencePieceTokenizer::find(const std::string& token) const {

@@ -1,10 +1,12 @@
 #include "tokenizer/tokenizer_config.h"
 
-#include <algorithm>
 #include <charconv>
+#include <functional>
+#include <set>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/shown.h"
 
 namespace quantspec {
 
@@ -22,6 +24,15 @@ std::optional<bool> read_flag(const JsonField& config, std::string_view key) {
   return field ? std::optional(field->boolean()) : std::nullopt;
 }
 
+void check_bytes(const JsonField& field, const std::vector<AddedToken>& tokens) {
+  std::size_t bytes = 0;
+  for (const AddedToken& token : tokens) bytes += token.content.size();
+  if (bytes > kMaxAddedBytes) {
+    field.unsupported(fmt::format("{} bytes of added tokens", bytes),
+                      fmt::format("{}", kMaxAddedBytes));
+  }
+}
+
 // {"32000": {"content": "<|im_end|>", ...}, ...}
 void read_decoder_table(const JsonField& table, std::vector<AddedToken>& tokens) {
   if (!table.json().is_object()) table.corrupt("is not an object");
@@ -29,10 +40,11 @@ void read_decoder_table(const JsonField& table, std::vector<AddedToken>& tokens)
     std::int64_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size()) {
-      table.corrupt(fmt::format("has the key \"{}\", which is no token id", key));
+      table.corrupt(fmt::format("has the key {}, which is no token id", shown(key)));
     }
     tokens.push_back(read_added_token(table.at(key), id));
   }
+  check_bytes(table, tokens);
 }
 
 void read_config(const JsonField& config, TokenizerConfig& result) {
@@ -50,14 +62,16 @@ void read_config(const JsonField& config, TokenizerConfig& result) {
 // {"<|im_end|>": 32000, ...}: the older way to say it.
 void read_added_tokens_file(const JsonField& file, std::vector<AddedToken>& tokens) {
   if (!file.json().is_object()) file.corrupt("is not an object");
+  std::set<std::string, std::less<>> known;
+  for (const AddedToken& token : tokens) known.insert(token.content);
   for (const auto& member : file.json().items()) {
     const std::string& content = member.key();
-    const auto is_it = [&](const AddedToken& token) { return token.content == content; };
-    if (std::any_of(tokens.begin(), tokens.end(), is_it)) continue;
+    if (known.contains(content)) continue;
     const std::int64_t id = file.at(content).integer();
     if (id < 0 || id > kMaxTokenId) file.at(content).corrupt("is no token id");
     tokens.push_back({.id = static_cast<TokenId>(id), .content = content});
   }
+  check_bytes(file, tokens);
 }
 
 }  // namespace

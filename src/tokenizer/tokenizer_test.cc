@@ -6,7 +6,9 @@
 #include <fstream>
 #include <string>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/expect_error.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/utf8.h"
@@ -178,6 +180,33 @@ TEST_F(FolderTest, ABrokenConfigIsCorruptAndNamed) {
       EXPECT_NE(std::string(error.what()).find("tokenizer_config.json"), std::string::npos);
     }
   }
+}
+
+// To look for each token among those before it took minutes.
+TEST_F(FolderTest, TimeIsLinearInTheTokensOfTheConfig) {
+  constexpr int kMany = 60'000;
+  Json table, file;
+  std::string text;
+  for (int i = 0; i < kMany; ++i) {
+    const std::string content = fmt::format("<|token {}|>", i);
+    file[content] = 8192 + i;
+    if (i % 2 == 0) table[std::to_string(8192 + i)] = {{"content", content}, {"special", true}};
+    text += content;
+  }
+  write("tokenizer.model", read_file(kBundled / "tokenizer.model"));
+  write("tokenizer_config.json", Json{{"added_tokens_decoder", table}}.dump());
+  write("added_tokens.json", file.dump());
+  const Stopwatch clock;
+  const auto tokenizer = load_tokenizer(folder_);
+  EXPECT_EQ(tokenizer->encode(text, false).size(), std::size_t{kMany});
+  EXPECT_TRUE(tokenizer->is_special(8192));
+  EXPECT_FALSE(tokenizer->is_special(8193));
+  EXPECT_LT(clock.seconds(), 30);
+
+  file[std::string(1 << 24, 'x')] = 8192;
+  write("added_tokens.json", file.dump());
+  expect_error(ErrorKind::kUnsupportedModel, {"added_tokens.json", "supported: 16777216"},
+               [&] { load_tokenizer(folder_); });
 }
 
 }  // namespace

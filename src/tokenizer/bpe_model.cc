@@ -3,6 +3,7 @@
 #include <queue>
 
 #include "base/error.h"
+#include "base/shown.h"
 #include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
 
@@ -38,7 +39,7 @@ void refuse_affix(const JsonField& field, std::string_view key) {
 
 BpeModel::BpeModel(const JsonField& field) {
   const std::string type = field.text_or("type", "BPE");
-  if (type != "BPE") field.unsupported(fmt::format("model type \"{}\"", type), "BPE");
+  if (type != "BPE") field.unsupported(fmt::format("model type {}", shown(type)), "BPE");
   refuse_affix(field, "continuing_subword_prefix");
   refuse_affix(field, "end_of_word_suffix");
   if (const auto dropout = field.find("dropout"); dropout && dropout->json() != 0) {
@@ -60,8 +61,8 @@ void BpeModel::read_vocabulary(const JsonField& vocabulary) {
   TokenId last = -1;
   for (const auto& [token, id] : vocabulary.json().items()) {
     if (!id.is_number_integer() || id < 0 || id > kMaxTokenId) {
-      vocabulary.corrupt(fmt::format("gives \"{}\" an id that is not an integer from 0 to {}",
-                                     token, kMaxTokenId));
+      vocabulary.corrupt(fmt::format("gives {} an id that is not an integer from 0 to {}",
+                                     shown(token), kMaxTokenId));
     }
     last = std::max(last, id.get<TokenId>());
   }
@@ -69,7 +70,7 @@ void BpeModel::read_vocabulary(const JsonField& vocabulary) {
   for (const auto& [token, id] : vocabulary.json().items()) {
     std::string& place = tokens_[id.get<TokenId>()];
     if (!place.empty()) {
-      vocabulary.corrupt(fmt::format("gives \"{}\" and \"{}\" one id", place, token));
+      vocabulary.corrupt(fmt::format("gives {} and {} one id", shown(place), shown(token)));
     }
     place = token;
     ids_.emplace(place, id.get<TokenId>());
@@ -102,7 +103,7 @@ void BpeModel::read_merge(std::string_view left, std::string_view right, std::in
                           const JsonField& merges) {
   const auto id_of = [&](std::string_view token) {
     const auto id = find(token);
-    if (!id) merges.corrupt(fmt::format("[{}] names \"{}\", which is no token", rank, token));
+    if (!id) merges.corrupt(fmt::format("[{}] names {}, which is no token", rank, shown(token)));
     return *id;
   };
   const TokenId result = id_of(std::string(left) + std::string(right));

@@ -4,10 +4,12 @@
 
 namespace quantspec {
 
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
+                        std::size_t most) {
   std::string result;
   std::size_t done = 0;
-  for (std::size_t at = text.find(from); at != std::string_view::npos; at = text.find(from, done)) {
+  for (std::size_t at = text.find(from); at != std::string_view::npos && result.size() <= most;
+       at = text.find(from, done)) {
     result += text.substr(done, at - done);
     result += to;
     done = at + from.size();

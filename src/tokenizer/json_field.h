@@ -2,11 +2,12 @@
 // REQUIRES: the JSON value and the file name outlive the field.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/json.h"
 
@@ -24,8 +25,12 @@ class JsonField {
   JsonField at(std::string_view key) const;
   std::optional<JsonField> find(std::string_view key) const;
 
-  // The elements of an array.
-  std::vector<JsonField> elements() const;
+  // The elements of an array, made one at a time.
+  auto elements() const {
+    if (!value_->is_array()) corrupt("is not an array");
+    return std::views::iota(std::size_t{0}, value_->size()) |
+           std::views::transform([field = *this](std::size_t i) { return field.element(i); });
+  }
 
   // The value, of the kind asked for; kCorruptFile for another kind.
   const std::string& text() const;
@@ -36,11 +41,15 @@ class JsonField {
   bool boolean_or(std::string_view key, bool otherwise) const;
   std::string text_or(std::string_view key, std::string_view otherwise) const;
 
+  // Where it is: the file and the path of keys, in which names that are not of the format are cut.
+  std::string place() const;
   [[noreturn]] void corrupt(std::string_view what) const;
   // `what` names the feature, `supported` what would work.
   [[noreturn]] void unsupported(std::string_view what, std::string_view supported) const;
 
  private:
+  JsonField element(std::size_t index) const;
+
   const Json* value_;
   std::string_view file_;
   std::string key_;  // "model.vocab"

@@ -4,12 +4,14 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/shown.h"
 #include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe_model.h"
 #include "tokenizer/json_field.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/steps.h"
 #include "tokenizer/token_decoder.h"
 
 namespace quantspec {
@@ -18,6 +20,9 @@ namespace {
 
 // Words longer than this rarely come twice.
 constexpr std::size_t kMaxCachedWord = 256;
+
+// Ids around a text; known files have one or two.
+constexpr std::size_t kMaxTemplate = 1024;
 
 class JsonTokenizer final : public Tokenizer {
  public:
@@ -55,15 +60,21 @@ class JsonTokenizer final : public Tokenizer {
   bool marks_every_bad_byte() const override { return !decoder_.is_byte_level(); }
 
  private:
-  using WordCache = std::unordered_map<std::string, std::vector<TokenId>>;
+  // What comes and goes with one call of encode().
+  struct Encoding {
+    explicit Encoding(std::size_t bytes) : limit(bytes) {}
+
+    WorkLimit limit;
+    std::unordered_map<std::string, std::vector<TokenId>> cache;
+    std::vector<TokenId> ids;
+  };
 
   void read_added_tokens(const JsonField& field);
   void read_post_processor(const JsonField& field);
   void read_template(const JsonField& field);
   std::optional<TokenId> find(const std::string& token) const;
-  void encode_plain(std::string_view text, bool at_start, WordCache& cache,
-                    std::vector<TokenId>& ids) const;
-  void encode_word(const std::string& word, WordCache& cache, std::vector<TokenId>& ids) const;
+  void encode_plain(std::string_view text, bool at_start, Encoding& encoding) const;
+  void encode_word(const std::string& word, Encoding& encoding) const;
 
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
@@ -93,14 +104,16 @@ void JsonTokenizer::read_added_tokens(const JsonField& field) {
     AddedToken token = read_added_token(element, element.at("id").integer());
     if (token.content.empty()) continue;
     if (const auto known = find(token.content); known && *known != token.id) {
-      element.corrupt(fmt::format("gives \"{}\" the id {}, which is {} elsewhere in the file",
-                                  token.content, token.id, *known));
+      element.corrupt(fmt::format("gives {} the id {}, which is {} elsewhere in the file",
+                                  shown(token.content), token.id, *known));
     }
     if (token.id >= vocab_size()) {
       tokens_.resize(token.id + 1);
       is_special_.resize(token.id + 1, false);
     }
-    const std::string pattern = token.normalized ? normalizer_.apply(token.content) : token.content;
+    WorkLimit limit(token.content.size());
+    const std::string pattern =
+        token.normalized ? normalizer_.apply(token.content, limit) : token.content;
     bytes += pattern.size();
     if (bytes > kMaxAddedBytes) {
       field.unsupported(fmt::format("{} bytes of added tokens", bytes),
@@ -116,14 +129,14 @@ void JsonTokenizer::read_added_tokens(const JsonField& field) {
 }
 
 void JsonTokenizer::read_post_processor(const JsonField& field) {
-  const std::string& type = field.at("type").text();
-  if (type == "Sequence") {
-    for (const JsonField& element : field.at("processors").elements()) read_post_processor(element);
-  } else if (type == "TemplateProcessing") {
-    read_template(field);
-  } else if (type != "ByteLevel") {  // ByteLevel only moves offsets, which nobody asks for here
-    field.unsupported(fmt::format("post_processor \"{}\"", type),
-                      "TemplateProcessing, ByteLevel, Sequence");
+  for (const JsonField& step : steps_of(field, "processors")) {
+    const std::string& type = step.at("type").text();
+    if (type == "TemplateProcessing") {
+      read_template(step);
+    } else if (type != "ByteLevel") {  // ByteLevel only moves offsets, which nobody asks for here
+      step.unsupported(fmt::format("post_processor {}", shown(type)),
+                       "TemplateProcessing, ByteLevel, Sequence");
+    }
   }
 }
 
@@ -142,6 +155,9 @@ void JsonTokenizer::read_template(const JsonField& field) {
     for (const JsonField& id : token.at("ids").elements()) {
       if (id.integer() < 0 || id.integer() >= vocab_size()) id.corrupt("is no token id");
       (seen_text ? after : before).push_back(static_cast<TokenId>(id.integer()));
+      if (prefix_.size() + suffix_.size() + before.size() + after.size() > kMaxTemplate) {
+        element.unsupported("one more token around a text", fmt::format("{}", kMaxTemplate));
+      }
     }
   }
   if (!seen_text) field.at("single").corrupt("has no place for the text");
@@ -151,37 +167,36 @@ void JsonTokenizer::read_template(const JsonField& field) {
 
 std::vector<TokenId> JsonTokenizer::encode(std::string_view text, bool add_special) const {
   const std::string valid = repair_utf8(text);
-  std::vector<TokenId> ids;
-  WordCache cache;
+  Encoding encoding(valid.size());
+  std::vector<TokenId>& ids = encoding.ids;
   if (add_special) ids = prefix_;
   for (const auto& piece : raw_matcher_.split(valid)) {
     if (piece.id) {
       ids.push_back(*piece.id);
     } else {
-      encode_plain(piece.text, piece.text.data() == valid.data(), cache, ids);
+      encode_plain(piece.text, piece.text.data() == valid.data(), encoding);
     }
   }
   if (add_special) ids.insert(ids.end(), suffix_.begin(), suffix_.end());
-  return ids;
+  return std::move(ids);
 }
 
-void JsonTokenizer::encode_plain(std::string_view text, bool at_start, WordCache& cache,
-                                 std::vector<TokenId>& ids) const {
-  const std::string normal = normalizer_.apply(std::string(text));
+void JsonTokenizer::encode_plain(std::string_view text, bool at_start, Encoding& encoding) const {
+  const std::string normal = normalizer_.apply(std::string(text), encoding.limit);
   for (const auto& piece : normalized_matcher_.split(normal)) {
     if (piece.id) {
-      ids.push_back(*piece.id);
+      encoding.ids.push_back(*piece.id);
       continue;
     }
     const bool first = at_start && piece.text.data() == normal.data();
-    for (const Word& word : pre_tokenizer_.cut({std::string(piece.text), first})) {
-      encode_word(word.text, cache, ids);
+    for (const Word& word : pre_tokenizer_.cut({std::string(piece.text), first}, encoding.limit)) {
+      encode_word(word.text, encoding);
     }
   }
 }
 
-void JsonTokenizer::encode_word(const std::string& word, WordCache& cache,
-                                std::vector<TokenId>& ids) const {
+void JsonTokenizer::encode_word(const std::string& word, Encoding& encoding) const {
+  auto& [limit, cache, ids] = encoding;
   if (word.size() > kMaxCachedWord) return model_.encode(word, ids);
   const auto [entry, is_new] = cache.try_emplace(word);
   if (is_new) model_.encode(word, entry->second);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/shown.h"
 #include "base/utf8.h"
 #include "tokenizer/characters.h"
 
@@ -80,34 +81,39 @@ int normal_form_options(std::string_view name) {
 }  // namespace
 
 Normalizer::Normalizer(const std::optional<JsonField>& field) {
-  if (field) add(*field);
+  if (!field) return;
+  for (const JsonField& step : steps_of(*field, "normalizers")) steps_.push_back(read(step));
 }
 
-std::string Normalizer::apply(std::string text) const {
-  for (const Step& step : steps_) text = step(std::move(text));
+std::string Normalizer::apply(std::string text, WorkLimit& limit) const {
+  for (const Step& step : steps_) {
+    text = step.run(std::move(text), limit.bytes_left());
+    limit.made(text.size(), step.place);
+  }
   return text;
 }
 
-void Normalizer::add(const JsonField& field) {
+Normalizer::Step Normalizer::read(const JsonField& field) {
   const std::string& type = field.at("type").text();
-  if (type == "Sequence") {
-    for (const JsonField& element : field.at("normalizers").elements()) add(element);
-  } else if (const int options = normal_form_options(type)) {
-    steps_.push_back([options](std::string text) { return to_normal_form(text, options); });
-  } else if (type == "Prepend") {
-    steps_.push_back([prefix = field.at("prepend").text()](std::string text) {
-      return text.empty() ? text : prefix + text;
-    });
-  } else if (type == "Replace") {
+  const std::string place = field.place();
+  if (const int options = normal_form_options(type)) {
+    return {place,
+            [options](std::string text, std::size_t) { return to_normal_form(text, options); }};
+  }
+  if (type == "Prepend") {
+    return {place, [prefix = field.at("prepend").text()](std::string text, std::size_t) {
+              return text.empty() ? text : prefix + text;
+            }};
+  }
+  if (type == "Replace") {
     const auto pattern = field.at("pattern").find("String");
     if (!pattern) field.unsupported("Replace of a regular expression", "Replace of a string");
-    if (pattern->text().empty()) pattern->corrupt("is empty");
-    steps_.push_back([from = pattern->text(), to = field.at("content").text()](std::string text) {
-      return replace_all(text, from, to);
-    });
-  } else {
-    field.unsupported(fmt::format("normalizer \"{}\"", type), kSupported);
+    return {place, [from = sought_text(*pattern), to = field.at("content").text()](
+                       const std::string& text, std::size_t most) {
+              return replace_all(text, from, to, most);
+            }};
   }
+  field.unsupported(fmt::format("normalizer {}", shown(type)), kSupported);
 }
 
 }  // namespace quantspec

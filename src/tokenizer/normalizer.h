@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tokenizer/json_field.h"
+#include "tokenizer/steps.h"
 
 namespace quantspec {
 
@@ -17,12 +18,16 @@ class Normalizer {
   // No field: text passes unchanged.
   explicit Normalizer(const std::optional<JsonField>& field);
 
-  // REQUIRES: valid UTF-8.
-  std::string apply(std::string text) const;
+  // Throws kUnsupportedModel where `limit` is reached. REQUIRES: valid UTF-8.
+  std::string apply(std::string text, WorkLimit& limit) const;
 
  private:
-  using Step = std::function<std::string(std::string)>;
-  void add(const JsonField& field);
+  struct Step {
+    std::string place;
+    // A result of more than `most` bytes is refused, so it may be cut there.
+    std::function<std::string(std::string text, std::size_t most)> run;
+  };
+  static Step read(const JsonField& field);
 
   std::vector<Step> steps_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/shown.h"
 #include "base/utf8.h"
 #include "tokenizer/byte_text.h"
 #include "tokenizer/characters.h"
@@ -28,7 +29,7 @@ Behavior read_behavior(const JsonField& field) {
   if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return Behavior::kMergedWithNext;
   if (name == "Contiguous") return Behavior::kContiguous;
-  field.corrupt(fmt::format("is the unknown behavior \"{}\"", name));
+  field.corrupt(fmt::format("is the unknown behavior {}", shown(name)));
 }
 
 // Whether `next` joins the span before it, which was (or was not) a match.
@@ -91,16 +92,23 @@ std::vector<TextSpan> cut_at_digits(std::string_view text, bool individual) {
 }  // namespace
 
 PreTokenizer::PreTokenizer(const std::optional<JsonField>& field) {
-  if (field) add(*field);
+  if (!field) return;
+  for (const JsonField& step : steps_of(*field, "pretokenizers")) add(step);
 }
 
-std::vector<Word> PreTokenizer::cut(Word word) const {
+std::vector<Word> PreTokenizer::cut(Word word, WorkLimit& limit) const {
   std::vector<Word> words;
   if (!word.text.empty()) words.push_back(std::move(word));
   for (const Step& step : steps_) {
     std::vector<Word> parts;
     parts.reserve(words.size());
-    for (const Word& whole : words) step(whole, parts);
+    for (const Word& whole : words) {
+      const std::size_t before = parts.size();
+      step.run(whole, limit, parts);
+      std::size_t bytes = 0;
+      for (std::size_t i = before; i < parts.size(); ++i) bytes += parts[i].text.size();
+      limit.made(bytes, step.place);
+    }
     words = std::move(parts);
   }
   return words;
@@ -108,9 +116,7 @@ std::vector<Word> PreTokenizer::cut(Word word) const {
 
 void PreTokenizer::add(const JsonField& field) {
   const std::string& type = field.at("type").text();
-  if (type == "Sequence") {
-    for (const JsonField& element : field.at("pretokenizers").elements()) add(element);
-  } else if (type == "Split") {
+  if (type == "Split") {
     add_split(field);
   } else if (type == "ByteLevel") {
     add_byte_level(field);
@@ -119,7 +125,7 @@ void PreTokenizer::add(const JsonField& field) {
   } else if (type == "Metaspace") {
     add_metaspace(field);
   } else {
-    field.unsupported(fmt::format("pre_tokenizer \"{}\"", type), kSupported);
+    field.unsupported(fmt::format("pre_tokenizer {}", shown(type)), kSupported);
   }
 }
 
@@ -127,71 +133,74 @@ void PreTokenizer::add_split(const JsonField& field) {
   const Behavior behavior = read_behavior(field.at("behavior"));
   const bool invert = field.at("invert").boolean();
   const JsonField pattern = field.at("pattern");
-  std::function<std::vector<TextSpan>(std::string_view)> find;
+  std::function<std::vector<TextSpan>(std::string_view, WorkLimit&)> find;
   if (const auto text = pattern.find("String")) {
-    if (text->text().empty()) text->corrupt("is empty");
-    find = [delimiter = text->text()](std::string_view word) {
+    find = [delimiter = sought_text(*text)](std::string_view word, WorkLimit&) {
       return cut_at_string(word, delimiter);
     };
   } else {
     const JsonField regex = pattern.at("Regex");
-    find = [compiled = Regex(regex.text(), regex)](std::string_view word) {
-      return compiled.cut(word);
+    find = [compiled = Regex(regex.text(), regex)](std::string_view word, WorkLimit& limit) {
+      return compiled.cut(word, limit);
     };
   }
-  steps_.push_back([behavior, invert, find](const Word& word, std::vector<Word>& words) {
-    std::vector<TextSpan> spans = find(word.text);
-    if (invert) {
-      for (TextSpan& span : spans) span.is_match = !span.is_match;
-    }
-    cut_at(word, spans, behavior, words);
-  });
+  steps_.push_back({field.place(), [behavior, invert, find](const Word& word, WorkLimit& limit,
+                                                            std::vector<Word>& words) {
+                      std::vector<TextSpan> spans = find(word.text, limit);
+                      if (invert) {
+                        for (TextSpan& span : spans) span.is_match = !span.is_match;
+                      }
+                      cut_at(word, spans, behavior, words);
+                    }});
 }
 
 void PreTokenizer::add_byte_level(const JsonField& field) {
   if (field.boolean_or("add_prefix_space", true)) {
-    steps_.push_back([](const Word& word, std::vector<Word>& words) {
-      const bool bare = !word.text.starts_with(' ');
-      words.push_back({bare ? ' ' + word.text : word.text, word.at_start});
-    });
+    steps_.push_back({field.place(), [](const Word& word, WorkLimit&, std::vector<Word>& words) {
+                        const bool bare = !word.text.starts_with(' ');
+                        words.push_back({bare ? ' ' + word.text : word.text, word.at_start});
+                      }});
   }
   if (field.boolean_or("use_regex", true)) {
     steps_.push_back(
-        [regex = Regex(kGpt2Pattern, field)](const Word& word, std::vector<Word>& words) {
-          cut_at(word, regex.cut(word.text), Behavior::kIsolated, words);
-        });
+        {field.place(), [regex = Regex(kGpt2Pattern, field)](const Word& word, WorkLimit& limit,
+                                                             std::vector<Word>& words) {
+           cut_at(word, regex.cut(word.text, limit), Behavior::kIsolated, words);
+         }});
   }
-  steps_.push_back([](const Word& word, std::vector<Word>& words) {
-    words.push_back({to_byte_alphabet(word.text), word.at_start});
-  });
+  steps_.push_back({field.place(), [](const Word& word, WorkLimit&, std::vector<Word>& words) {
+                      words.push_back({to_byte_alphabet(word.text), word.at_start});
+                    }});
 }
 
 void PreTokenizer::add_digits(const JsonField& field) {
   const bool individual = field.boolean_or("individual_digits", false);
-  steps_.push_back([individual](const Word& word, std::vector<Word>& words) {
-    cut_at(word, cut_at_digits(word.text, individual), Behavior::kIsolated, words);
-  });
+  steps_.push_back(
+      {field.place(), [individual](const Word& word, WorkLimit&, std::vector<Word>& words) {
+         cut_at(word, cut_at_digits(word.text, individual), Behavior::kIsolated, words);
+       }});
 }
 
 void PreTokenizer::add_metaspace(const JsonField& field) {
-  const std::string mark = field.at("replacement").text();
-  if (mark.empty()) field.at("replacement").corrupt("is empty");
+  const std::string mark = sought_text(field.at("replacement"));
   const std::string scheme = field.text_or("prepend_scheme", "always");
   if (scheme != "always" && scheme != "first" && scheme != "never") {
-    field.at("prepend_scheme").corrupt(fmt::format("is the unknown scheme \"{}\"", scheme));
+    field.at("prepend_scheme").corrupt(fmt::format("is the unknown scheme {}", shown(scheme)));
   }
   const bool split = field.boolean_or("split", true);
-  steps_.push_back([mark, scheme, split](const Word& word, std::vector<Word>& words) {
-    std::string text = replace_all(word.text, " ", mark);
-    const bool prepend = scheme == "always" || (scheme == "first" && word.at_start);
-    if (prepend && !text.starts_with(mark)) text = mark + text;
-    const Word marked{std::move(text), word.at_start};
-    if (split) {
-      cut_at(marked, cut_at_string(marked.text, mark), Behavior::kMergedWithNext, words);
-    } else {
-      words.push_back(marked);
-    }
-  });
+  steps_.push_back(
+      {field.place(),
+       [mark, scheme, split](const Word& word, WorkLimit& limit, std::vector<Word>& words) {
+         std::string text = replace_all(word.text, " ", mark, limit.bytes_left());
+         const bool prepend = scheme == "always" || (scheme == "first" && word.at_start);
+         if (prepend && !text.starts_with(mark)) text = mark + text;
+         const Word marked{std::move(text), word.at_start};
+         if (split) {
+           cut_at(marked, cut_at_string(marked.text, mark), Behavior::kMergedWithNext, words);
+         } else {
+           words.push_back(marked);
+         }
+       }});
 }
 
 }  // namespace quantspec

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tokenizer/json_field.h"
+#include "tokenizer/steps.h"
 
 namespace quantspec {
 
@@ -23,11 +24,18 @@ class PreTokenizer {
   // No field: the text is one word.
   explicit PreTokenizer(const std::optional<JsonField>& field);
 
-  // The words of `word`; none is empty. REQUIRES: valid UTF-8.
-  std::vector<Word> cut(Word word) const;
+  // The words of `word`; none is empty. Throws kUnsupportedModel where `limit` is reached.
+  // REQUIRES: valid UTF-8.
+  std::vector<Word> cut(Word word, WorkLimit& limit) const;
 
  private:
-  using Step = std::function<void(const Word&, std::vector<Word>&)>;
+  // Takes a word and appends its parts. Parts of more bytes than the limit has left are refused,
+  // so they may be cut there.
+  using Run = std::function<void(const Word&, WorkLimit&, std::vector<Word>&)>;
+  struct Step {
+    std::string place;
+    Run run;
+  };
   void add(const JsonField& field);
   void add_split(const JsonField& field);
   void add_byte_level(const JsonField& field);

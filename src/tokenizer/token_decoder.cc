@@ -1,12 +1,18 @@
 #include "tokenizer/token_decoder.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/shown.h"
 #include "tokenizer/byte_text.h"
 #include "tokenizer/characters.h"
+#include "tokenizer/steps.h"
 
 namespace quantspec {
 
 namespace {
+
+constexpr std::size_t kMaxGrowth = 100;  // known files write one byte where there were three
 
 constexpr std::string_view kSupported =
     "ByteLevel, Metaspace, or a Sequence of Replace, ByteFallback, Fuse, Strip in this order";
@@ -17,18 +23,13 @@ TokenDecoder::TokenDecoder(const std::optional<JsonField>& field, std::string_vi
   if (!field) {
     fail(ErrorKind::kUnsupportedModel, "{}: decoder: none; supported: {}", file, kSupported);
   }
-  if (field->at("type").text() != "Sequence") {
-    add(*field);
-    if (strips_space_) field->unsupported("Strip without Fuse", kSupported);
-    return;
-  }
   Stage last = Stage::kNone;
-  for (const JsonField& element : field->at("decoders").elements()) {
-    const Stage stage = add(element);
+  for (const JsonField& step : steps_of(*field, "decoders")) {
+    const Stage stage = add(step);
     const bool in_order = stage > last || (stage == last && stage == Stage::kReplace);
-    if (!in_order) element.unsupported("a decoder in this place", kSupported);
+    if (!in_order) step.unsupported("a decoder in this place", kSupported);
     if (stage == Stage::kStrip && last != Stage::kFuse) {
-      element.unsupported("Strip without Fuse", kSupported);
+      step.unsupported("Strip without Fuse", kSupported);
     }
     last = stage;
   }
@@ -37,10 +38,7 @@ TokenDecoder::TokenDecoder(const std::optional<JsonField>& field, std::string_vi
 TokenDecoder::Stage TokenDecoder::add(const JsonField& field) {
   const std::string& type = field.at("type").text();
   if (type == "Replace") {
-    const auto from = field.at("pattern").find("String");
-    if (!from) field.unsupported("Replace of a regular expression", "Replace of a string");
-    if (from->text().empty()) from->corrupt("is empty");
-    replacements_.emplace_back(from->text(), field.at("content").text());
+    add_replacement(field);
     return Stage::kReplace;
   }
   if (type == "ByteFallback") {
@@ -61,12 +59,24 @@ TokenDecoder::Stage TokenDecoder::add(const JsonField& field) {
     strips_space_ = field.at("start").integer() == 1;
     return Stage::kStrip;
   }
-  field.unsupported(fmt::format("decoder \"{}\"", type), kSupported);
+  field.unsupported(fmt::format("decoder {}", shown(type)), kSupported);
+}
+
+void TokenDecoder::add_replacement(const JsonField& field) {
+  const auto pattern = field.at("pattern").find("String");
+  if (!pattern) field.unsupported("Replace of a regular expression", "Replace of a string");
+  const std::string& from = sought_text(*pattern);
+  const std::string& to = field.at("content").text();
+  most_growth_ *= std::max<std::size_t>(1, (to.size() + from.size() - 1) / from.size());
+  if (most_growth_ > kMaxGrowth) {
+    field.unsupported("a decoder that may make that much of a token",
+                      fmt::format("up to {} times its bytes", kMaxGrowth));
+  }
+  replacements_.emplace_back(from, to);
 }
 
 void TokenDecoder::add_metaspace(const JsonField& field) {
-  mark_ = field.at("replacement").text();
-  if (mark_.empty()) field.at("replacement").corrupt("is empty");
+  mark_ = sought_text(field.at("replacement"));
   strips_all_marks_ = field.text_or("prepend_scheme", "always") != "never";
 }
 

@@ -2,6 +2,7 @@
 // Metaspace, and Replace, ByteFallback, Fuse, Strip in this order; the rest is refused by name.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,6 +31,7 @@ class TokenDecoder {
   Stage add(const JsonField& field);
   void add_metaspace(const JsonField& field);
   void check_strip(const JsonField& field) const;
+  void add_replacement(const JsonField& field);
 
   bool byte_level_ = false;
   bool byte_fallback_ = false;
@@ -37,6 +39,7 @@ class TokenDecoder {
   bool strips_all_marks_ = false;  // marks in the first token go
   std::string mark_;               // Metaspace's sign for a space; empty without
   std::vector<std::pair<std::string, std::string>> replacements_;
+  std::size_t most_growth_ = 1;  // bytes that replacements can make of one byte
 };
 
 }  // namespace quantspec

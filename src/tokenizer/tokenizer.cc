@@ -10,6 +10,12 @@
 
 namespace quantspec {
 
+namespace {
+
+constexpr std::size_t kMaxFileBytes = std::size_t{1} << 28;  // known tokenizers: up to 35 MB
+
+}  // namespace
+
 std::string Tokenizer::decode(std::span<const TokenId> ids) const {
   StreamDecoder stream(*this);
   std::string text;
@@ -71,11 +77,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir
   const std::filesystem::path model = model_dir / "tokenizer.model";
   const std::filesystem::path json = model_dir / "tokenizer.json";
   if (file_exists(model)) {
-    return make_sentencepiece_tokenizer(read_file(model), model.string(),
+    return make_sentencepiece_tokenizer(read_file(model, kMaxFileBytes), model.string(),
                                         load_tokenizer_config(model_dir));
   }
   if (file_exists(json)) {
-    return make_json_tokenizer(read_file(json), json.string(), load_tokenizer_config(model_dir));
+    return make_json_tokenizer(read_file(json, kMaxFileBytes), json.string(),
+                               load_tokenizer_config(model_dir));
   }
   fail(ErrorKind::kInvalidRequest,
        "{}: no tokenizer: expected tokenizer.model (SentencePiece) or tokenizer.json (BPE)",

@@ -26,6 +26,8 @@ class Tokenizer {
 
   // The ids of `text`. Added tokens (such as "<|im_end|>") are recognized inside it. With
   // `add_special`, also what the tokenizer puts around a text: BOS, EOS, as its files say.
+  // Time and memory are linear in the text: what a file says that would take more throws
+  // kUnsupportedModel, a text too long for the file kInvalidRequest, both naming the file.
   virtual std::vector<TokenId> encode(std::string_view text, bool add_special) const = 0;
 
   // The text of `ids`: valid UTF-8, without special tokens.
@@ -53,7 +55,8 @@ class Tokenizer {
 };
 
 // Throws kInvalidRequest when `model_dir` has neither file, kCorruptFile for a broken file and
-// kUnsupportedModel for a valid one that needs more than is described above.
+// kUnsupportedModel for a valid one that needs more than is described above, or that has more of
+// something (steps, added tokens, ids around a text) than any known tokenizer comes near.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
 
 // Throws kCorruptFile, naming `source` and the byte, where `text` cannot be one: at a NUL, which

@@ -3,8 +3,21 @@
 #include <xxhash.h>
 
 #include <new>
+#include <random>
 
 namespace quantspec {
+
+namespace {
+
+std::uint64_t table_seed() {
+  static const std::uint64_t seed = [] {
+    std::random_device random;
+    return std::uint64_t{random()} << 32 | random();
+  }();
+  return seed;
+}
+
+}  // namespace
 
 std::uint64_t hash_bytes(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
@@ -20,5 +33,13 @@ void Hasher::add(std::span<const std::byte> bytes) {
 }
 
 std::uint64_t Hasher::value() const { return XXH3_64bits_digest(state_.get()); }
+
+std::size_t TableHash::operator()(std::string_view key) const {
+  return XXH3_64bits_withSeed(key.data(), key.size(), table_seed());
+}
+
+std::size_t TableHash::operator()(std::uint64_t key) const {
+  return XXH3_64bits_withSeed(&key, sizeof(key), table_seed());
+}
 
 }  // namespace quantspec

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 struct XXH3_state_s;
 
@@ -22,6 +23,14 @@ class Hasher {
 
  private:
   std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> state_;
+};
+
+// For hash tables whose keys come from files and users: the hash differs from process to process,
+// so that nobody can make a file of keys that all collide, which takes quadratic time.
+struct TableHash {
+  using is_transparent = void;  // a std::string_view finds a std::string
+  std::size_t operator()(std::string_view key) const;
+  std::size_t operator()(std::uint64_t key) const;
 };
 
 }  // namespace quantspec

@@ -67,6 +67,7 @@ void BpeModel::read_vocabulary(const JsonField& vocabulary) {
     last = std::max(last, id.get<TokenId>());
   }
   tokens_.resize(last + 1);
+  ids_.reserve(vocabulary.json().size());
   for (const auto& [token, id] : vocabulary.json().items()) {
     std::string& place = tokens_[id.get<TokenId>()];
     if (!place.empty()) {
@@ -79,6 +80,7 @@ void BpeModel::read_vocabulary(const JsonField& vocabulary) {
 
 void BpeModel::read_merges(const JsonField& merges) {
   if (!merges.json().is_array()) merges.corrupt("is not an array");
+  merges_.reserve(merges.json().size());
   std::int32_t rank = 0;
   for (const Json& merge : merges.json()) {
     if (merge.is_string()) {

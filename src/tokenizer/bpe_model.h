@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/token.h"
 #include "tokenizer/json_field.h"
 
@@ -53,8 +54,8 @@ class BpeModel {
   const Merge* find_merge(TokenId left, TokenId right) const;
 
   std::vector<std::string> tokens_;
-  std::unordered_map<std::string_view, TokenId> ids_;  // views into tokens_
-  std::unordered_map<std::uint64_t, Merge> merges_;    // left << 32 | right
+  std::unordered_map<std::string_view, TokenId, TableHash> ids_;  // views into tokens_
+  std::unordered_map<std::uint64_t, Merge, TableHash> merges_;    // left << 32 | right
   std::array<std::optional<TokenId>, 256> byte_tokens_;
   std::optional<TokenId> unknown_;
   bool fuses_unknown_ = false;   // a run of unknown characters is one token

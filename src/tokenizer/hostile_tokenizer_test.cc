@@ -3,10 +3,12 @@
 
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/expect_error.h"
+#include "tokenizer/added_tokens.h"
 #include "tokenizer/small_tokenizer.h"
 
 namespace quantspec {
@@ -247,6 +249,32 @@ TEST(LargeTokenizer, TimeIsLinearInMerges) {
   const Stopwatch clock;
   EXPECT_NO_THROW(make_json_tokenizer(text, "f", {}));
   EXPECT_LT(clock.seconds(), 40);
+}
+
+// Merges whose pairs of ids, as one number, all leave the same remainder: in a hash table of
+// numbers as they are they are one list, and to fill it took minutes.
+TEST(LargeTokenizer, NobodyCanMakeMergesCollide) {
+  constexpr std::uint64_t kMany = 170'000;
+  std::unordered_map<std::uint64_t, int> table;
+  for (std::uint64_t i = 0; i < kMany; ++i) table[i] = 0;
+  const std::uint64_t buckets = table.bucket_count();
+  constexpr std::uint64_t kFirst = kMaxTokenId / 2;
+  std::string vocabulary, merges;
+  for (std::uint64_t i = 0; i < kMany; ++i) {
+    const std::uint64_t left = kFirst + i;
+    const std::uint64_t right = (buckets - (left << 32) % buckets) % buckets;
+    vocabulary += fmt::format("\"l{}\":{},\"r{}\":{},\"l{}r{}\":{},", i, left, i, right, i, i,
+                              kFirst + kMany + i);
+    merges += fmt::format(",\"l{} r{}\"", i, i);
+  }
+  vocabulary.pop_back();
+  const std::string file = fmt::format(
+      "{{\"model\":{{\"vocab\":{{{}}},\"merges\":[{}]}},\"decoder\":{{\"type\":"
+      "\"ByteLevel\"}}}}",
+      vocabulary, merges.substr(1));
+  const Stopwatch clock;
+  EXPECT_NO_THROW(make_json_tokenizer(file, "f", {}));
+  EXPECT_LT(clock.seconds(), 20);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/shown.h"
 #include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
@@ -65,7 +66,7 @@ class JsonTokenizer final : public Tokenizer {
     explicit Encoding(std::size_t bytes) : limit(bytes) {}
 
     WorkLimit limit;
-    std::unordered_map<std::string, std::vector<TokenId>> cache;
+    std::unordered_map<std::string, std::vector<TokenId>, TableHash, std::equal_to<>> cache;
     std::vector<TokenId> ids;
   };
 
@@ -82,7 +83,7 @@ class JsonTokenizer final : public Tokenizer {
   TokenDecoder decoder_;
   std::vector<std::string> tokens_;  // by id, as the decoder reads them; with the added ones
   std::vector<bool> is_special_;     // by id
-  std::unordered_map<std::string, TokenId> added_;
+  std::unordered_map<std::string, TokenId, TableHash, std::equal_to<>> added_;
   AddedTokenMatcher raw_matcher_;         // before the normalizer
   AddedTokenMatcher normalized_matcher_;  // after it
   std::vector<TokenId> prefix_;           // what add_special puts before a text

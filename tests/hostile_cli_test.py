@@ -236,11 +236,11 @@ class Prompts(CliTest):
 
     def test_ctrl_c_ends_the_making_of_tokens(self):
         with tempfile.NamedTemporaryFile() as file:
-            file.write((PROMPT + ". ").encode() * 2_000_000)
+            file.write((PROMPT + ". ").encode() * 700_000)
             file.flush()
             process = subprocess.Popen([cli_support.binary, "tokenize", "-f", file.name],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            time.sleep(2)  # of some 30 that it takes
+            time.sleep(2)  # of some 10 that it takes
             process.send_signal(signal.SIGINT)
             began = time.monotonic()
             self.assertEqual(process.communicate(timeout=60), (b"", b"quantspec: interrupted\n"))

@@ -1,17 +1,46 @@
 #include "tokenizer/sentencepiece_check.h"
 
-#include <cstddef>
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <optional>
+#include <vector>
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/byte_text.h"
+#include "tokenizer/charsmap.h"
 
 namespace quantspec {
 
 namespace {
 
-// Field numbers of sentencepiece_model.proto.
-constexpr std::uint64_t kNormalizerSpec = 3;
-constexpr std::uint64_t kDenormalizerSpec = 5;
-constexpr std::uint64_t kPrecompiledCharsmap = 2;  // of the two above
+// A field of a message is known by its tag: its number in sentencepiece_model.proto, and how it is
+// written. With another tag it would be another field.
+enum WireType { kInteger = 0, k64Bits = 1, kBytes = 2, k32Bits = 5 };
+constexpr std::uint32_t tag(std::uint32_t number, WireType type) { return number << 3 | type; }
+
+constexpr std::uint32_t kPieces = tag(1, kBytes);
+constexpr std::uint32_t kTrainerSpec = tag(2, kBytes);
+constexpr std::uint32_t kNormalizer = tag(3, kBytes);
+constexpr std::uint32_t kSelfTest = tag(4, kBytes);
+constexpr std::uint32_t kDenormalizer = tag(5, kBytes);
+
+constexpr std::uint32_t kText = tag(1, kBytes);  // of a piece, as are the next two
+constexpr std::uint32_t kScore = tag(2, k32Bits);
+constexpr std::uint32_t kType = tag(3, kInteger);
+enum PieceType { kNormal = 1, kUnknown = 2, kUserDefined = 4, kLastType = 6 };
+
+constexpr std::uint32_t kByteFallback = tag(35, kInteger);      // of the trainer_spec
+constexpr std::uint32_t kUnknownSurface = tag(44, kBytes);      // as well
+constexpr std::uint32_t kPrecompiledCharsmap = tag(2, kBytes);  // of a normalizer
+
+constexpr std::string_view kNoModel = "not a SentencePiece model";
+constexpr std::string_view kNoScore = "a piece whose score is no number";
+
+// The limits of what the library does well.
+constexpr std::size_t kMaxPieceBytes = 512;  // known models: 100
+constexpr std::size_t kMaxNested = 64;       // of the library's table: more overrun it
 
 // Takes a base-128 number off the front of `bytes`.
 std::optional<std::uint64_t> take_varint(std::string_view& bytes) {
@@ -26,78 +55,163 @@ std::optional<std::uint64_t> take_varint(std::string_view& bytes) {
   return std::nullopt;
 }
 
-// Calls visit(field number, content) for every length-delimited field of a message, and stops when
-// it returns false. Returns whether the message is well formed and no visit returned false.
+struct Field {
+  std::uint32_t tag;
+  std::uint64_t value = 0;        // of an integer, or the bits of a number of 32 bits
+  std::string_view content = {};  // of a string or a message
+};
+
+// Takes a field off the front of a message.
 // Source: the Protocol Buffers encoding; groups, which SentencePiece has none of, are refused.
-template <typename Visit>
-bool visit_fields(std::string_view message, const Visit& visit) {
-  while (!message.empty()) {
-    const auto tag = take_varint(message);
-    if (!tag) return false;
-    const auto wire_type = *tag & 7;
-    std::optional<std::uint64_t> size = 0;
-    if (wire_type == 0) {
-      if (!take_varint(message)) return false;
-    } else if (wire_type == 1) {
-      size = 8;
-    } else if (wire_type == 2) {
-      size = take_varint(message);
-    } else if (wire_type == 5) {
-      size = 4;
-    } else {
-      return false;
+std::optional<Field> take_field(std::string_view& message) {
+  const auto tag = take_varint(message);
+  if (!tag || *tag > UINT32_MAX) return std::nullopt;
+  Field field{.tag = static_cast<std::uint32_t>(*tag)};
+  std::optional<std::uint64_t> size;
+  switch (*tag & 7) {
+    case kInteger: {
+      const auto value = take_varint(message);
+      if (!value) return std::nullopt;
+      field.value = *value;
+      return field;
     }
-    if (!size || *size > message.size()) return false;
-    if (wire_type == 2 && !visit(*tag >> 3, message.substr(0, *size))) return false;
-    message.remove_prefix(*size);
+    case k64Bits:
+      size = 8;
+      break;
+    case kBytes:
+      size = take_varint(message);
+      break;
+    case k32Bits:
+      size = 4;
+      break;
   }
-  return true;
+  if (!size || *size > message.size()) return std::nullopt;
+  field.content = message.substr(0, *size);
+  if ((*tag & 7) == k32Bits) field.value = read_u32(field.content, 0);
+  message.remove_prefix(*size);
+  return field;
 }
 
-std::uint32_t read_u32(std::string_view bytes, std::size_t at) {
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    value |= std::uint32_t{static_cast<unsigned char>(bytes[at + i])} << (8 * i);
+class Inspector {
+ public:
+  ModelFacts inspect(std::string_view model);
+
+ private:
+  // Calls visit(field) for every field of a message until it returns a problem, which it returns.
+  template <typename Visit>
+  static std::string_view visit_fields(std::string_view message, const Visit& visit) {
+    while (!message.empty()) {
+      const auto field = take_field(message);
+      if (!field) return kNoModel;
+      if (const std::string_view problem = visit(*field); !problem.empty()) return problem;
+    }
+    return {};
   }
-  return value;
+
+  std::string_view visit_model(const Field& field);
+  std::string_view visit_piece(std::string_view piece);
+  std::string_view visit_trainer(const Field& field);
+  std::string_view visit_normalizer(const Field& field);
+  std::string_view visit_user_defined();
+
+  ModelFacts facts_;
+  std::vector<std::string_view> user_defined_;
+};
+
+ModelFacts Inspector::inspect(std::string_view model) {
+  facts_.most_growth = kSpaceMarkBytes;
+  facts_.problem = visit_fields(model, [&](const Field& field) { return visit_model(field); });
+  if (facts_.problem.empty()) facts_.problem = visit_user_defined();
+  const bool is_corrupt = facts_.problem == kNoModel || facts_.problem == kNoScore;
+  facts_.kind = is_corrupt ? ErrorKind::kCorruptFile : ErrorKind::kUnsupportedModel;
+  return facts_;
 }
 
-// A charsmap is the size of a double-array trie (u32), the trie, and strings that end with NUL. A
-// unit of the trie (u32) at index i holds, from bit 0: its label (8 bits), whether its first child
-// is a value (1), whether the offset is scaled by 256 (1), the offset (21), whether it is a value
-// (1; then the other 31 bits are an offset into the strings). Children are at i ^ offset ^ label.
-// Source: the format of Darts-clone.
-bool is_sound_charsmap(std::string_view charsmap) {
-  if (charsmap.empty()) return true;  // no normalization
-  if (charsmap.size() < 4) return false;
-  const std::size_t trie_bytes = read_u32(charsmap, 0);
-  if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes > charsmap.size() - 4) return false;
-  const std::string_view trie = charsmap.substr(4, trie_bytes);
-  const std::string_view strings = charsmap.substr(4 + trie_bytes);
-  if (strings.empty() || strings.back() != '\0') return false;
-  const std::size_t num_units = trie_bytes / 4;
-  for (std::size_t i = 0; i < num_units; ++i) {
-    const std::uint32_t unit = read_u32(trie, 4 * i);
-    const bool is_value = unit >> 31 != 0;
-    if (is_value && i != 0) continue;
-    const std::size_t offset = std::size_t{unit >> 10} << ((unit >> 9 & 1) * 8);
-    const std::size_t child = i ^ offset;
-    if ((child | 0xFF) >= num_units) return false;
-    const bool has_value = (unit >> 8 & 1) != 0;
-    if (has_value && (read_u32(trie, 4 * child) & 0x7FFFFFFF) >= strings.size()) return false;
+std::string_view Inspector::visit_model(const Field& field) {
+  const auto visit_all = [&](std::string_view (Inspector::*visit)(const Field&)) {
+    return visit_fields(field.content, [&](const Field& inner) { return (this->*visit)(inner); });
+  };
+  switch (field.tag) {
+    case kPieces:
+      return visit_piece(field.content);
+    case kTrainerSpec:
+      return visit_all(&Inspector::visit_trainer);
+    case kNormalizer:
+    case kDenormalizer:
+      return visit_all(&Inspector::visit_normalizer);
+    default:
+      return {};
   }
-  return true;
+}
+
+std::string_view Inspector::visit_piece(std::string_view piece) {
+  std::string_view text;
+  std::int32_t type = kNormal;
+  float score = 0;
+  const std::string_view problem = visit_fields(piece, [&](const Field& field) {
+    if (field.tag == kText) text = field.content;
+    if (field.tag == kScore) score = std::bit_cast<float>(std::uint32_t(field.value));
+    const auto value = static_cast<std::int32_t>(field.value);
+    // What is no type leaves the one before it as it was. Source: closed enums, as proto2 has them.
+    if (field.tag == kType && value >= kNormal && value <= kLastType) type = value;
+    return std::string_view();
+  });
+  if (!problem.empty()) return problem;
+  if (type == kUnknown) facts_.unknown = facts_.num_pieces;
+  if (++facts_.num_pieces > kMaxTokenId) return "more than 1048575 pieces are not supported";
+  if (text.size() > kMaxPieceBytes) return "a piece of more than 512 bytes is not supported";
+  if (std::isnan(score)) return kNoScore;
+  if (byte_of_token(text)) facts_.has_byte_names = true;
+  if (type == kUserDefined) user_defined_.push_back(text.substr(0, text.find('\0')));
+  return {};
+}
+
+std::string_view Inspector::visit_trainer(const Field& field) {
+  if (field.tag == kByteFallback) facts_.has_byte_pieces = field.value != 0;
+  if (field.tag == kUnknownSurface && field.content.size() > kMaxPieceBytes) {
+    return "an unk_surface of more than 512 bytes is not supported";
+  }
+  return {};
+}
+
+std::string_view Inspector::visit_normalizer(const Field& field) {
+  if (field.tag != kPrecompiledCharsmap) return {};
+  const CharsmapFacts facts = inspect_charsmap(field.content);
+  if (!facts.is_sound) return kNoModel;
+  if (!facts.is_bounded) return "normalization rules of this number or length are not supported";
+  facts_.most_growth = kMaxCharsmapGrowth;
+  return {};
+}
+
+// How many user-defined pieces begin a text at once.
+std::string_view Inspector::visit_user_defined() {
+  std::ranges::sort(user_defined_);
+  std::vector<std::string_view> nested;  // each begins with the one before it
+  for (const std::string_view piece : user_defined_) {
+    while (!nested.empty() && !piece.starts_with(nested.back())) nested.pop_back();
+    nested.push_back(piece);
+    if (nested.size() > kMaxNested) {
+      return "more than 64 user-defined pieces, each the beginning of the next, are not supported";
+    }
+  }
+  return {};
 }
 
 }  // namespace
 
-bool has_sound_normalization(std::string_view model) {
-  return visit_fields(model, [](std::uint64_t field, std::string_view content) {
-    if (field != kNormalizerSpec && field != kDenormalizerSpec) return true;
-    return visit_fields(content, [](std::uint64_t inner, std::string_view charsmap) {
-      return inner != kPrecompiledCharsmap || is_sound_charsmap(charsmap);
-    });
-  });
+ModelFacts inspect_model(std::string_view model) { return Inspector().inspect(model); }
+
+std::string without_self_tests(std::string_view model) {
+  std::string kept;
+  kept.reserve(model.size());
+  while (!model.empty()) {
+    std::string_view rest = model;
+    const auto field = take_field(rest);
+    check(field.has_value(), "the model was inspected");
+    if (field->tag != kSelfTest) kept += model.substr(0, model.size() - rest.size());
+    model = rest;
+  }
+  return kept;
 }
 
 }  // namespace quantspec

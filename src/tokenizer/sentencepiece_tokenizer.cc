@@ -3,9 +3,13 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
+#include "base/shown.h"
 #include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/byte_text.h"
@@ -24,6 +28,22 @@ constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581, SentencePiec
 // add_dummy_prefix (3): false }. A later field of a protocol buffer wins.
 constexpr std::string_view kNoDummyPrefix("\x1A\x02\x18\x00", 4);
 
+// Bytes of unknown text that the library puts together in a second.
+constexpr std::size_t kMostUnknown = std::size_t{1} << 18;
+
+// The same: trainer_spec (2) { byte_fallback (35): true }, and the pieces (1) { piece (1), type
+// (3): BYTE } that it needs, one for each byte. NOTE: without byte pieces the library puts together
+// a run of what is unknown one character at a time, which takes quadratic time: 40 s for a
+// megabyte. With them it does not, and a run of them is the one unknown token that it would have
+// made.
+std::string byte_pieces() {
+  std::string fields("\x12\x03\x98\x02\x01");
+  for (int byte = 0; byte < 256; ++byte) {
+    fields += fmt::format("\x0A\x0A\x0A\x06<0x{:02X}>\x18\x06", byte);
+  }
+  return fields;
+}
+
 // NOTE: the library reports most broken models as a status and some as an exception.
 bool loads(SentencePieceProcessor& processor, std::string_view model) {
   try {
@@ -35,25 +55,20 @@ bool loads(SentencePieceProcessor& processor, std::string_view model) {
 
 std::unique_ptr<SentencePieceProcessor> load(std::string_view model, std::string_view file) {
   auto processor = std::make_unique<SentencePieceProcessor>();
-  if (!has_sound_normalization(model) || !loads(*processor, model) ||
-      processor->GetPieceSize() <= 0) {
+  if (!loads(*processor, model)) {
     fail(ErrorKind::kCorruptFile, "{}: not a SentencePiece model", file);
-  }
-  if (processor->GetPieceSize() > kMaxTokenId) {
-    fail(ErrorKind::kCorruptFile, "{}: more than {} pieces", file, kMaxTokenId);
   }
   return processor;
 }
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(const std::string& model, std::string_view file,
+  SentencePieceTokenizer(std::string_view model, std::string_view file,
                          const TokenizerConfig& config)
-      : processor_(load(model, file)), vocab_size_(processor_->GetPieceSize()) {
+      : file_(file) {
+    load_processors(model, !config.added_tokens.empty() && !config.legacy);
     find_start_rule();
-    if (!config.added_tokens.empty()) read_added_tokens(config.added_tokens);
-    if (!added_.empty() && !config.legacy)
-      inner_processor_ = load(model + std::string(kNoDummyPrefix), file);
+    read_added_tokens(config.added_tokens);
     bos_ = config.bos ? find(*config.bos) : id_or_none(processor_->bos_id());
     eos_ = config.eos ? find(*config.eos) : id_or_none(processor_->eos_id());
     adds_bos_ = config.adds_bos.value_or(true);
@@ -71,7 +86,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool marks_every_bad_byte() const override { return true; }
 
  private:
-  bool is_piece(TokenId id) const { return id >= 0 && id < processor_->GetPieceSize(); }
+  void load_processors(std::string_view model, bool with_inner);
+  bool is_piece(TokenId id) const { return id >= 0 && id < num_pieces_; }
   std::optional<TokenId> id_or_none(int id) const {
     return id < 0 ? std::nullopt : std::optional(id);
   }
@@ -80,13 +96,18 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string piece_bytes(TokenId id, bool& at_start) const;
   void find_start_rule();
   void read_added_tokens(const std::vector<AddedToken>& tokens);
+  void encode_plain(std::string_view text, bool at_start, std::vector<TokenId>& ids) const;
 
+  std::string file_;
   std::unique_ptr<SentencePieceProcessor> processor_;
   std::unique_ptr<SentencePieceProcessor> inner_processor_;  // adds no space at the start
-  int vocab_size_;
+  int num_pieces_ = 0;  // ids from here on are byte pieces that are not the model's
+  TokenId unknown_ = 0;
+  std::size_t most_bytes_ = 0;  // of a text
+  int vocab_size_ = 0;
   AddedTokenMatcher matcher_;
   std::unordered_map<TokenId, AddedToken> added_;
-  std::unordered_map<std::string, TokenId> added_ids_;
+  std::unordered_map<std::string, TokenId, TableHash, std::equal_to<>> added_ids_;
   std::optional<TokenId> bos_;
   std::optional<TokenId> eos_;
   bool adds_bos_;
@@ -95,17 +116,37 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool strips_all_marks_ = false;  // nor are those after it
 };
 
+void SentencePieceTokenizer::load_processors(std::string_view model, bool with_inner) {
+  const ModelFacts facts = inspect_model(model);
+  if (!facts.problem.empty()) fail(facts.kind, "{}: {}", file_, facts.problem);
+  most_bytes_ =
+      std::numeric_limits<int>::max() / facts.most_growth - 1;  // the library counts in int
+  num_pieces_ = vocab_size_ = facts.num_pieces;
+  unknown_ = facts.unknown;
+  std::string fields = without_self_tests(model);
+  if (!facts.has_byte_pieces && facts.has_byte_names) {
+    most_bytes_ = kMostUnknown / facts.most_growth;
+  } else if (!facts.has_byte_pieces) {
+    fields += byte_pieces();
+  }
+  processor_ = load(fields, file_);
+  if (with_inner) inner_processor_ = load(fields += kNoDummyPrefix, file_);
+}
+
 std::string SentencePieceTokenizer::decode_with_library(const std::vector<int>& ids) const {
   std::string text;
   const auto status = processor_->Decode(ids, &text);
-  check(status.ok(), "SentencePiece decodes its own ids");
+  if (!status.ok()) {
+    fail(ErrorKind::kCorruptFile, "{}: SentencePiece cannot decode with it: {}", file_,
+         shown(status.message()));
+  }
   return text;
 }
 
 // The rule for the first space is in fields of the model that the library does not show, but it
 // shows in what the library makes of a piece that begins with the mark.
 void SentencePieceTokenizer::find_start_rule() {
-  for (int id = 0; id < processor_->GetPieceSize(); ++id) {
+  for (int id = 0; id < num_pieces_; ++id) {
     const std::string& piece = processor_->IdToPiece(id);
     if (!piece.starts_with(kSpaceMark) || processor_->IsControl(id) || processor_->IsUnknown(id)) {
       continue;
@@ -141,21 +182,39 @@ std::optional<TokenId> SentencePieceTokenizer::find(const std::string& token) co
 std::vector<TokenId> SentencePieceTokenizer::encode(std::string_view text, bool add_special) const {
   std::vector<TokenId> ids;
   if (add_special && adds_bos_ && bos_) ids.push_back(*bos_);
-  std::vector<int> part;
   const std::string valid_text = repair_utf8(text);
   for (const auto& piece : matcher_.split(valid_text)) {
     if (piece.id) {
       ids.push_back(*piece.id);
-      continue;
+    } else {
+      encode_plain(piece.text, piece.text.data() == valid_text.data(), ids);
     }
-    const bool first = piece.text.data() == valid_text.data();
-    const auto& processor = first || !inner_processor_ ? processor_ : inner_processor_;
-    const auto status = processor->Encode({piece.text.data(), piece.text.size()}, &part);
-    check(status.ok(), "SentencePiece encodes any text");
-    ids.insert(ids.end(), part.begin(), part.end());
   }
   if (add_special && adds_eos_ && eos_) ids.push_back(*eos_);
   return ids;
+}
+
+void SentencePieceTokenizer::encode_plain(std::string_view text, bool at_start,
+                                          std::vector<TokenId>& ids) const {
+  if (text.size() > most_bytes_) {
+    fail(ErrorKind::kInvalidRequest,
+         "{}: a text of {} bytes; give a shorter one: SentencePiece takes up to {}", file_,
+         text.size(), most_bytes_);
+  }
+  const auto& processor = at_start || !inner_processor_ ? processor_ : inner_processor_;
+  std::vector<int> part;
+  const auto status = processor->Encode({text.data(), text.size()}, &part);
+  if (!status.ok()) {
+    fail(ErrorKind::kUnsupportedModel, "{}: SentencePiece cannot encode this text with it: {}",
+         file_, shown(status.message()));
+  }
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    if (is_piece(part[i])) {
+      ids.push_back(part[i]);
+    } else if (i == 0 || is_piece(part[i - 1])) {
+      ids.push_back(unknown_);
+    }
+  }
 }
 
 bool SentencePieceTokenizer::is_special(TokenId id) const {

@@ -27,7 +27,9 @@ class Tokenizer {
   // The ids of `text`. Added tokens (such as "<|im_end|>") are recognized inside it. With
   // `add_special`, also what the tokenizer puts around a text: BOS, EOS, as its files say.
   // Time and memory are linear in the text: what a file says that would take more throws
-  // kUnsupportedModel, a text too long for the file kInvalidRequest, both naming the file.
+  // kUnsupportedModel, a text too long for the file kInvalidRequest, both naming the file. Of a
+  // SentencePiece model of words or characters, so does (kUnsupportedModel) a text in which one of
+  // them is a control token: the library cannot encode it.
   virtual std::vector<TokenId> encode(std::string_view text, bool add_special) const = 0;
 
   // The text of `ids`: valid UTF-8, without special tokens.

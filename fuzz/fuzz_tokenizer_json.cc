@@ -1,22 +1,14 @@
-// Fuzzes tokenizer.json: the bytes before the first NUL are the file, those after it a text. A file
-// that is refused must be refused with an Error; one that is taken must encode and decode.
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
+// A folder with tokenizer.json, tokenizer_config.json and added_tokens.json, and a text: the parts
+// of the input, in this order.
+#include "fuzz_tokenizer.h"
 
-#include "base/error.h"
-#include "tokenizer/json_tokenizer.h"
+using namespace quantspec;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace quantspec;
-  const std::string_view input(reinterpret_cast<const char*>(data), size);
-  const std::size_t cut = input.find('\0');
-  const std::string_view text =
-      cut == std::string_view::npos ? "It's <|a|>  12 caf\xC3\xA9\n" : input.substr(cut + 1);
-  try {
-    const auto tokenizer = make_json_tokenizer(input.substr(0, cut), "fuzz", TokenizerConfig());
-    tokenizer->decode(tokenizer->encode(text, /*add_special=*/true));
-  } catch (const Error&) {  // refused
-  }
+  const auto parts = parts_of(data, size, 4);
+  write_or_remove("tokenizer.json", part_or_empty(parts, 0));
+  write_or_remove("tokenizer_config.json", part_or_empty(parts, 1));
+  write_or_remove("added_tokens.json", part_or_empty(parts, 2));
+  try_tokenizer(parts.size() > 3 ? parts[3] : "It's <|a|>  12 caf\xC3\xA9\n");
   return 0;
 }

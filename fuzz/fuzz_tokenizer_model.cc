@@ -1,23 +1,15 @@
-// Fuzzes tokenizer.model: any bytes are a SentencePiece model or an Error; a model must encode and
-// decode.
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
+// A folder with tokenizer_config.json, added_tokens.json and a SentencePiece model, and a text. Of
+// an input of several parts the last is the model; before it come the others, in this order.
+#include "fuzz_tokenizer.h"
 
-#include "base/error.h"
-#include "tokenizer/sentencepiece_tokenizer.h"
+using namespace quantspec;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace quantspec;
-  const std::string model(reinterpret_cast<const char*>(data), size);
-  try {
-    const auto tokenizer = make_sentencepiece_tokenizer(model, "fuzz", TokenizerConfig());
-    tokenizer->decode(tokenizer->encode("It's 12 caf\xC3\xA9  \xE2\x96\x81\n", true));
-    std::vector<TokenId> ids;
-    for (TokenId id = 0; id < 16; ++id) ids.push_back(id);
-    tokenizer->decode(ids);
-  } catch (const Error&) {  // refused
-  }
+  auto parts = parts_of(data, size, 4);
+  write_or_remove("tokenizer.model", std::string(parts.back()));
+  parts.pop_back();
+  write_or_remove("tokenizer_config.json", part_or_empty(parts, 0));
+  write_or_remove("added_tokens.json", part_or_empty(parts, 1));
+  try_tokenizer(parts.size() > 2 ? parts[2] : "It's 12 caf\xC3\xA9  \xE2\x96\x81\n");
   return 0;
 }

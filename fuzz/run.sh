@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs every libFuzzer target for a while, two at a time, from the files of the tests as seeds.
+# Runs every libFuzzer target for a while, two at a time, from the files of the tests and from those
+# of fuzz/make_seeds.py, whose large ones show what takes more than linear time.
 #   fuzz/run.sh [SECONDS_EACH] [BUILD_FOLDER]     after: cmake --preset fuzz && cmake --build --preset fuzz
 # What a target finds is kept in BUILD_FOLDER/found; put its fixed cases into fuzz/seeds/<target>/.
 set -euo pipefail
@@ -7,15 +8,24 @@ cd "$(dirname "$0")/.."
 seconds=${1:-15}
 build=${2:-build-fuzz}
 
-# The files of the tests that a target reads.
+# The files that a target begins with.
 seeds_of() {
   case "$1" in
     fuzz_safetensors) find tests/testdata -name '*.safetensors' ;;
     fuzz_config) find tests/testdata models -name 'config.json' ;;
     fuzz_tokenizer_json) find tests/testdata -name 'tokenizer.json' ;;
     fuzz_tokenizer_model) find tests/testdata models -name 'tokenizer.model' ;;
+    fuzz_json) find tests/testdata/configs tests/testdata/datasets -name '*.json' ;;
+    fuzz_text) find tests/testdata/datasets -name '*.raw' ;;
   esac
-  if [[ -d fuzz/seeds/$1 ]]; then find "fuzz/seeds/$1" -type f; fi
+  files_in "fuzz/seeds/$1" "$build/seeds/small/$1"
+}
+
+files_in() {
+  local folder
+  for folder; do
+    if [[ -d $folder ]]; then find "$folder" -type f; fi
+  done
 }
 
 # Runs one target; its log is shown when it found something.
@@ -25,8 +35,10 @@ run_one() {
   while read -r seed; do
     cp "$seed" "$corpus/${seed//\//_}"
   done < <(seeds_of "$target")
-  if ! "$build/fuzz/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -artifact_prefix="$build/found/$target-" "$corpus" >"$log" 2>&1; then
+  local options=(-timeout=10 -rss_limit_mb=2048 -artifact_prefix="$build/found/$target-")
+  if ! { files_in "$build/seeds/large/$target" |
+    xargs -r "$build/fuzz/$target" "${options[@]}" &&
+    "$build/fuzz/$target" "${options[@]}" -max_total_time="$seconds" "$corpus"; } >"$log" 2>&1; then
     tail -n 60 "$log"
     echo "$target: found something: see $log and $build/found"
     return 1
@@ -34,6 +46,8 @@ run_one() {
   echo "$target: $(grep -E '^Done|stat::number_of_executed' "$log" | tail -1)"
 }
 
+rm -rf "$build/seeds"
+fuzz/make_seeds.py "$build/seeds"
 targets=()
 for source in fuzz/fuzz_*.cc; do
   targets+=("$(basename "$source" .cc)")

@@ -186,6 +186,13 @@ class BenchTest(unittest.TestCase):
         self.assertIn("| accept | a/tok |", text)
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
+    def test_a_path_that_is_not_utf8_costs_no_measurement(self):
+        with tempfile.TemporaryDirectory() as folder:
+            texts = Path(folder) / os.fsdecode(b"b\xffoks")
+            texts.symlink_to(ROOT / "prompts")
+            report = self.report("--plan", "quantspec", "--draft-len", "2", dataset=f"text:{texts}")
+            self.assertEqual(report["meta"]["dataset"], f"text:{folder}/b\N{REPLACEMENT CHARACTER}oks")
+
     def test_recall_prompts(self):
         report = self.report("--recall-distance", "100", "--plan", "quantspec", "--draft-len", "2",
                              dataset=f"recall:{ROOT / 'prompts'}")

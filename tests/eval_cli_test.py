@@ -5,6 +5,7 @@ Runs the binary on the bundled model with a short text. Standard library only.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -49,6 +50,18 @@ class EvalTest(unittest.TestCase):
                          ["8-bit KV", "8-bit KV, paper's", "kv-only"])
         self.assertIsNone(rows[0]["acceptance_error"])  # one prompt says nothing of others
         self.assertEqual(rows, self.measure("fidelity", "--plan", "kv-only"))
+
+    def test_a_path_that_is_not_utf8_costs_no_measurement(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = Path(folder) / os.fsdecode(b"k\xffeper.txt")
+            text.symlink_to(TEXT.removeprefix("text:"))
+            done = evaluate("lossless", *SMALL[:2], "-d", f"text:{text}", *SMALL[4:], "--plan",
+                            "quantspec", "--draft-len", "3")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            report = json.loads(done.stdout)
+            name = "k\N{REPLACEMENT CHARACTER}eper.txt"
+            self.assertEqual(report["meta"]["dataset"], f"text:{folder}/{name}")
+            self.assertTrue(report["rows"][0]["prompt"].startswith(name))
 
     def test_lossless(self):
         done = evaluate("lossless", "--plan", "quantspec", "--draft-len", "3,auto", *SMALL[:-2])

@@ -5,8 +5,10 @@ Standard library only.
 """
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -46,6 +48,17 @@ class RooflineTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue(done.stdout.startswith("# Roofline of pg-24m on rtx4090\n"))
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
+
+    def test_a_folder_whose_name_is_not_utf8(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / os.fsdecode(b"m\xff")
+            model.mkdir()
+            (model / "config.json").symlink_to(MODEL / "config.json")
+            done = subprocess.run([BINARY, "roofline", "-m", str(model), "--machine", "a6000", "-o",
+                                   "json"], capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["meta"]["model"],
+                             "m\N{REPLACEMENT CHARACTER}")
 
     def test_this_machine_is_measured(self):
         done = roofline("--machine", "this", "-t", "1", "--ctx", "4096", "-o", "json")

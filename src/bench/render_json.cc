@@ -1,6 +1,7 @@
 // JSON, a line of JSON for each row, and CSV: the same fields in all of them.
 #include <fmt/format.h>
 
+#include "base/json.h"
 #include "bench/render.h"
 
 namespace quantspec {
@@ -49,9 +50,9 @@ std::string csv_text(const std::string& text) {
 std::string csv_cell(const Json& value) {
   if (value.is_null()) return {};
   if (value.is_string()) return csv_text(value.get<std::string>());
-  if (!value.is_array()) return value.dump();
+  if (!value.is_array()) return dump_json(value);
   std::string list;
-  for (const Json& one : value) list += (list.empty() ? "" : ";") + one.dump();
+  for (const Json& one : value) list += (list.empty() ? "" : ";") + dump_json(one);
   return list;
 }
 
@@ -73,7 +74,7 @@ std::string csv_rows(std::span<const BenchRow> rows, bool first) {
 std::string json_rows(std::span<const BenchRow> rows, bool first) {
   std::string text;
   for (const BenchRow& row : rows) {
-    text += (first && text.empty() ? "\n" : ",\n") + to_json(row).dump();
+    text += (first && text.empty() ? "\n" : ",\n") + dump_json(to_json(row));
   }
   return text;
 }
@@ -149,9 +150,9 @@ std::string bench_head(BenchFormat format, const BenchMeta& meta) {
     case BenchFormat::kCsv:
       break;
     case BenchFormat::kJson:
-      return fmt::format("{{\"meta\": {},\n\"rows\": [", bench::to_json(meta).dump());
+      return fmt::format("{{\"meta\": {},\n\"rows\": [", dump_json(bench::to_json(meta)));
     case BenchFormat::kJsonl:
-      return fmt::format("{{\"meta\": {}}}\n", bench::to_json(meta).dump());
+      return fmt::format("{{\"meta\": {}}}\n", dump_json(bench::to_json(meta)));
   }
   return {};
 }
@@ -168,7 +169,7 @@ std::string bench_rows(BenchFormat format, std::span<const BenchRow> rows, bool 
       break;
   }
   std::string text;
-  for (const BenchRow& row : rows) text += bench::to_json(row).dump() + "\n";
+  for (const BenchRow& row : rows) text += dump_json(bench::to_json(row)) + "\n";
   return text;
 }
 

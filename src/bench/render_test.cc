@@ -96,6 +96,24 @@ TEST(Jsonl, IsALineForTheMetaAndEachRow) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(parse_json(lines[i + 1], "it"), all["rows"][i]);
 }
 
+// A path need not be UTF-8.
+TEST(Json, IsValidWhateverBytesAPathHas) {
+  BenchReport report = quantspec::bench::report();
+  report.meta.dataset = "text:b\xFFoks";
+  report.rows.front().plan = "plan:\xC3.json";
+  const auto rows = std::span(report.rows).first(1);
+  const std::string json = bench_head(BenchFormat::kJson, report.meta) +
+                           bench_rows(BenchFormat::kJson, rows, true) +
+                           bench_tail(BenchFormat::kJson);
+  const quantspec::Json read = parse_json(json, "it");
+  EXPECT_EQ(read["meta"]["dataset"], "text:b\xEF\xBF\xBDoks");
+  EXPECT_EQ(read["rows"][0]["plan"], "plan:\xEF\xBF\xBD.json");
+  const auto lines = lines_of(bench_head(BenchFormat::kJsonl, report.meta) +
+                              bench_rows(BenchFormat::kJsonl, rows, true));
+  EXPECT_EQ(parse_json(lines[0], "it")["meta"], read["meta"]);
+  EXPECT_EQ(parse_json(lines[1], "it"), read["rows"][0]);
+}
+
 TEST(Csv, HasOneHeadAndAsManyCellsInEveryRow) {
   const auto lines = lines_of(rendered(BenchFormat::kCsv));
   ASSERT_EQ(lines.size(), 5u);

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace quantspec {
 
@@ -195,7 +195,7 @@ std::string to_json(const ReportRow& meta, const Report& report) {
       json["rows"].push_back(std::move(entry));
     }
   }
-  return json.dump() + "\n";
+  return dump_json(json) + "\n";
 }
 
 }  // namespace quantspec

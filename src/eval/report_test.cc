@@ -28,6 +28,15 @@ TEST(Reports, AreMarkdownAndJsonOfTheSameRows) {
   EXPECT_EQ(markdown.find("first_difference"), std::string::npos) << markdown;
 }
 
+TEST(Reports, AreJsonWhateverBytesAPathHas) {
+  const std::vector<LosslessRow> rows = {
+      {"b\xFF.txt", "greedy", "w4", "4", 8, std::nullopt, 0.5, 2.5}};
+  const auto json =
+      nlohmann::json::parse(to_json({{"dataset", std::string("text:\xC3")}}, report(rows)));
+  EXPECT_EQ(json["meta"]["dataset"], "text:\xEF\xBF\xBD");
+  EXPECT_EQ(json["rows"][0]["prompt"], "b\xEF\xBF\xBD.txt");
+}
+
 TEST(Reports, LosslessEndsInOneSentence) {
   const LosslessRow greedy{"a.txt", "greedy", "w4", "4", 80, std::nullopt, 0.5, 2.5};
   LosslessRow coupled = greedy;

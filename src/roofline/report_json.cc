@@ -1,6 +1,5 @@
 // The report for programs; its schema is in docs/roofline.md.
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "roofline/analysis.h"
 
 namespace quantspec {
@@ -108,7 +107,7 @@ std::string roofline_json(const RooflineRequest& request) {
                               {"planes", planes},
                               {"steps", steps},
                               {"kv", kv}};
-  return report.dump() + "\n";
+  return dump_json(report) + "\n";
 }
 
 }  // namespace quantspec

@@ -386,6 +386,12 @@ TEST(RooflineJson, CountsMoreTokensThanAnIntHolds) {
   expect_equal(kv["kv_fp16_bytes"], 1e14 * 512 * 1024);
 }
 
+TEST(RooflineJson, IsValidWhateverBytesTheModelsNameHas) {
+  RooflineRequest request = request_for(machine_preset("a6000"));
+  request.model_name = "m\xFF";
+  EXPECT_EQ(nlohmann::json::parse(roofline_json(request))["meta"]["model"], "m\xEF\xBF\xBD");
+}
+
 TEST(RooflineMarkdown, FitsEightyColumns) {
   for (const std::string_view name : machine_presets()) {
     RooflineRequest request = request_for(machine_preset(name));

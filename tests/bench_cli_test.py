@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -56,7 +57,7 @@ class BenchTest(unittest.TestCase):
         documented = (ROOT / "docs" / "bench.md").read_text()
         for record in (report["meta"], report["rows"][2]):
             for key in record:
-                self.assertIn(f"`{re.sub('_(min|max)$', '', key)}`", documented)
+                self.assertIn(f"`{re.sub('_(min|max|values)$', '', key)}`", documented)
         self.assertEqual([(row["plan"], row["draft_len"], row["temperature"])
                           for row in report["rows"]],
                          [(plan, length, temperature) for temperature in (1, 0)
@@ -67,6 +68,12 @@ class BenchTest(unittest.TestCase):
             parts = ("weights", "draft_weights", "kv", "ring", "gathered", "prefill")
             self.assertEqual(row["peak_bytes"], sum(row[part + "_bytes"] for part in parts))
             self.assertGreater(row["predicted_ms_per_token"], 0)
+            for field in ("ms_per_token", "speedup_fp16", "verify_ms"):
+                values = row[f"{field}_values"]
+                self.assertEqual(len(values), 2)
+                self.assertAlmostEqual(row[field], statistics.median(values))
+                self.assertEqual((row[f"{field}_min"], row[f"{field}_max"]),
+                                 (min(values), max(values)))
         self.assertEqual(report["rows"][0]["speedup_fp16"], 1)
         self.assertEqual(report["rows"][3]["draft_budget"], 64)
         self.assertGreater(report["rows"][3]["gathered_bytes"], 0)

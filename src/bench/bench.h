@@ -68,11 +68,13 @@ std::string describe(std::span<const LeftOut> left_out);
 // Throws kInvalidRequest for what this model cannot run, known without its weights.
 void require_benchable(const BenchOptions& options, const ModelConfig& model);
 
-// Over the repeats or, where it says so, over single runs.
+// Over the repeats or, where it says so, over single runs (those of the first repeat first) or
+// prompts.
 struct Spread {
   double median = 0;
   double min = 0;
   double max = 0;
+  std::vector<double> values = {};  // in the order of the repeats, of every entry alike; NaN: none
 };
 
 // One plan, draft length and temperature at one context. Where there is a median, each repeat gives

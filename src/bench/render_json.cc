@@ -1,6 +1,8 @@
 // JSON, a line of JSON for each row, and CSV: the same fields in all of them.
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/json.h"
 #include "bench/render.h"
 
@@ -16,11 +18,12 @@ void put(Json& json, const std::string& key, const Spread& spread) {
   json[key] = spread.median;
   json[key + "_min"] = spread.min;
   json[key + "_max"] = spread.max;
+  json[key + "_values"] = spread.values;
 }
 
 void put(Json& json, const std::string& key, const std::optional<Spread>& spread) {
   if (spread) return put(json, key, *spread);
-  for (const char* end : {"", "_min", "_max"}) json[key + end] = nullptr;
+  for (const char* end : {"", "_min", "_max", "_values"}) json[key + end] = nullptr;
 }
 
 template <typename T>
@@ -48,11 +51,13 @@ std::string csv_text(const std::string& text) {
 }
 
 std::string csv_cell(const Json& value) {
-  if (value.is_null()) return {};
   if (value.is_string()) return csv_text(value.get<std::string>());
-  if (!value.is_array()) return dump_json(value);
+  if (!value.is_array()) {
+    const bool is_none = value.is_null() || (value.is_number() && std::isnan(value.get<double>()));
+    return is_none ? std::string() : dump_json(value);
+  }
   std::string list;
-  for (const Json& one : value) list += (list.empty() ? "" : ";") + dump_json(one);
+  for (std::size_t i = 0; i < value.size(); ++i) list += (i > 0 ? ";" : "") + csv_cell(value[i]);
   return list;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "base/json.h"
@@ -30,8 +31,9 @@ BenchReport report() {
     row.draft_len_mean = 2.5;
     row.draft_budget = 4096;
     row.chosen_plan = "it";
-    row.decode_tokens_per_second = {1234.5, 1000, 2000};
-    row.acceptance_rate = Spread{0.5, 0.25, 0.75};
+    row.decode_tokens_per_second = {1234.5, 1000, 2000, {2000, 1000, 1234.5}};
+    row.acceptance_rate =
+        Spread{0.5, 0.25, 0.75, {0.75, std::numeric_limits<double>::quiet_NaN(), 0.25}};
     row.acceptance_per_token = Spread{0.625, 0.25, 0.75};
     row.accepted_per_position = {0.5, 0.25};
     row.memory = {1, 2, 4, 8, 16, 32, 64};
@@ -65,10 +67,14 @@ TEST(Json, IsMetaAndRows) {
   EXPECT_EQ(row["context"], 200);
   EXPECT_EQ(row["draft_len"], "auto");
   EXPECT_EQ(row["acceptance_rate_max"], 0.75);
+  EXPECT_EQ(row["decode_tokens_per_second_values"], (std::vector<double>{2000, 1000, 1234.5}));
+  EXPECT_EQ(row["acceptance_rate_values"].size(), 3u);
+  EXPECT_TRUE(row["acceptance_rate_values"][1].is_null());  // a run that drafted nothing
   EXPECT_EQ(row["peak_bytes"], 63);
   EXPECT_EQ(row["tokens_hash"], "0000000000000abc");
   EXPECT_EQ(json["rows"][0]["draft_len"], 0);
   EXPECT_TRUE(json["rows"][0]["acceptance_rate"].is_null());
+  EXPECT_TRUE(json["rows"][0]["acceptance_rate_values"].is_null());
   EXPECT_TRUE(json["rows"][0]["draft_budget"].is_null());
 }
 
@@ -80,7 +86,7 @@ TEST(Json, HasNothingButWhatTheDocumentationNames) {
   for (const quantspec::Json& object : {json["meta"], json["rows"][0]}) {
     for (const auto& [key, value] : object.items()) {
       std::string name = key;
-      for (const std::string end : {"_min", "_max"}) {
+      for (const std::string end : {"_min", "_max", "_values"}) {
         if (name.ends_with(end)) name.resize(name.size() - end.size());
       }
       EXPECT_NE(docs.str().find("`" + name + "`"), std::string::npos) << key;
@@ -122,6 +128,8 @@ TEST(Csv, HasOneHeadAndAsManyCellsInEveryRow) {
   EXPECT_EQ(std::ranges::count(lines[0], ',') + 1, std::ranges::count(lines[2], ','));
   EXPECT_TRUE(lines[2].starts_with("100,\"layer-skip:1,3-4+sparse+w8\",auto,"));
   EXPECT_NE(lines[2].find(",0.5;0.25,"), std::string::npos);
+  EXPECT_NE(lines[2].find(",1234.5,1000.0,2000.0,2000.0;1000.0;1234.5,"), std::string::npos);
+  EXPECT_NE(lines[2].find(",0.75;;0.25,"), std::string::npos);  // what is null is empty
 }
 
 TEST(Markdown, FitsATerminal) {

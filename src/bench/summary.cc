@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -57,9 +58,12 @@ std::optional<Spread> share(const Measured& measured, const RoundStats& all,
   Spread spread{(all.*value)(), 1, 0};
   for (const std::vector<Run>& runs : measured.repeats) {
     for (const Run& run : runs) {
-      if (run.stats.drafted == 0) continue;
-      spread.min = std::min(spread.min, (run.stats.*value)());
-      spread.max = std::max(spread.max, (run.stats.*value)());
+      const bool drafted = run.stats.drafted > 0;
+      spread.values.push_back(drafted ? (run.stats.*value)()
+                                      : std::numeric_limits<double>::quiet_NaN());
+      if (!drafted) continue;
+      spread.min = std::min(spread.min, spread.values.back());
+      spread.max = std::max(spread.max, spread.values.back());
     }
   }
   return spread;
@@ -113,11 +117,12 @@ void fill_times(BenchRow& row, const std::vector<Total>& runs) {
 
 Spread spread_of(std::vector<double> values) {
   check(!values.empty(), "a spread is of something");
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
+  std::vector<double> sorted = values;
+  std::ranges::sort(sorted);
+  const std::size_t middle = sorted.size() / 2;
   const double median =
-      values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-  return {median, values.front(), values.back()};
+      sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  return {median, sorted.front(), sorted.back(), std::move(values)};
 }
 
 std::vector<BenchRow> make_rows(const std::vector<Entry>& entries, const std::vector<Measured>& all,

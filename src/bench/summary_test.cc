@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "bench/test_support.h"
 
 namespace quantspec::bench {
@@ -59,6 +61,10 @@ TEST(SpreadOf, IsTheMiddleOrTheMeanOfTheTwo) {
   EXPECT_EQ(spread_of({4, 1, 2, 3}).median, 2.5);
 }
 
+TEST(SpreadOf, KeepsTheValuesInTheirOrder) {
+  EXPECT_EQ(spread_of({3, 1, 2}).values, (std::vector<double>{3, 1, 2}));
+}
+
 TEST_F(Rows, ARepeatIsOneRunOverAllPrompts) {
   const BenchRow row = rows()[0];  // 20 tokens in 4 s, then in 8 s
   EXPECT_DOUBLE_EQ(row.ms_per_token.min, 200);
@@ -70,6 +76,8 @@ TEST_F(Rows, ARepeatIsOneRunOverAllPrompts) {
   EXPECT_DOUBLE_EQ(row.prefill_ms.median, 200);
   EXPECT_EQ(row.prompts, 2);
   EXPECT_EQ(row.repeats, 2);
+  EXPECT_EQ(row.ms_per_token.values, (std::vector<double>{200, 400}));
+  EXPECT_EQ(row.prefill_ms.values, (std::vector<double>{100, 300}));
 }
 
 TEST_F(Rows, SpeedUpsAreTakenWithinARepeat) {
@@ -80,6 +88,7 @@ TEST_F(Rows, SpeedUpsAreTakenWithinARepeat) {
   EXPECT_DOUBLE_EQ(rows[2].speedup_fp16.min, 2);  // 4 s over 2 s
   EXPECT_DOUBLE_EQ(rows[2].speedup_fp16.max, 8);  // 8 s over 1 s
   EXPECT_DOUBLE_EQ(rows[2].speedup_int8.median, 1.5);
+  EXPECT_EQ(rows[2].speedup_fp16.values, (std::vector<double>{2, 8}));
 }
 
 TEST_F(Rows, AcceptanceIsOfAllRunsAndItsSpreadOfSingleOnes) {
@@ -90,9 +99,20 @@ TEST_F(Rows, AcceptanceIsOfAllRunsAndItsSpreadOfSingleOnes) {
   EXPECT_DOUBLE_EQ(rows[2].acceptance_rate->median, 20.0 / 32);
   EXPECT_DOUBLE_EQ(rows[2].acceptance_rate->min, 0.25);
   EXPECT_DOUBLE_EQ(rows[2].acceptance_rate->max, 1);
+  EXPECT_EQ(rows[2].acceptance_rate->values, (std::vector<double>{0.5, 0.75, 1, 0.25}));
   EXPECT_DOUBLE_EQ(rows[2].acceptance_per_token->median, 20.0 / 23);
   EXPECT_EQ(rows[2].accepted_per_position, std::vector<double>{20.0 / 32});
   EXPECT_DOUBLE_EQ(rows[2].draft_len_mean, 4);
+}
+
+TEST_F(Rows, ARunThatDraftedNothingHasNoAcceptanceAndItsPlace) {
+  measured_[2].repeats[0][1].stats = run(1).stats;
+  const auto rows = this->rows();
+  const std::vector<double>& values = rows[2].acceptance_rate->values;
+  ASSERT_EQ(values.size(), 4u);
+  EXPECT_TRUE(std::isnan(values[1]));
+  EXPECT_EQ(values[2], 1);
+  EXPECT_EQ(rows[2].acceptance_rate->min, 0.25);
 }
 
 TEST_F(Rows, TheChosenPlanDraftedMostRoundsAndMoreThanNone) {

@@ -20,6 +20,10 @@ from pathlib import Path
 
 BINARY = None
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from plots import reports, tables  # noqa: E402
+
 MODEL = ROOT / "models" / "pg-24m"
 TEXTS = f"text:{ROOT / 'prompts'}"
 
@@ -77,6 +81,27 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(report["rows"][0]["speedup_fp16"], 1)
         self.assertEqual(report["rows"][3]["draft_budget"], 64)
         self.assertGreater(report["rows"][3]["gathered_bytes"], 0)
+
+    def test_meta_says_what_the_numbers_are_of(self):
+        meta = self.report("--plan", "quantspec", "--draft-len", "2", "--temp", "0.8")["meta"]
+        self.assertEqual(list(meta)[:15], [
+            "measurement", "version", "commit", "date", "model", "dataset", "draft_store",
+            "backend", "cpu", "threads", "page_size", "contexts", "prompts", "tokens",
+            "recall_distance"])
+        self.assertEqual((meta["measurement"], meta["model"], meta["contexts"], meta["tokens"]),
+                         ("bench", "pg-24m", [256], 12))
+        self.assertRegex(meta["commit"], r"^([0-9a-f]{12}(-dirty)?|unknown)$")
+        self.assertRegex(meta["date"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+
+    def test_the_tools_read_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "speed.json"
+            args = ("--plan", "quantspec", "--draft-len", "2", "--temp", "0.8", "-o", "json")
+            file.write_text(short(*args).stdout)
+            report = reports.load(file)
+            self.assertEqual((report.kind, report.temperatures()), ("bench", [0.8]))
+            self.assertIn(report.meta["commit"], report.source())
+            self.assertIn("| quantspec | 256 | 2 |", tables.speed([report]))
 
     def test_a_rerun_gives_the_same_tokens_and_acceptance(self):
         def outcome():

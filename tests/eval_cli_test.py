@@ -16,6 +16,10 @@ from pathlib import Path
 
 BINARY = None
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from plots import reports, tables  # noqa: E402
+
 TEXT = f"text:{ROOT / 'tests/testdata/datasets/books/keeper.txt'}"
 SMALL = ["-m", str(ROOT / "models/pg-24m"), "-d", TEXT, "--ctx", "256", "--tokens", "16",
          "--prompts", "1", "--page-size", "32", "-t", "1", "-o", "json"]
@@ -62,6 +66,40 @@ class EvalTest(unittest.TestCase):
             name = "k\N{REPLACEMENT CHARACTER}eper.txt"
             self.assertEqual(report["meta"]["dataset"], f"text:{folder}/{name}")
             self.assertTrue(report["rows"][0]["prompt"].startswith(name))
+
+    def report(self, *args):
+        done = evaluate(*args)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_meta_says_what_the_numbers_are_of(self):
+        common = ["measurement", "version", "commit", "date", "model", "dataset", "draft_store",
+                  "backend", "cpu", "threads", "page_size", "contexts", "prompts", "tokens",
+                  "recall_distance"]
+        documented = (ROOT / "docs" / "eval.md").read_text()
+        with tempfile.TemporaryDirectory() as folder:
+            plan_file = ["--plan-file", str(Path(folder) / "plan.json")]
+            for name, options, own in (
+                    ("perplexity", [], ["stride"]), ("axes", [], ["stride"]),
+                    ("fidelity", ["--plan", "quantspec"], ["draft_budget", "round"]),
+                    ("lossless", ["--plan", "quantspec", "--draft-len", "1"],
+                     ["draft_budget", "temperature", "seed"]),
+                    ("sensitivity", plan_file,
+                     ["draft_budget", "round", "draft_bytes", "target_bytes"])):
+                size = ["--ctx", "160", "--tokens", "8"] if name == "sensitivity" else SMALL[4:8]
+                file = Path(folder) / f"{name}.json"
+                data = self.report(name, *SMALL[:4], *size, *SMALL[8:], *options)
+                file.write_text(json.dumps(data))
+                meta = data["meta"]
+                self.assertEqual(list(meta), [*common, *own, "complete", "conclusion"])
+                self.assertEqual((meta["measurement"], meta["contexts"], meta["threads"]),
+                                 (name, [int(size[1])], 1))
+                self.assertRegex(meta["commit"], r"^([0-9a-f]{12}(-dirty)?|unknown)$")
+                for key in {*meta, *(key for row in data["rows"] for key in row)}:
+                    self.assertIn(f"`{key}`", documented)
+                report = reports.load(file)  # by which docs/results.md is written
+                self.assertEqual((report.kind, report.contexts_name()), (name, size[1]))
+                self.assertIn("--:|", getattr(tables, name)([report]).replace(" ", ""))
 
     def test_lossless(self):
         done = evaluate("lossless", "--plan", "quantspec", "--draft-len", "3,auto", *SMALL[:-2])

@@ -45,6 +45,22 @@ class TablesTest(unittest.TestCase):
                 "kernels": "kernels"
             })
 
+    def test_reports_with_older_keys_are_read(self):
+        # As testdata/results still has them.
+        old = json.loads((REPORTS / "perplexity.json").read_text())
+        self.assertEqual(old["meta"]["context"], "4096")
+        new = copy.deepcopy(old)
+        del new["meta"]["context"]
+        new["meta"] |= {"contexts": [4096], "commit": "0123456789ab", "date": "2030-01-02T03:04:05Z"}
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "perplexity.json"
+            file.write_text(json.dumps(new))
+            report = reports.load(file)
+        self.assertEqual(tables.perplexity([report]), tables.perplexity([load("perplexity")]))
+        self.assertIn("2030-01-02 · 0123456789ab", report.source())
+        meta = load("bench").meta
+        self.assertEqual((meta["version"], meta["tokens"]), ("0.1.0", 96))
+
     def test_what_is_no_report_is_refused_in_one_line(self):
         with tempfile.TemporaryDirectory() as folder:
             for text, message in (("{", "not JSON"), ("[]", "not a report"), ('{"meta": {}}',

@@ -222,14 +222,15 @@ def hardware():
 
 
 def commit():
-    """As git describe --dirty, but for the files that this program writes."""
+    """As git describe --dirty, but for the files that this program writes. For reports that do not
+    say themselves of which commit the program is."""
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True,
                               text=True).stdout.strip()
 
     written = ":!docs/results.md", ":!docs/img"
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *written)
-    return (git("describe", "--always") or "no commit") + ("-dirty" if changed else "")
+    return (git("rev-parse", "--short=12", "HEAD") or "no commit") + ("-dirty" if changed else "")
 
 
 def shown(run, command):
@@ -286,7 +287,7 @@ class Runner:
         data["run"] = {
             "commands": [shown(run, command) for command in commands],
             "date": at,
-            "commit": commit(),
+            "commit": data.get("meta", {}).get("commit") or commit(),
             "hardware": hardware()
         }
         self.path(run).write_text(json.dumps(data))

@@ -2,11 +2,11 @@
 #include "bench/bench.h"
 
 #include <fmt/format.h>
-#include <quantspec/version.h>
 
 #include <algorithm>
 #include <memory>
 
+#include "apps/cli/about.h"
 #include "apps/cli/command.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/limits.h"
@@ -141,9 +141,7 @@ void apply_lists(BenchArgs& args) {
 BenchOptions resolve(const BenchArgs& args, const ModelConfig& config) {
   BenchOptions options = args.bench;
   options.num_threads = args.engine.num_threads;
-  options.version = QUANTSPEC_VERSION;
-  options.model = name_of_model(args.engine.model);
-  options.draft_store = args.engine.draft_store.string();
+  options.head = report_head(args.engine);
   require_benchable(options, config);
   return options;
 }
@@ -175,7 +173,7 @@ int run(BenchArgs args) {
       warn(fmt::format(
           "--machine this: the processor is measured, and {} runs the model; --machine NAME "
           "predicts for a GPU",
-          meta.backend));
+          meta.head.backend));
     }
     if (!meta.left_out.empty()) {
       warn(describe(meta.left_out));

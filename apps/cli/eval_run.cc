@@ -1,11 +1,10 @@
 // quantspec eval: texts and model to measurement to report.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <quantspec/version.h>
 
 #include <algorithm>
 #include <memory>
 
+#include "apps/cli/about.h"
 #include "apps/cli/command.h"
 #include "apps/cli/eval_args.h"
 #include "apps/cli/interrupt.h"
@@ -15,6 +14,7 @@
 #include "apps/cli/terminal.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/shown.h"
 #include "datasets/datasets.h"
 #include "eval/eval.h"
@@ -23,12 +23,15 @@ namespace quantspec::cli {
 
 namespace {
 
+using OrderedJson = nlohmann::ordered_json;
+
 // What a measurement runs on. Texts come first: they are quick, and may be refused.
 class Setup {
  public:
   explicit Setup(const EvalArgs& args)
       : args_(args),
         model_(resolve_model(args.engine.model)),
+        head_(head_of(args, model_)),
         dataset_(Dataset::load(args.dataset)),
         tokenizer_(load_tokenizer(model_)),
         progress_(!args.quiet && is_terminal(stderr)) {
@@ -86,35 +89,44 @@ class Setup {
   ProgressCallback progress() { return progress_.callback(); }
 
   // Measures and prints. Where something ends it early, what was measured by then is printed,
-  // marked as incomplete. make_report() gives what there is.
+  // marked as incomplete. `options` are those that this measurement alone has; make_report() gives
+  // what there is.
   template <typename Measure, typename MakeReport>
-  void run(std::string_view measurement, const Measure& measure, const MakeReport& make_report) {
+  void run(std::string_view measurement, const OrderedJson& options, const Measure& measure,
+           const MakeReport& make_report) {
+    head_.measurement = measurement;
+    head_.backend = engine_->backend_description();
+    head_.page_size = engine_->pool().shape().page_size;
+    OrderedJson meta = to_json(head_);
+    meta.update(options);
     const PolledInterrupts polled;
     try {
       measure();
     } catch (...) {
       Report report = make_report();
       report.complete = false;
-      if (interrupted() || !report.empty()) print(measurement, report);
+      if (interrupted() || !report.empty()) print(meta, report);
       throw;
     }
-    print(measurement, make_report());
+    print(meta, make_report());
   }
 
  private:
-  void print(std::string_view measurement, const Report& report) {
+  static ReportHead head_of(const EvalArgs& args, const std::filesystem::path& model) {
+    EngineOptions engine = args.engine;
+    engine.model = model;
+    ReportHead head = report_head(engine);
+    note_start(head, engine.num_threads);
+    head.dataset = args.dataset;
+    head.contexts = args.contexts;
+    head.prompts = args.prompts;
+    head.tokens = args.tokens;
+    head.recall_distance = args.recall_distance;
+    return head;
+  }
+
+  void print(const OrderedJson& meta, const Report& report) {
     progress_.clear();
-    const ReportRow meta = {{"measurement", std::string(measurement)},
-                            {"model", name_of_model(model_)},
-                            {"dataset", args_.dataset},
-                            {"draft_store", args_.engine.draft_store.string()},
-                            {"draft_budget", std::int64_t{args_.budget}},
-                            {"context", fmt::format("{}", fmt::join(args_.contexts, ","))},
-                            {"prompts", std::int64_t{args_.prompts}},
-                            {"tokens", std::int64_t{args_.tokens}},
-                            {"page_size", std::int64_t{engine_->pool().shape().page_size}},
-                            {"backend", engine_->backend_description()},
-                            {"version", std::string(QUANTSPEC_VERSION)}};
     write_output(args_.json ? to_json(meta, report) : to_markdown(meta, report));
     if (args_.json && !args_.quiet && !report.conclusion.empty()) {
       say(one_line(report.conclusion) + "\n");
@@ -123,6 +135,7 @@ class Setup {
 
   const EvalArgs& args_;
   std::filesystem::path model_;
+  ReportHead head_;
   Dataset dataset_;
   std::unique_ptr<Tokenizer> tokenizer_;
   Progress progress_;
@@ -145,7 +158,7 @@ int run_windows(const EvalArgs& args, std::string_view measurement,
   const PerplexityOptions options{context, stride, setup.bos()};
   std::vector<PerplexityRow> rows;
   setup.run(
-      measurement,
+      measurement, {{"stride", stride}},
       [&] {
         eval_perplexity(setup.model(), texts, options, variants(setup.engine().model()),
                         setup.progress(), rows);
@@ -171,7 +184,8 @@ int run_fidelity(const EvalArgs& args) {
   for (std::size_t i = 0; i < tasks.size(); ++i) tasks[i].plans = setup.plans(args.contexts[i]);
   std::vector<FidelityRow> rows;
   setup.run(
-      "fidelity", [&] { eval_fidelity(setup.model(), tasks, args.round, setup.progress(), rows); },
+      "fidelity", {{"draft_budget", args.budget}, {"round", args.round}},
+      [&] { eval_fidelity(setup.model(), tasks, args.round, setup.progress(), rows); },
       [&] { return report(rows); });
   return 0;
 }
@@ -192,7 +206,11 @@ int run_lossless(const EvalArgs& args) {
   }
   std::vector<LosslessRow> rows;
   setup.run(
-      "lossless", [&] { eval_lossless(setup.model(), prompts, options, setup.progress(), rows); },
+      "lossless",
+      {{"draft_budget", args.budget},
+       {"temperature", as_typed(args.temperature)},
+       {"seed", args.seed}},
+      [&] { eval_lossless(setup.model(), prompts, options, setup.progress(), rows); },
       [&] { return report(rows); });
   return std::ranges::any_of(
       rows, [](const LosslessRow& row) { return row.first_difference.has_value(); });
@@ -217,6 +235,10 @@ int run_sensitivity(const EvalArgs& args) {
   SensitivityResult result;
   setup.run(
       "sensitivity",
+      {{"draft_budget", args.budget},
+       {"round", args.round},
+       {"draft_bytes", args.draft_bytes ? OrderedJson(*args.draft_bytes) : OrderedJson(nullptr)},
+       {"target_bytes", args.target_bytes}},
       [&] {
         eval_sensitivity(setup.model(), std::span(prompts).first(args.prompts),
                          std::span(prompts).last(args.prompts), options, setup.progress(), result);

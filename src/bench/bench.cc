@@ -1,29 +1,14 @@
 #include "bench/bench.h"
 
-#include <fmt/chrono.h>
-
 #include <algorithm>
-#include <ctime>
-#include <fstream>
 #include <utility>
 
 #include "base/error.h"
-#include "base/thread_pool.h"
 #include "bench/summary.h"
 
 namespace quantspec {
 
 namespace {
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("model name")) continue;
-    const std::size_t colon = line.find(": ");
-    if (colon != line.npos) return line.substr(colon + 2);
-  }
-  return {};
-}
 
 // Of reading what plain decoding reads at the longest context: a cache of the CPU may hold that.
 Machine machine_of(Engine& engine, const BenchOptions& options, int longest) {
@@ -35,21 +20,18 @@ Machine machine_of(Engine& engine, const BenchOptions& options, int longest) {
 
 BenchMeta make_meta(Engine& engine, const Dataset& dataset, const BenchOptions& options) {
   BenchMeta meta;
-  meta.version = options.version;
-  meta.date = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
-  meta.model = options.model;
-  meta.dataset = dataset.spec();
-  meta.draft_store = options.draft_store;
-  meta.backend = engine.backend_description();
-  meta.cpu = cpu_name();
-  meta.threads = options.num_threads > 0 ? options.num_threads : num_physical_cores();
-  meta.page_size = engine.pool().shape().page_size;
-  meta.contexts = options.contexts;
-  meta.prompts = options.prompts;
+  meta.head = options.head;
+  note_start(meta.head, options.num_threads);
+  meta.head.measurement = "bench";
+  meta.head.dataset = dataset.spec();
+  meta.head.backend = engine.backend_description();
+  meta.head.page_size = engine.pool().shape().page_size;
+  meta.head.contexts = options.contexts;
+  meta.head.prompts = options.prompts;
+  meta.head.tokens = options.predict;
+  meta.head.recall_distance = options.recall_distance;
   meta.repeats = options.repeats;
-  meta.predict = options.predict;
   meta.warm_up = options.warm_up;
-  meta.recall_distance = options.recall_distance;
   meta.seed = options.seed;
   meta.spec_sampling = options.spec_sampling;
   meta.machine = machine_of(engine, options, std::ranges::max(options.contexts));
@@ -95,7 +77,7 @@ BenchReport run_bench(Engine& engine, const Dataset& dataset, const BenchOptions
   BenchReport report{make_meta(engine, dataset, options), {}};
   report.meta.left_out = std::move(left_out);
   if (events.begin) events.begin(report.meta);
-  const bench::Predictor predictor{report.meta.machine, engine.config(), report.meta.page_size,
+  const bench::Predictor predictor{report.meta.machine, engine.config(), report.meta.head.page_size,
                                    engine.model().weights().head().group};
   double before = 0, all = 0;
   for (const Job& job : jobs) all += effort(job, options, predictor);

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/report_head.h"
 #include "datasets/datasets.h"
 #include "engine/engine.h"
 #include "roofline/roofline.h"
@@ -45,10 +46,8 @@ struct BenchOptions {
   int recall_distance = 0;              // as PromptOptions'
   std::optional<Machine> machine = {};  // for predictions; nullopt: this one, measured
   int num_threads = 0;                  // as the engine's
-  // For the report: what was loaded, and by what.
-  std::string version = {};
-  std::string model = {};
-  std::string draft_store = {};
+  // For the report: version, commit, model and draft_store; the rest is filled in.
+  ReportHead head = {};
 };
 
 // What the plan `all` stands for: the plans of the paper's tables and of section 4 of
@@ -112,21 +111,9 @@ struct BenchRow {
 std::string plan_label(const std::string& plan, std::optional<int> budget);
 
 struct BenchMeta {
-  std::string version;
-  std::string date;  // UTC, ISO 8601
-  std::string model;
-  std::string dataset;
-  std::string draft_store;
-  std::string backend;
-  std::string cpu;
-  int threads = 0;
-  int page_size = 0;
-  std::vector<int> contexts;
-  int prompts = 0;
+  ReportHead head;
   int repeats = 0;
-  int predict = 0;
   int warm_up = 0;
-  int recall_distance = 0;
   std::uint64_t seed = 0;
   SpecSampling spec_sampling = SpecSampling::kRejection;
   Machine machine;

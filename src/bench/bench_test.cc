@@ -113,7 +113,7 @@ TEST(BenchRun, DraftWeightsAreThePlanesThatAPlanReadsWhateverIsShown) {
   BenchOptions options = small_bench();
   options.plans = {"quantspec", "quantspec+w8", "layer-skip:0-2+w4", "kv-only"};
   options.predict = 1;
-  options.draft_store = "a store, for the report";
+  options.head.draft_store = "a store, for the report";
   const BenchReport report = run_bench(engine(), dataset(), options);
   const Model& model = engine().model();
   const auto all = [&](WeightRead read) {
@@ -218,7 +218,7 @@ TEST(BenchRun, TellsWhatItDoesAndCanBeCancelled) {
   std::map<std::string, double> last;
   BenchEvents events;
   events.begin = [&](const BenchMeta& meta) {
-    EXPECT_EQ(meta.contexts, options.contexts);
+    EXPECT_EQ(meta.head.contexts, options.contexts);
     told.push_back("begin");
   };
   events.context_done = [&](std::span<const BenchRow> rows) {

@@ -91,28 +91,18 @@ Json to_json(const BenchMeta& meta) {
   for (const LeftOut& one : meta.left_out) {
     left_out.push_back({{"context", one.context}, {"plan", one.plan}, {"why", one.why}});
   }
-  return {{"quantspec", meta.version},
-          {"date", meta.date},
-          {"model", meta.model},
-          {"dataset", meta.dataset},
-          {"draft_store", meta.draft_store},
-          {"backend", meta.backend},
-          {"cpu", meta.cpu},
-          {"threads", meta.threads},
-          {"page_size", meta.page_size},
-          {"contexts", meta.contexts},
-          {"prompts", meta.prompts},
-          {"repeats", meta.repeats},
-          {"predict", meta.predict},
-          {"warm_up", meta.warm_up},
-          {"recall_distance", meta.recall_distance},
-          {"seed", meta.seed},
-          {"spec_sampling", meta.spec_sampling == SpecSampling::kCoupled ? "coupled" : "rejection"},
-          {"machine", meta.machine.name},
-          {"bandwidth_bytes_per_second", meta.machine.bandwidth},
-          {"flops_per_second", meta.machine.flops},
-          {"one_thread_bandwidth_bytes_per_second", or_null(meta.machine.one_thread_bandwidth)},
-          {"left_out", left_out}};
+  Json json = quantspec::to_json(meta.head);
+  json.update(
+      {{"repeats", meta.repeats},
+       {"warm_up", meta.warm_up},
+       {"seed", meta.seed},
+       {"spec_sampling", meta.spec_sampling == SpecSampling::kCoupled ? "coupled" : "rejection"},
+       {"machine", meta.machine.name},
+       {"bandwidth_bytes_per_second", meta.machine.bandwidth},
+       {"flops_per_second", meta.machine.flops},
+       {"one_thread_bandwidth_bytes_per_second", or_null(meta.machine.one_thread_bandwidth)},
+       {"left_out", left_out}});
+  return json;
 }
 
 Json to_json(const BenchRow& row) {
@@ -120,7 +110,7 @@ Json to_json(const BenchRow& row) {
   json["context"] = row.context;
   json["plan"] = row.plan;
   json["draft_len"] = row.draft_len ? Json(*row.draft_len) : Json("auto");
-  json["temperature"] = row.temperature;
+  json["temperature"] = as_typed(row.temperature);
   json["draft_budget"] = or_null(row.draft_budget);
   json["chosen_plan"] = row.chosen_plan.empty() ? Json(nullptr) : Json(row.chosen_plan);
   json["prompts"] = row.prompts;

@@ -132,18 +132,19 @@ std::string item(std::string_view text) {
 }  // namespace
 
 std::string markdown_head(const BenchMeta& meta) {
-  std::string text = fmt::format("# Bench of {} on {}\n\n", meta.model, meta.dataset);
-  text += fmt::format("- quantspec {}, {}\n", meta.version, meta.date);
-  text += fmt::format("- {}; {}; pages of {} tokens\n", meta.backend, meta.cpu, meta.page_size);
+  const ReportHead& head = meta.head;
+  std::string text = fmt::format("# Bench of {} on {}\n\n", head.model, head.dataset);
+  text += fmt::format("- quantspec {}, commit {}, {}\n", head.version, head.commit, head.date);
+  text += fmt::format("- {}; {}; pages of {} tokens\n", head.backend, head.cpu, head.page_size);
   text += fmt::format("- memory read at {:.1f} GB/s, {:.1f} GFLOP/s; predictions are for {}\n",
                       meta.machine.bandwidth / 1e9, meta.machine.flops / 1e9, meta.machine.name);
   text += fmt::format("- {} sampling, seed {}; {} warm-up tokens are not counted\n",
                       meta.spec_sampling == SpecSampling::kCoupled ? "coupled" : "rejection",
                       meta.seed, meta.warm_up);
-  if (meta.recall_distance > 0) {
-    text += fmt::format("- recall distance: {} tokens\n", meta.recall_distance);
+  if (head.recall_distance > 0) {
+    text += fmt::format("- recall distance: {} tokens\n", head.recall_distance);
   }
-  if (!meta.draft_store.empty()) text += fmt::format("- draft weights: {}\n", meta.draft_store);
+  if (!head.draft_store.empty()) text += fmt::format("- draft weights: {}\n", head.draft_store);
   const std::string doubt = doubt_of(meta.machine), left_out = describe(meta.left_out);
   if (!doubt.empty()) text += item("in doubt: " + doubt);
   if (!left_out.empty()) text += item(left_out);

@@ -16,8 +16,12 @@ namespace {
 // Two contexts, of one row that drafts nothing and one whose fields are all there.
 BenchReport report() {
   BenchReport report;
-  report.meta = {.version = "1.2.3", .model = "a model", .dataset = "text:x"};
-  report.meta.contexts = {100, 200};
+  report.meta.head = {.measurement = "bench",
+                      .version = "1.2.3",
+                      .commit = "f00d-dirty",
+                      .model = "a model",
+                      .dataset = "text:x"};
+  report.meta.head.contexts = {100, 200};
   report.meta.left_out = {{100, "streaming", "too long"}};
   for (const int context : {100, 200}) {
     BenchRow plain;
@@ -60,7 +64,9 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 TEST(Json, IsMetaAndRows) {
   const quantspec::Json json = parse_json(rendered(BenchFormat::kJson), "it");
-  EXPECT_EQ(json["meta"]["quantspec"], "1.2.3");
+  EXPECT_EQ(json["meta"]["version"], "1.2.3");
+  EXPECT_EQ(json["meta"]["commit"], "f00d-dirty");
+  EXPECT_EQ(json["meta"]["contexts"], (std::vector{100, 200}));
   EXPECT_EQ(json["meta"]["left_out"][0]["why"], "too long");
   ASSERT_EQ(json["rows"].size(), 4u);
   const quantspec::Json& row = json["rows"][3];
@@ -105,7 +111,7 @@ TEST(Jsonl, IsALineForTheMetaAndEachRow) {
 // A path need not be UTF-8.
 TEST(Json, IsValidWhateverBytesAPathHas) {
   BenchReport report = quantspec::bench::report();
-  report.meta.dataset = "text:b\xFFoks";
+  report.meta.head.dataset = "text:b\xFFoks";
   report.rows.front().plan = "plan:\xC3.json";
   const auto rows = std::span(report.rows).first(1);
   const std::string json = bench_head(BenchFormat::kJson, report.meta) +
@@ -136,6 +142,7 @@ TEST(Markdown, FitsATerminal) {
   const std::string text = rendered(BenchFormat::kMarkdown);
   // The plan's name is 26 characters long, and its budget 5.
   for (const std::string& line : lines_of(text)) EXPECT_LE(line.size(), 100u) << line;
+  EXPECT_NE(text.find("- quantspec 1.2.3, commit f00d-dirty, "), std::string::npos);
   EXPECT_NE(text.find("## 200 tokens of context, temperature 0"), std::string::npos);
   EXPECT_NE(text.find("| layer-skip:1,3-4+sparse+w8@4096 |"), std::string::npos);
   EXPECT_NE(text.find("1000-2000"), std::string::npos);

@@ -179,7 +179,7 @@ struct LosslessRow {
   std::string prompt;
   std::string sampling;  // "greedy" or "coupled"
   std::string drafter;
-  std::string draft_len;
+  std::optional<int> draft_len;  // nullopt: auto
   int tokens = 0;
   std::optional<int> first_difference;  // the token generated differently, from 0
   double acceptance = 0;

@@ -83,7 +83,7 @@ class Trial {
     return {prompt_.name,
             mode_.name,
             drafter_.name,
-            draft_len ? std::to_string(*draft_len) : "auto",
+            draft_len,
             predict_,
             first_difference(plain_, tokens),
             sequence.stats().acceptance_rate(),

@@ -37,6 +37,17 @@ struct TextOf {
   std::string operator()(const std::string& value) const { return value; }
 };
 
+// Of meta.
+std::string text_of(const OrderedJson& value) {
+  if (value.is_null()) return "-";
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_float()) return number(value.get<double>());
+  if (!value.is_array()) return dump_json(value);
+  std::string list;
+  for (const OrderedJson& one : value) list += (list.empty() ? "" : ",") + text_of(one);
+  return list;
+}
+
 struct JsonOf {
   OrderedJson operator()(std::monostate) const { return nullptr; }
   OrderedJson operator()(double value) const {
@@ -157,10 +168,10 @@ std::string markdown(const ReportTable& table, const ReportView& view) {
 }
 
 // "key: value; key: value", in lines of kColumns.
-std::string wrapped(const ReportRow& meta) {
+std::string wrapped(const OrderedJson& meta) {
   std::string text, line;
-  for (const auto& [key, value] : meta) {
-    const std::string item = fmt::format("{}: {}", key, std::visit(TextOf{}, value));
+  for (const auto& [key, value] : meta.items()) {
+    const std::string item = fmt::format("{}: {}", key, text_of(value));
     if (!line.empty() && width_of(line) + 2 + width_of(item) > kColumns) {
       text += std::exchange(line, "") + "\n";
     }
@@ -175,7 +186,7 @@ bool Report::empty() const {
   return std::ranges::all_of(tables, [](const ReportTable& table) { return table.rows.empty(); });
 }
 
-std::string to_markdown(const ReportRow& meta, const Report& report) {
+std::string to_markdown(const OrderedJson& meta, const Report& report) {
   std::string text = wrapped(meta);
   if (!report.complete) text += "\nINCOMPLETE: ended before everything was measured.\n";
   for (const ReportTable& table : report.tables) {
@@ -185,9 +196,11 @@ std::string to_markdown(const ReportRow& meta, const Report& report) {
   return text;
 }
 
-std::string to_json(const ReportRow& meta, const Report& report) {
-  OrderedJson json = {{"meta", json_of(meta)}, {"rows", OrderedJson::array()}};
+std::string to_json(const OrderedJson& meta, const Report& report) {
+  OrderedJson json = {{"meta", meta}, {"rows", OrderedJson::array()}};
   json["meta"]["complete"] = report.complete;
+  json["meta"]["conclusion"] =
+      report.conclusion.empty() ? OrderedJson(nullptr) : OrderedJson(report.conclusion);
   for (const ReportTable& table : report.tables) {
     for (const ReportRow& row : table.rows) {
       OrderedJson entry = {{"kind", table.kind}};

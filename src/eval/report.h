@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <variant>
@@ -47,10 +48,12 @@ struct Report {
   bool empty() const;  // no rows
 };
 
-// meta: what was measured on what. At most 100 columns wide, but for values of meta that are
-// longer; the first column of a table is cut at its beginning where need be.
-std::string to_markdown(const ReportRow& meta, const Report& report);
-// {"meta": {..., "complete": ...}, "rows": [{"kind": ..., ...}, ...]}, rows of all tables in order.
-std::string to_json(const ReportRow& meta, const Report& report);
+// meta: what was measured on what, an object of plain values and lists of them. At most 100 columns
+// wide, but for values of meta that are longer; the first column of a table is cut at its beginning
+// where need be.
+std::string to_markdown(const nlohmann::ordered_json& meta, const Report& report);
+// {"meta": {..., "complete": ..., "conclusion": ...}, "rows": [{"kind": ..., ...}, ...]}, rows of
+// all tables in order.
+std::string to_json(const nlohmann::ordered_json& meta, const Report& report);
 
 }  // namespace quantspec

@@ -9,20 +9,25 @@
 namespace quantspec {
 namespace {
 
+using OrderedJson = nlohmann::ordered_json;
+
 TEST(Reports, AreMarkdownAndJsonOfTheSameRows) {
-  LosslessRow row{"text | 1", "greedy", "w4", "auto", 80, std::nullopt, 0.5, 2.5};
+  LosslessRow row{"text | 1", "greedy", "w4", std::nullopt, 80, std::nullopt, 0.5, 2.5};
   LosslessRow other = row;
   other.first_difference = 7;
   const std::vector<LosslessRow> rows = {row, other};
-  const ReportRow meta = {{"measurement", std::string("lossless")}, {"tokens", std::int64_t{80}}};
+  const OrderedJson meta = {{"measurement", "lossless"}, {"tokens", 80}, {"contexts", {64, 128}}};
   const auto json = nlohmann::json::parse(to_json(meta, report(rows)));
   EXPECT_EQ(json["meta"]["tokens"], 80);
   EXPECT_EQ(json["meta"]["complete"], true);
+  EXPECT_EQ(json["meta"]["conclusion"], report(rows).conclusion);
   ASSERT_EQ(json["rows"].size(), 2u);
   EXPECT_EQ(json["rows"][0]["kind"], "lossless");
   EXPECT_TRUE(json["rows"][0]["first_difference"].is_null());
   EXPECT_EQ(json["rows"][1]["first_difference"], 7);
+  EXPECT_EQ(json["rows"][0]["draft_len"], "auto");
   const std::string markdown = to_markdown(meta, report(rows));
+  EXPECT_TRUE(markdown.starts_with("measurement: lossless; tokens: 80; contexts: 64,128\n"));
   EXPECT_NE(markdown.find("| differs |"), std::string::npos) << markdown;
   EXPECT_NE(markdown.find("text \\| 1"), std::string::npos) << markdown;
   EXPECT_EQ(markdown.find("first_difference"), std::string::npos) << markdown;
@@ -30,15 +35,14 @@ TEST(Reports, AreMarkdownAndJsonOfTheSameRows) {
 
 TEST(Reports, AreJsonWhateverBytesAPathHas) {
   const std::vector<LosslessRow> rows = {
-      {"b\xFF.txt", "greedy", "w4", "4", 8, std::nullopt, 0.5, 2.5}};
-  const auto json =
-      nlohmann::json::parse(to_json({{"dataset", std::string("text:\xC3")}}, report(rows)));
+      {"b\xFF.txt", "greedy", "w4", 4, 8, std::nullopt, 0.5, 2.5}};
+  const auto json = nlohmann::json::parse(to_json({{"dataset", "text:\xC3"}}, report(rows)));
   EXPECT_EQ(json["meta"]["dataset"], "text:\xEF\xBF\xBD");
   EXPECT_EQ(json["rows"][0]["prompt"], "b\xEF\xBF\xBD.txt");
 }
 
 TEST(Reports, LosslessEndsInOneSentence) {
-  const LosslessRow greedy{"a.txt", "greedy", "w4", "4", 80, std::nullopt, 0.5, 2.5};
+  const LosslessRow greedy{"a.txt", "greedy", "w4", 4, 80, std::nullopt, 0.5, 2.5};
   LosslessRow coupled = greedy;
   coupled.sampling = "coupled";
   std::vector<LosslessRow> rows = {greedy, coupled};
@@ -52,7 +56,7 @@ TEST(Reports, LosslessEndsInOneSentence) {
 }
 
 TEST(Reports, AreMarkedWhereTheyAreIncomplete) {
-  const std::vector<LosslessRow> rows = {{"a", "greedy", "w4", "4", 8, std::nullopt, 0.5, 2.5}};
+  const std::vector<LosslessRow> rows = {{"a", "greedy", "w4", 4, 8, std::nullopt, 0.5, 2.5}};
   Report half = report(rows);
   EXPECT_FALSE(half.empty());
   EXPECT_EQ(to_markdown({}, half).find("INCOMPLETE"), std::string::npos);
@@ -64,9 +68,10 @@ TEST(Reports, AreMarkedWhereTheyAreIncomplete) {
 
 TEST(Reports, FitIntoAHundredColumns) {
   const std::string long_name(150, 'n');
-  const LosslessRow row{long_name, "greedy", "quantspec+sparse+w8", "auto", 80, 12345, 0.5, 2.5};
-  ReportRow meta;
-  for (int i = 0; i < 20; ++i) meta.emplace_back("key", std::string("some value"));
+  const LosslessRow row{long_name, "greedy", "quantspec+sparse+w8", std::nullopt, 80, 12345,
+                        0.5,       2.5};
+  OrderedJson meta;
+  for (int i = 0; i < 20; ++i) meta["key" + std::to_string(i)] = "some value";
   const std::string markdown = to_markdown(meta, report({&row, 1}));
   int cut = 0;
   for (std::size_t first = 0; first < markdown.size();) {

@@ -143,7 +143,7 @@ std::vector<ReportView> lossless_views() {
             {"len", "draft_len"},
             {"tokens", "tokens"},
             {"differs", "first_difference"},
-            {"accept", "acceptance"},
+            {"accept", "acceptance_rate"},
             {"tok/round", "tokens_per_round"}},
            "len: draft length; differs: the first token that is not the same; accept: share of the "
            "drafted."}};

@@ -43,6 +43,11 @@ ReportRow chosen_row(const Plan& plan, int layer) {
   return row;
 }
 
+ReportValue draft_len_value(const std::optional<int>& draft_len) {
+  if (!draft_len) return std::string("auto");
+  return std::int64_t{*draft_len};
+}
+
 // Null where nothing was scored.
 void add_scores(ReportRow& row, const ScoreSummary& scores) {
   const auto known = [&](double value) -> ReportValue {
@@ -105,7 +110,8 @@ std::string describe_losslessness(std::span<const LosslessRow> rows) {
       "{}: {} differ from plain decoding; the first at token {} after {}, {}, {} with "
       "draft length {}",
       all, std::ranges::count_if(rows, is_different), *first->first_difference, first->prompt,
-      first->sampling, first->drafter, first->draft_len);
+      first->sampling, first->drafter,
+      first->draft_len ? std::to_string(*first->draft_len) : "auto");
 }
 
 }  // namespace
@@ -234,10 +240,10 @@ Report report(std::span<const LosslessRow> rows) {
     table.rows.push_back({{"prompt", row.prompt},
                           {"sampling", row.sampling},
                           {"plan", row.drafter},
-                          {"draft_len", row.draft_len},
+                          {"draft_len", draft_len_value(row.draft_len)},
                           {"tokens", std::int64_t{row.tokens}},
                           {"first_difference", difference},
-                          {"acceptance", row.acceptance},
+                          {"acceptance_rate", row.acceptance},
                           {"tokens_per_round", row.tokens_per_round}});
   }
   return {{std::move(table)}, describe_losslessness(rows)};

@@ -140,7 +140,7 @@ def part_name(layer):
 
 def text_name(report, with_context=True):
     name = dataset_name(report.meta["dataset"])
-    context = report.meta["context"]
+    context = report.contexts_name()
     return f"{name}, {context}" if with_context and context else name
 
 

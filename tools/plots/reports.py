@@ -1,8 +1,8 @@
 """Reports: the JSON of `quantspec bench`, `eval` and `roofline` and of kernel_bench, told apart by
 their fields.
 
-The fields are those of docs/bench.md, docs/eval.md, docs/roofline.md and docs/kernels.md.
-tools/make_results.py adds `run`: {"commands", "commit", "date", "hardware"}.
+The fields are those of docs/bench.md, docs/eval.md, docs/roofline.md and docs/kernels.md; reports that
+were written before bench and eval had the same keys are read as well. tools/make_results.py adds `run`: {"commands", "commit", "date", "hardware"}.
 """
 
 import json
@@ -38,6 +38,10 @@ class Report:
     def contexts(self):
         return sorted({row["context"] for row in self.rows})
 
+    def contexts_name(self):
+        """What was asked for, as it is typed."""
+        return ",".join(map(str, self.meta["contexts"]))
+
     def source(self, text=True):
         """What was measured on what, when: the small print."""
         meta, run = self.meta, self.run
@@ -46,7 +50,7 @@ class Report:
             dataset_name(meta.get("dataset", "")) if text else "",
             self.hardware(),
             run.get("date") or meta.get("date", ""),
-            run.get("commit", "")
+            run.get("commit") or meta.get("commit", "")
         ]
         if self.kind == "roofline":
             parts[1:3] = [f"computed for {machine_name(meta['machine'])}"]
@@ -68,6 +72,15 @@ def kind_of(data):
     if "measurement" in meta:
         return meta["measurement"]
     return "bench" if rows and {"plan", "speedup_fp16", "draft_len"} <= rows[0].keys() else None
+
+
+def renamed(meta):
+    """With today's keys: quantspec, predict and eval's context are version, tokens and contexts."""
+    meta = {{"quantspec": "version", "predict": "tokens"}.get(key, key): value
+            for key, value in meta.items()}
+    if "context" in meta:
+        meta["contexts"] = [int(part) for part in meta.pop("context").split(",")]
+    return meta
 
 
 def of_kernels(data):
@@ -98,7 +111,7 @@ def load(path):
         data = of_kernels(data)
     if not isinstance(data, dict) or not isinstance(data.get("meta"), dict) or not kind_of(data):
         raise Unusable(f"{path}: not a report of quantspec bench, eval or roofline")
-    return Report(pathlib.Path(path).stem, data)
+    return Report(pathlib.Path(path).stem, data | {"meta": renamed(data["meta"])})
 
 
 # --- words ---------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def perplexity(reports):
     """Table 2: variants against fp16 KV, for every text."""
     titles, texts = ["KV and weights"], [report.of_kind("perplexity") for report in reports]
     for report in reports:
-        name = f"{dataset_name(report.meta['dataset'])}, {report.meta['context']}"
+        name = f"{dataset_name(report.meta['dataset'])}, {report.contexts_name()}"
         titles += [f"perplexity, {name}", "Δ nats per token", "KL", "same top-1"]
     rows = []
     for variant in (row["variant"] for row in texts[0]):
@@ -142,7 +142,7 @@ def axes(reports):
         ways = ("token-wise", "channel-wise")
         parts.append(
             f"Perplexity of {report.meta['model']}, {dataset_name(report.meta['dataset'])}, "
-            f"windows of {report.meta['context']}; fp16 KV: "
+            f"windows of {report.contexts_name()}; fp16 KV: "
             f"{found['fp16 KV']['perplexity']:.3f}:\n\n" +
             table(["4-bit KV", *(f"keys {way}" for way in ways)], [[
                 f"values {value}", *(f"{found[f'keys {key}, values {value}']['perplexity']:.3f}"
@@ -190,7 +190,7 @@ def sensitivity(reports):
     """The plan that was chosen layer by layer, against the uniform one, on held-out prompts."""
     rows = [[
         plan_name(row["plan"]),
-        dataset_name(report.meta["dataset"]), report.meta["context"],
+        dataset_name(report.meta["dataset"]), report.contexts_name(),
         f"{row['draft_bytes'] / 1e6:.2f}",
         with_error(row, "acceptance",
                    "acceptance_error"), f"{row['kl_mean']:.2e}", f"{row['target_kl_mean']:.1e}"

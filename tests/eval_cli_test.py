@@ -7,6 +7,7 @@ Runs the binary on the bundled model with a short text. Standard library only.
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -49,7 +50,9 @@ class EvalTest(unittest.TestCase):
         rows = self.measure("fidelity", "--plan", "kv-only")
         self.assertEqual(list(rows[0]), [
             "kind", "reading", "reference", "context", "prompts", "tokens", "acceptance",
-            "acceptance_error", "top1_agreement", "kl_mean", "kl_error", "kl_p99", "nll"])
+            "acceptance_error", "top1_agreement", "kl_mean", "kl_error", "kl_p99", "nll",
+            "acceptance_values", "tokens_values", "nll_values", "kl_values",
+            "top1_agreement_values"])
         self.assertEqual([row["reading"] for row in rows if row["kind"] == "fidelity"],
                          ["8-bit KV", "8-bit KV, paper's", "kv-only"])
         self.assertIsNone(rows[0]["acceptance_error"])  # one prompt says nothing of others
@@ -71,6 +74,18 @@ class EvalTest(unittest.TestCase):
         done = evaluate(*args)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
+
+    def test_values_of_prompts_give_their_mean(self):
+        books = f"text:{ROOT / 'tests/testdata/datasets/books'}"
+        rows = self.report("fidelity", *SMALL[:2], "-d", books, "--ctx", "256", "--tokens", "16",
+                           "--prompts", "2", *SMALL[10:], "--plan", "quantspec")["rows"]
+        for row in rows:
+            self.assertEqual(len(row["tokens_values"]), 2)
+            self.assertEqual(row["tokens"], sum(row["tokens_values"]))
+            for mean, values in (("acceptance", "acceptance_values"), ("kl_mean", "kl_values"),
+                                 ("nll", "nll_values"),
+                                 ("top1_agreement", "top1_agreement_values")):
+                self.assertAlmostEqual(row[mean], statistics.mean(row[values]))
 
     def test_meta_says_what_the_numbers_are_of(self):
         common = ["measurement", "version", "commit", "date", "model", "dataset", "draft_store",

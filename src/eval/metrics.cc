@@ -8,6 +8,12 @@
 
 namespace quantspec {
 
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
 void Distribution::assign(std::span<const float> logits) {
   check(!logits.empty(), "a distribution has tokens");
   const auto best = std::ranges::max_element(logits);
@@ -41,22 +47,22 @@ Score compare(const Distribution& reference, const Distribution& other, TokenId 
 }
 
 Mean mean_over(std::span<const GroupSum> groups) {
-  double sum = 0, squares = 0;
+  double sum = 0, squares = 0, w = 0;
   std::int64_t count = 0;
   for (const GroupSum& group : groups) {
     sum += group.sum;
     count += group.count;
+    w += group.count > 0;
   }
   if (count == 0) return {};
-  const double mean = sum / count;
+  Mean mean{sum / count, kNone};
   for (const GroupSum& group : groups) {
-    const double rest = group.sum - mean * group.count;
+    const double rest = group.sum - mean.value * group.count;
     squares += rest * rest;
+    mean.of_groups.push_back(group.count > 0 ? group.sum / group.count : kNone);
   }
-  const double w = static_cast<double>(groups.size());
-  const double error =
-      w > 1 ? std::sqrt(w / (w - 1) * squares) / count : std::numeric_limits<double>::quiet_NaN();
-  return {mean, error};
+  if (w > 1) mean.error = std::sqrt(w / (w - 1) * squares) / count;
+  return mean;
 }
 
 double quantile(std::vector<double> values, double q) {
@@ -71,12 +77,14 @@ ScoreSummary summarize(std::span<const std::vector<Score>> groups, std::size_t f
                        std::size_t last) {
   std::vector<GroupSum> nll, kl, overlap, agrees;
   std::vector<double> kls;
+  ScoreSummary summary;
   for (const std::vector<Score>& group : groups) {
     const std::size_t end = std::min(last, group.size());
-    if (first >= end) continue;
-    const auto count = static_cast<std::int64_t>(end - first);
+    const std::size_t begin = std::min(first, end);
+    const auto count = static_cast<std::int64_t>(end - begin);
+    summary.tokens_of_groups.push_back(count);
     GroupSum sums[4] = {{0, count}, {0, count}, {0, count}, {0, count}};
-    for (const Score& score : std::span(group).subspan(first, count)) {
+    for (const Score& score : std::span(group).subspan(begin, count)) {
       sums[0].sum += score.nll;
       sums[1].sum += score.kl;
       sums[2].sum += score.overlap;
@@ -88,7 +96,9 @@ ScoreSummary summarize(std::span<const std::vector<Score>> groups, std::size_t f
     overlap.push_back(sums[2]);
     agrees.push_back(sums[3]);
   }
-  ScoreSummary summary{std::ssize(kls), mean_over(nll), mean_over(kl)};
+  summary.tokens = std::ssize(kls);
+  summary.nll = mean_over(nll);
+  summary.kl = mean_over(kl);
   summary.kl_p99 = quantile(std::move(kls), 0.99);
   summary.acceptance = mean_over(overlap);
   summary.agreement = mean_over(agrees);

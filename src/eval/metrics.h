@@ -43,13 +43,15 @@ Score compare(const Distribution& reference, const Distribution& other, TokenId 
 struct Mean {
   double value = 0;
   double error = 0;
+  std::vector<double> of_groups = {};  // each group's own mean; NaN where it has no values
 };
 // One group: the sum of its values, and how many they are.
 struct GroupSum {
   double sum = 0;
   std::int64_t count = 0;
 };
-// The mean over all values; error = sqrt(W/(W-1) sum_g (sum_g - mean count_g)^2) / total count.
+// The mean over all values; error = sqrt(W/(W-1) sum_g (sum_g - mean count_g)^2) / total count,
+// with W groups that have values.
 Mean mean_over(std::span<const GroupSum> groups);
 
 // `values` need not be sorted: the least that is not below a share `q` of them. 0 for none.
@@ -57,6 +59,7 @@ double quantile(std::vector<double> values, double q);
 
 struct ScoreSummary {
   std::int64_t tokens = 0;
+  std::vector<std::int64_t> tokens_of_groups = {};
   Mean nll;
   Mean kl;
   double kl_p99 = 0;

@@ -49,6 +49,17 @@ TEST(Metrics, TheErrorIsThatOfTheGroups) {
   EXPECT_TRUE(std::isnan(mean_over(one).error));
   const GroupSum unequal[] = {{2, 2}, {12, 6}};
   EXPECT_DOUBLE_EQ(mean_over(unequal).value, 14.0 / 8);
+  EXPECT_EQ(mean_over(unequal).of_groups, (std::vector<double>{1, 2}));
+}
+
+TEST(Metrics, AGroupWithoutValuesHasItsPlaceAndNoSay) {
+  const GroupSum with_none[] = {{4, 4}, {0, 0}, {12, 4}};
+  const Mean mean = mean_over(with_none);
+  EXPECT_DOUBLE_EQ(mean.value, 2);
+  EXPECT_DOUBLE_EQ(mean.error, 1);
+  ASSERT_EQ(mean.of_groups.size(), 3u);
+  EXPECT_TRUE(std::isnan(mean.of_groups[1]));
+  EXPECT_EQ(mean.of_groups[2], 3);
 }
 
 TEST(Metrics, QuantileIsAValue) {
@@ -75,6 +86,10 @@ TEST(Metrics, ASummaryIsOfItsPositions) {
   EXPECT_DOUBLE_EQ(all.agreement.value, 0.5);
   EXPECT_EQ(late.tokens, 4);
   EXPECT_DOUBLE_EQ(late.nll.value, 2.5);
+  EXPECT_EQ(all.tokens_of_groups, (std::vector<std::int64_t>{4, 4}));
+  EXPECT_EQ(all.kl.of_groups, (std::vector<double>{1.5, 11.5}));
+  groups[0].resize(2);
+  EXPECT_EQ(summarize(groups, 2, 9).tokens_of_groups, (std::vector<std::int64_t>{0, 2}));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "eval/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -35,6 +36,10 @@ struct TextOf {
   }
   std::string operator()(double value) const { return number(scale * value); }
   std::string operator()(const std::string& value) const { return value; }
+  template <typename T>
+  std::string operator()(const std::vector<T>& values) const {
+    return fmt::format("{}", fmt::join(values, ","));
+  }
 };
 
 // Of meta.

@@ -12,7 +12,8 @@
 namespace quantspec {
 
 // Nothing is null in JSON and a dash in Markdown; so is a number that is not finite.
-using ReportValue = std::variant<std::monostate, std::int64_t, double, std::string>;
+using ReportValue = std::variant<std::monostate, std::int64_t, double, std::string,
+                                 std::vector<std::int64_t>, std::vector<double>>;
 
 // Rows of one kind have the same keys.
 using ReportRow = std::vector<std::pair<std::string, ReportValue>>;

@@ -48,6 +48,14 @@ ReportValue draft_len_value(const std::optional<int>& draft_len) {
   return std::int64_t{*draft_len};
 }
 
+// The means of the groups (windows, prompts) behind the means of a row.
+void add_values(ReportRow& row, const ScoreSummary& scores) {
+  row.insert(row.end(), {{"tokens_values", scores.tokens_of_groups},
+                         {"nll_values", scores.nll.of_groups},
+                         {"kl_values", scores.kl.of_groups},
+                         {"top1_agreement_values", scores.agreement.of_groups}});
+}
+
 // Null where nothing was scored.
 void add_scores(ReportRow& row, const ScoreSummary& scores) {
   const auto known = [&](double value) -> ReportValue {
@@ -61,7 +69,9 @@ void add_scores(ReportRow& row, const ScoreSummary& scores) {
                          {"kl_mean", known(scores.kl.value)},
                          {"kl_error", known(scores.kl.error)},
                          {"kl_p99", known(scores.kl_p99)},
-                         {"nll", known(scores.nll.value)}});
+                         {"nll", known(scores.nll.value)},
+                         {"acceptance_values", scores.acceptance.of_groups}});
+  add_values(row, scores);
 }
 
 // --- in words ------------------------------------------------------------------------------------
@@ -129,7 +139,9 @@ Report report(std::span<const PerplexityRow> rows) {
                                {"delta_nll_error", row.delta_nll.error},
                                {"kl_mean", row.scores.kl.value},
                                {"kl_p99", row.scores.kl_p99},
-                               {"top1_agreement", row.scores.agreement.value}});
+                               {"top1_agreement", row.scores.agreement.value},
+                               {"delta_nll_values", row.delta_nll.of_groups}});
+    add_values(whole_text.rows.back(), row.scores);
     for (const Bucket& bucket : row.by_position) {
       by_position.rows.push_back({{"variant", row.variant},
                                   {"first_position", std::int64_t{bucket.first}},
@@ -138,6 +150,7 @@ Report report(std::span<const PerplexityRow> rows) {
                                   {"nll", bucket.scores.nll.value},
                                   {"kl_mean", bucket.scores.kl.value},
                                   {"top1_agreement", bucket.scores.agreement.value}});
+      add_values(by_position.rows.back(), bucket.scores);
     }
   }
   return {{std::move(whole_text), std::move(by_position)}};
@@ -187,7 +200,9 @@ ReportTable layers_table(const SensitivityResult& result) {
                           {"kl_change", row.kl_change},
                           {"acceptance", row.acceptance.value},
                           {"acceptance_change", row.acceptance_change},
-                          {"bytes_change", std::int64_t{row.bytes_change}}});
+                          {"bytes_change", std::int64_t{row.bytes_change}},
+                          {"kl_values", row.kl.of_groups},
+                          {"acceptance_values", row.acceptance.of_groups}});
   }
   return table;
 }

@@ -116,6 +116,25 @@ class EvalTest(unittest.TestCase):
                 self.assertEqual((report.kind, report.contexts_name()), (name, size[1]))
                 self.assertIn("--:|", getattr(tables, name)([report]).replace(" ", ""))
 
+    def test_sensitivity_says_where_its_plan_is_worse(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # One short prompt chooses badly for others.
+            args = ("sensitivity", *SMALL[:4], "--ctx", "160", "--tokens", "8", "--prompts", "1",
+                    "--page-size", "32", "-t", "1", "--plan", "quantspec+sparse", "--plan-file",
+                    str(Path(folder) / "plan.json"))
+            said = evaluate(*args).stdout.splitlines()[-1]
+            self.assertRegex(said, r"the chosen plan is WORSE than quantspec\+sparse: acceptance "
+                             r"0\.\d{4} becomes 0\.\d{4} \(-0\.\d{4}\), .*\. Draft by "
+                             r"quantspec\+sparse, or let more prompts choose \(--prompts 2\)\.$")
+            report = self.report(*args, "-o", "json")
+            self.assertEqual(report["meta"]["conclusion"], said)
+            base, chosen = (row for row in report["rows"] if row["kind"] == "plan")
+            self.assertIs(chosen["worse"], True)
+            self.assertIsNone(base["worse"])
+            self.assertAlmostEqual(chosen["acceptance_change"],
+                                   chosen["acceptance"] - base["acceptance"])
+            self.assertIn(f"{base['acceptance']:.4f} becomes {chosen['acceptance']:.4f}", said)
+
     def test_lossless(self):
         done = evaluate("lossless", "--plan", "quantspec", "--draft-len", "3,auto", *SMALL[:-2])
         self.assertEqual(done.stdout.splitlines()[-1],

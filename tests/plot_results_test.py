@@ -61,6 +61,14 @@ class TablesTest(unittest.TestCase):
         meta = load("bench").meta
         self.assertEqual((meta["version"], meta["tokens"]), ("0.1.0", 96))
 
+    def test_what_sensitivity_says_stands_under_its_plans(self):
+        report = load("sensitivity")
+        before = tables.sensitivity([report])
+        report.meta["conclusion"] = "The chosen plan is WORSE."
+        after = tables.sensitivity([report])
+        self.assertIn("\n\nThe chosen plan is WORSE.\n\n", after)
+        self.assertEqual(after.replace("\nThe chosen plan is WORSE.\n", ""), before)
+
     def test_what_is_no_report_is_refused_in_one_line(self):
         with tempfile.TemporaryDirectory() as folder:
             for text, message in (("{", "not JSON"), ("[]", "not a report"), ('{"meta": {}}',

@@ -148,9 +148,19 @@ struct SensitivityResult {
   std::vector<SensitivityRow> rows;
   int prompts = 0;  // that layers were measured on; as many others verify
   Plan base;
-  std::optional<Plan> chosen;  // nullopt: not yet
+  std::size_t draft_budget = 0;  // bytes that a draft step of the chosen plan may read
+  std::optional<Plan> chosen;    // nullopt: not yet
   PlanOutcome base_outcome;
   PlanOutcome chosen_outcome;
+  // What was measured of the chosen plan less that of the base, prompt by prompt.
+  Mean acceptance_change;
+  Mean kl_change;
+
+  bool is_verified() const { return chosen_outcome.measured.tokens > 0; }
+  // Fewer tokens are accepted than of the base, which might have been chosen: it fits the bytes.
+  bool is_worse() const {
+    return is_verified() && acceptance_change.value < 0 && base_outcome.draft_bytes <= draft_budget;
+  }
 };
 
 // Measures layer by layer on `prompts`, chooses a plan under the byte budgets, and compares it with

@@ -268,6 +268,12 @@ TEST(Sensitivity, WritesAPlanThatFitsTheBytesOfTheUniformOne) {
   EXPECT_LE(result.chosen_outcome.predicted_kl, result.base_outcome.predicted_kl);
   EXPECT_EQ(result.chosen->target_full_layers.size(), 1u);
   EXPECT_LT(result.chosen_outcome.target.kl.value, result.base_outcome.target.kl.value);
+  const ScoreSummary &base = result.base_outcome.measured, &chosen = result.chosen_outcome.measured;
+  EXPECT_NEAR(result.acceptance_change.value, chosen.acceptance.value - base.acceptance.value,
+              1e-12);
+  EXPECT_NEAR(result.kl_change.value, chosen.kl.value - base.kl.value, 1e-12);
+  EXPECT_EQ(result.draft_budget, result.base_outcome.draft_bytes);
+  EXPECT_EQ(result.is_worse(), chosen.acceptance.value < base.acceptance.value);
 
   const std::filesystem::path file = ::testing::TempDir() + "/eval_test_plan.json";
   NewFile new_file(file);

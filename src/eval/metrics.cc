@@ -109,4 +109,19 @@ ScoreSummary summarize(std::span<const std::vector<Score>> groups) {
   return summarize(groups, 0, std::numeric_limits<std::size_t>::max());
 }
 
+Mean mean_change(std::span<const std::vector<Score>> from, std::span<const std::vector<Score>> to,
+                 double Score::*value) {
+  check(from.size() == to.size(), "changes are of the same groups");
+  std::vector<GroupSum> changes;
+  for (std::size_t group = 0; group < from.size(); ++group) {
+    check(from[group].size() == to[group].size(), "changes are of the same positions");
+    GroupSum change{0, std::ssize(from[group])};
+    for (std::size_t i = 0; i < from[group].size(); ++i) {
+      change.sum += to[group][i].*value - from[group][i].*value;
+    }
+    changes.push_back(change);
+  }
+  return mean_over(changes);
+}
+
 }  // namespace quantspec

@@ -70,5 +70,9 @@ struct ScoreSummary {
 ScoreSummary summarize(std::span<const std::vector<Score>> groups, std::size_t first,
                        std::size_t last);
 ScoreSummary summarize(std::span<const std::vector<Score>> groups);
+// By how much a value of the scores changes from one reading to another. REQUIRES: of the same
+// positions.
+Mean mean_change(std::span<const std::vector<Score>> from, std::span<const std::vector<Score>> to,
+                 double Score::*value);
 
 }  // namespace quantspec

@@ -92,5 +92,17 @@ TEST(Metrics, ASummaryIsOfItsPositions) {
   EXPECT_EQ(summarize(groups, 2, 9).tokens_of_groups, (std::vector<std::int64_t>{0, 2}));
 }
 
+TEST(Metrics, AChangeIsTakenGroupByGroup) {
+  // Groups that differ much, and in both a change of 0.1 and a bit: its error is small.
+  const std::vector<std::vector<Score>> from = {{{.overlap = 0.2}, {.overlap = 0.3}},
+                                                {{.overlap = 0.8}, {.overlap = 0.9}}};
+  const std::vector<std::vector<Score>> to = {{{.overlap = 0.3}, {.overlap = 0.4}},
+                                              {{.overlap = 0.9}, {.overlap = 1.02}}};
+  const Mean change = mean_change(from, to, &Score::overlap);
+  EXPECT_NEAR(change.value, 0.105, 1e-12);
+  EXPECT_NEAR(change.error, 0.005, 1e-12);
+  EXPECT_DOUBLE_EQ(mean_change(from, to, &Score::kl).value, 0);
+}
+
 }  // namespace
 }  // namespace quantspec

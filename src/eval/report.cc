@@ -19,22 +19,15 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr std::size_t kColumns = 100;  // of a Markdown table
 constexpr std::size_t kLeastText = 16;
 
-// Enough digits to tell values apart, few enough to read: KL goes down to 1e-7.
-std::string number(double value) {
-  if (!std::isfinite(value)) return "-";
-  const double size = std::abs(value);
-  if (size != 0 && size < 1e-3) return fmt::format("{:.2e}", value);
-  return size < 10 ? fmt::format("{:.4f}", value) : fmt::format("{:.3f}", value);
-}
-
 struct TextOf {
   double scale = 1;
 
   std::string operator()(std::monostate) const { return "-"; }
+  std::string operator()(bool value) const { return value ? "yes" : "no"; }
   std::string operator()(std::int64_t value) const {
-    return scale == 1 ? std::to_string(value) : number(scale * static_cast<double>(value));
+    return scale == 1 ? std::to_string(value) : report_number(scale * static_cast<double>(value));
   }
-  std::string operator()(double value) const { return number(scale * value); }
+  std::string operator()(double value) const { return report_number(scale * value); }
   std::string operator()(const std::string& value) const { return value; }
   template <typename T>
   std::string operator()(const std::vector<T>& values) const {
@@ -46,7 +39,7 @@ struct TextOf {
 std::string text_of(const OrderedJson& value) {
   if (value.is_null()) return "-";
   if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_float()) return number(value.get<double>());
+  if (value.is_number_float()) return report_number(value.get<double>());
   if (!value.is_array()) return dump_json(value);
   std::string list;
   for (const OrderedJson& one : value) list += (list.empty() ? "" : ",") + text_of(one);
@@ -186,6 +179,13 @@ std::string wrapped(const OrderedJson& meta) {
 }
 
 }  // namespace
+
+std::string report_number(double value) {
+  if (!std::isfinite(value)) return "-";
+  const double size = std::abs(value);
+  if (size != 0 && size < 1e-3) return fmt::format("{:.2e}", value);
+  return size < 10 ? fmt::format("{:.4f}", value) : fmt::format("{:.3f}", value);
+}
 
 bool Report::empty() const {
   return std::ranges::all_of(tables, [](const ReportTable& table) { return table.rows.empty(); });

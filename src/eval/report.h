@@ -12,7 +12,7 @@
 namespace quantspec {
 
 // Nothing is null in JSON and a dash in Markdown; so is a number that is not finite.
-using ReportValue = std::variant<std::monostate, std::int64_t, double, std::string,
+using ReportValue = std::variant<std::monostate, bool, std::int64_t, double, std::string,
                                  std::vector<std::int64_t>, std::vector<double>>;
 
 // Rows of one kind have the same keys.
@@ -48,6 +48,10 @@ struct Report {
 
   bool empty() const;  // no rows
 };
+
+// As people are shown it: enough digits to tell values apart, few enough to read (KL goes down to
+// 1e-7). A dash for what is not finite.
+std::string report_number(double value);
 
 // meta: what was measured on what, an object of plain values and lists of them. At most 100 columns
 // wide, but for values of meta that are longer; the first column of a table is cut at its beginning

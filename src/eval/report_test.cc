@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "eval/eval.h"
@@ -100,7 +101,53 @@ TEST(Reports, SayInWordsWhatWasChosen) {
             std::string::npos);
   result.chosen->layers[1].weights = WeightRead::kBoth;
   result.chosen->head = WeightRead::kFull;
-  EXPECT_NE(report(result).conclusion.find("quantspec, in layer 1, the head."), std::string::npos);
+  EXPECT_NE(report(result).conclusion.find("quantspec, in layer 1, the head. It was not verified."),
+            std::string::npos);
+}
+
+TEST(Reports, SayWhereTheChosenPlanIsWorse) {
+  SensitivityResult result;
+  result.prompts = 2;
+  result.base = Plan::draft(3, WeightRead::kUpper);
+  result.chosen = Plan::draft(3, WeightRead::kBoth);
+  result.base_outcome.name = "quantspec";
+  result.chosen_outcome.name = "layers";
+  result.base_outcome.measured = {.tokens = 64, .kl = {0.049, 0}, .acceptance = {0.883, 0}};
+  result.chosen_outcome.measured = {.tokens = 64, .kl = {0.0512, 0}, .acceptance = {0.8812, 0}};
+  result.base_outcome.draft_bytes = result.draft_budget = 20'000'000;
+  result.chosen_outcome.draft_bytes = 19'500'000;
+  result.acceptance_change = {-0.0018, 0.0011};
+  result.kl_change = {0.0022, 0.0004};
+  const auto plan_rows = [&] {
+    const auto json = nlohmann::json::parse(to_json({}, report(result)));
+    return std::pair(json["rows"][0], json["rows"][1]);
+  };
+  EXPECT_NE(report(result).conclusion.find(
+                "the chosen plan is WORSE than quantspec: acceptance 0.8830 becomes 0.8812 "
+                "(-0.0018 ± 0.0011), KL in nats 0.0490 becomes 0.0512 (+0.0022 ± 4.00e-04), of "
+                "20.00 MB a draft step reads 19.50. Draft by quantspec, or let more prompts choose "
+                "(--prompts 4)."),
+            std::string::npos)
+      << report(result).conclusion;
+  EXPECT_TRUE(to_markdown({}, report(result)).ends_with(report(result).conclusion + "\n"));
+  EXPECT_EQ(plan_rows().second["worse"], true);
+  EXPECT_EQ(plan_rows().second["acceptance_change"], -0.0018);
+  EXPECT_TRUE(plan_rows().first["worse"].is_null());
+
+  result.draft_budget -= 1;  // the base was not to be had
+  EXPECT_EQ(report(result).conclusion.find("WORSE"), std::string::npos);
+  EXPECT_EQ(plan_rows().second["worse"], false);
+  result.draft_budget += 1;
+
+  result.acceptance_change = {0.0018, std::numeric_limits<double>::quiet_NaN()};
+  result.chosen_outcome.measured.acceptance.value = 0.8848;
+  EXPECT_TRUE(report(result).conclusion.ends_with(
+      "On those others acceptance 0.8830 becomes 0.8848 (+0.0018), KL in nats 0.0490 becomes "
+      "0.0512 (+0.0022 ± 4.00e-04), of 20.00 MB a draft step reads 19.50."))
+      << report(result).conclusion;
+  EXPECT_EQ(plan_rows().second["worse"], false);
+  result.chosen_outcome.measured = {};
+  EXPECT_TRUE(plan_rows().second["worse"].is_null());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "eval/eval.h"
@@ -81,6 +82,29 @@ bool same_reads(const Plan& one, const Plan& other) {
          one.target_full_layers == other.target_full_layers;
 }
 
+// "0.8830 becomes 0.8812 (-0.0018 ± 0.0007)"; one prompt gives no error.
+std::string becomes(double from, double to, const Mean& change) {
+  return fmt::format("{} becomes {} ({}{}{})", report_number(from), report_number(to),
+                     change.value > 0 ? "+" : "", report_number(change.value),
+                     std::isfinite(change.error) ? " ± " + report_number(change.error) : "");
+}
+
+std::string describe_verification(const SensitivityResult& result) {
+  if (!result.is_verified()) return "It was not verified.";
+  const PlanOutcome &base = result.base_outcome, &chosen = result.chosen_outcome;
+  const std::string numbers =
+      fmt::format("acceptance {}, KL in nats {}, of {:.2f} MB a draft step reads {:.2f}",
+                  becomes(base.measured.acceptance.value, chosen.measured.acceptance.value,
+                          result.acceptance_change),
+                  becomes(base.measured.kl.value, chosen.measured.kl.value, result.kl_change),
+                  base.draft_bytes / 1e6, chosen.draft_bytes / 1e6);
+  if (!result.is_worse()) return fmt::format("On those others {}.", numbers);
+  return fmt::format(
+      "On those others the chosen plan is WORSE than {}: {}. Draft by {}, or let more prompts "
+      "choose (--prompts {}).",
+      base.name, numbers, base.name, 2 * result.prompts);
+}
+
 std::string describe_choice(const SensitivityResult& result) {
   if (!result.chosen) return "No plan was chosen: not everything that it takes was measured.";
   const std::string measured = fmt::format("Measured on {} prompt{}, verified on as many others.",
@@ -100,8 +124,8 @@ std::string describe_choice(const SensitivityResult& result) {
   }
   if (result.chosen->head != result.base.head) parts.push_back("the head");
   if (!result.chosen->target_full_layers.empty()) parts.push_back("the target");
-  return fmt::format("{} The chosen plan differs from the uniform one, {}, in {}.", measured, base,
-                     fmt::join(parts, ", "));
+  return fmt::format("{} The chosen plan differs from the uniform one, {}, in {}. {}", measured,
+                     base, fmt::join(parts, ", "), describe_verification(result));
 }
 
 std::string describe_losslessness(std::span<const LosslessRow> rows) {
@@ -207,6 +231,16 @@ ReportTable layers_table(const SensitivityResult& result) {
   return table;
 }
 
+// From the base to the chosen plan, which alone has one; null where nothing was measured.
+void add_change(ReportRow& row, const SensitivityResult& result, bool known) {
+  const auto value = [&](auto number) { return known ? ReportValue(number) : ReportValue(); };
+  row.insert(row.end(), {{"acceptance_change", value(result.acceptance_change.value)},
+                         {"acceptance_change_error", value(result.acceptance_change.error)},
+                         {"kl_change", value(result.kl_change.value)},
+                         {"kl_change_error", value(result.kl_change.error)},
+                         {"worse", value(result.is_worse())}});
+}
+
 ReportTable plans_table(const SensitivityResult& result) {
   ReportTable table{"plan", plan_views(), {}};
   if (!result.chosen) return table;
@@ -221,6 +255,7 @@ ReportTable plans_table(const SensitivityResult& result) {
                      known ? ReportValue(outcome->target.kl.value) : ReportValue());
     row.emplace_back("target_top1_agreement",
                      known ? ReportValue(outcome->target.agreement.value) : ReportValue());
+    add_change(row, result, outcome == &result.chosen_outcome && result.is_verified());
     table.rows.push_back(std::move(row));
   }
   return table;

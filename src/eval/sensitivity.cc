@@ -159,6 +159,7 @@ class Study {
     for (std::size_t p = 0; p < parts_.size(); ++p) {
       apply(parts_[p].part, *changes[p][(*chosen)[p]], plan);
     }
+    result.draft_budget = draft_budget();
     result.base_outcome = predict(options_.base);
     result.chosen_outcome = predict(plan);
     result.chosen = std::move(plan);
@@ -192,6 +193,8 @@ class Study {
       result.base_outcome.target = summarize(base_target);
       result.chosen_outcome.measured = summarize(chosen);
       result.chosen_outcome.target = summarize(chosen_target);
+      result.acceptance_change = mean_change(base, chosen, &Score::overlap);
+      result.kl_change = mean_change(base, chosen, &Score::kl);
     });
   }
 

@@ -200,9 +200,11 @@ def sensitivity(reports):
         changes(report, row["layer"])
     ] for report in reports for row in report.of_kind("entropy")]
     heads = [["head", "-", "-", changes(report, "head")] for report in reports]
+    said = "".join(f"\n{report.meta['conclusion']}\n" for report in reports
+                   if report.meta.get("conclusion"))
     return (table(
         ["plan", "text", "context", "MB a draft reads", "accepted", "KL, nats", "target's KL"],
-        rows) + "\n" + table([
+        rows) + said + "\n" + table([
             "layer", "attention entropy, nats", "of the greatest",
             "what changing it alone changes: draft's KL, nats; acceptance"
         ], layers + heads))

@@ -1,12 +1,17 @@
 #!/bin/bash
-# Runs every libFuzzer target for a while, two at a time, from the files of the tests and from those
-# of fuzz/make_seeds.py, whose large ones show what takes more than linear time.
-#   fuzz/run.sh [SECONDS_EACH] [BUILD_FOLDER]     after: cmake --preset fuzz && cmake --build --preset fuzz
+# Builds every libFuzzer target and runs it for a while, two at a time, from the files of the tests and
+# from those of fuzz/make_seeds.py, whose large ones show what takes more than linear time. A
+# BUILD_FOLDER that is not there yet is configured as the preset `fuzz`; another one stays as it was
+# configured.
+#   fuzz/run.sh [SECONDS_EACH] [BUILD_FOLDER]
 # What a target finds is kept in BUILD_FOLDER/found; put its fixed cases into fuzz/seeds/<target>/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-15}
 build=${2:-build-fuzz}
+
+if [[ ! -e $build/build.ninja ]]; then cmake --preset fuzz -B "$build" --log-level=WARNING; fi
+cmake --build "$build" -j "$(nproc)" --target fuzzers
 
 # The files that a target begins with.
 seeds_of() {
@@ -35,10 +40,12 @@ run_one() {
   while read -r seed; do
     cp "$seed" "$corpus/${seed//\//_}"
   done < <(seeds_of "$target")
-  local options=(-timeout=10 -rss_limit_mb=2048 -artifact_prefix="$build/found/$target-")
+  local options=(-rss_limit_mb=2048 -artifact_prefix="$build/found/$target-")
+  # Of a large one more than linear time is minutes; a busy machine takes seconds.
   if ! { files_in "$build/seeds/large/$target" |
-    xargs -r "$build/fuzz/$target" "${options[@]}" &&
-    "$build/fuzz/$target" "${options[@]}" -max_total_time="$seconds" "$corpus"; } >"$log" 2>&1; then
+    xargs -r "$build/fuzz/$target" "${options[@]}" -timeout=60 &&
+    "$build/fuzz/$target" "${options[@]}" -timeout=10 -max_total_time="$seconds" "$corpus"; } \
+    >"$log" 2>&1; then
     tail -n 60 "$log"
     echo "$target: found something: see $log and $build/found"
     return 1

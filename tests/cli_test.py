@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 
 import cli_support
-from cli_support import (MODEL, PROMPT, CliTest, Folder, environment, generate, generate_json,
+from cli_support import (HANGS, MODEL, PROMPT, CliTest, Folder, environment, generate, generate_json,
                          quantspec, replace)
 
 RUN_KEYS = ["text", "tokens", "prompt_tokens", "predicted_tokens", "stop_reason", "seed", "sampling",
@@ -121,8 +121,8 @@ class Usage(CliTest):
         self.check_error(quantspec("generate", "-p", ""), 2, "empty")
         self.check_error(quantspec("generate", stdin=""), 2, "empty")
         master, slave = pty.openpty()
-        done = subprocess.run([cli_support.binary, "generate"], stdin=slave, capture_output=True, timeout=60,
-                              env=environment())
+        done = subprocess.run([cli_support.binary, "generate"], stdin=slave, capture_output=True,
+                              timeout=HANGS, env=environment())
         os.close(master)
         os.close(slave)
         self.check_error(done, 2, "no prompt", "-p")
@@ -172,18 +172,20 @@ class BadInput(CliTest):
     def test_standard_output_that_cannot_be_written(self):
         with open("/dev/full", "wb") as full:
             done = subprocess.run([cli_support.binary, "generate", "-q", "-t", "1", "-p", PROMPT], stdout=full,
-                                  stderr=subprocess.PIPE, timeout=60)
+                                  stderr=subprocess.PIPE, timeout=HANGS)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"No space left", done.stderr)
 
     def test_reader_that_goes_away_ends_it_quietly(self):
         for reset_sigpipe in (True, False):  # False: SIGPIPE stays ignored, as Python has it
-            process = subprocess.Popen([cli_support.binary, "generate", "-q", "-t", "1", "-p", PROMPT],
+            # A text that has no end, so that there is always more to be written.
+            process = subprocess.Popen([cli_support.binary, "generate", "-q", "-t", "1", "-p", PROMPT, "-n",
+                                        "-1", "--ignore-eos"],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                        restore_signals=reset_sigpipe)
             process.stdout.read(1)
             process.stdout.close()
-            self.assertIn(process.wait(timeout=60), (-signal.SIGPIPE, 128 + signal.SIGPIPE))
+            self.assertIn(process.wait(timeout=HANGS), (-signal.SIGPIPE, 128 + signal.SIGPIPE))
             self.assertEqual(process.stderr.read(), b"")
             process.stderr.close()
 
@@ -431,7 +433,7 @@ class Interrupt(CliTest):
                                    env=environment())
         process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANGS)
         self.assertEqual(process.returncode, 130, err)
         self.assertIn(b"decode ", err)
         self.assertIn(b"interrupted", err)
@@ -444,7 +446,7 @@ class Interrupt(CliTest):
                                    env=environment())
         process.stdout.read(1)
         process.terminate()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANGS)
         self.assertEqual(process.returncode, 143, err)
         self.assertIn(b"interrupted", err)
         out.decode()
@@ -460,7 +462,7 @@ class Interrupt(CliTest):
                 if b"seed" in line:
                     break  # the prompt is read next, and that takes seconds
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=HANGS)
         self.assertEqual((process.returncode, out), (130, b""))
         self.assertEqual(err, b"quantspec: interrupted\n")
 
@@ -472,7 +474,7 @@ class Terminal(CliTest):
         if pid == 0:
             os.execve(cli_support.binary, [cli_support.binary, *args], env)
         written = b""
-        while select.select([terminal], [], [], 60)[0]:
+        while select.select([terminal], [], [], HANGS)[0]:
             try:
                 chunk = os.read(terminal, 65536)
             except OSError:  # the other side is closed

@@ -14,12 +14,13 @@ import unittest
 from pathlib import Path
 
 import cli_support
-from cli_support import MODEL, PROMPT, CliTest, Folder, environment, generate, quantspec, replace
+from cli_support import (HANGS, MODEL, PROMPT, CliTest, Folder, environment, generate, quantspec,
+                         replace)
 
 
 def shell(script, *args):
     """Runs a line of shell in which $QS is the binary."""
-    return subprocess.run(["sh", "-c", script, "sh", *args], capture_output=True, timeout=120,
+    return subprocess.run(["sh", "-c", script, "sh", *args], capture_output=True, timeout=HANGS,
                           env=environment(QS=cli_support.binary))
 
 
@@ -143,7 +144,7 @@ class Models(CliTest):
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
             process.stdout.read(1)
             os.truncate(weights, 100_000)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=HANGS)
             self.assertEqual(process.returncode, 1, err)
             self.assertIn(b"model.safetensors: became shorter", err)
 
@@ -164,7 +165,7 @@ class Stores(CliTest):
             for _ in range(2):
                 runs = [self.prepare("-o", str(store), "--head-bits", bits) for bits in "48"]
                 for run in runs:
-                    _, err = run.communicate(timeout=120)
+                    _, err = run.communicate(timeout=HANGS)
                     self.assertEqual(run.returncode, 0, err)
                 done = generate("-p", PROMPT, "-n", "4", "--draft-store", str(store))
                 self.assertEqual(done.returncode, 0, done.stderr)
@@ -231,7 +232,7 @@ class Prompts(CliTest):
             time.sleep(0.5)  # it waits in open(), where nothing tells
             self.assertIsNone(process.poll())
             process.send_signal(signal.SIGINT)
-            self.assertEqual(process.communicate(timeout=10), (b"", b"quantspec: interrupted\n"))
+            self.assertEqual(process.communicate(timeout=HANGS), (b"", b"quantspec: interrupted\n"))
             self.assertEqual(process.returncode, 130)
 
     def test_ctrl_c_ends_the_making_of_tokens(self):
@@ -243,7 +244,7 @@ class Prompts(CliTest):
             time.sleep(2)  # of some 10 that it takes
             process.send_signal(signal.SIGINT)
             began = time.monotonic()
-            self.assertEqual(process.communicate(timeout=60), (b"", b"quantspec: interrupted\n"))
+            self.assertEqual(process.communicate(timeout=HANGS), (b"", b"quantspec: interrupted\n"))
             self.assertLess(time.monotonic() - began, 2)
             self.assertEqual(process.returncode, 130)
 

@@ -32,7 +32,7 @@ def run(*command, cwd=ROOT, **environment):
 
 def attempt(*command, cwd=ROOT, **environment):
     return subprocess.run([str(word) for word in command], cwd=cwd, text=True, capture_output=True,
-                          timeout=600, env=os.environ | environment)
+                          timeout=1800, env=os.environ | environment)
 
 
 def readme_blocks(language):

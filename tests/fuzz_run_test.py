@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Tests of fuzz/run.sh: that it runs what it has just built. `cmake` is a script here, which notes how
-it was called and makes targets that say which sources they are of. Standard library only.
+it was called and makes targets that say which sources they are of. And of the targets, that they look at
+every Error: one may be a bug. Standard library only.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -89,6 +91,16 @@ class FuzzRunTest(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("no such thing", done.stderr)
         self.assertEqual(self.lines("ran"), [])
+
+
+class TargetsTest(unittest.TestCase):
+    def test_no_target_takes_a_bug_for_a_refusal(self):
+        sources = [path for path in RUN.parent.iterdir() if path.suffix in (".cc", ".h")]
+        self.assertGreater(len(sources), 10)
+        for path in sources:  # `refused` of fuzz_input.h, or a `require` of the kind
+            for caught, handler in re.findall(r"catch \((.*?)\) \{(.*?)\}", path.read_text(), re.S):
+                self.assertEqual(caught, "const Error& error", path)
+                self.assertRegex(handler, r"refused\(error\)|require\(error\.kind\(\) ==", path)
 
 
 if __name__ == "__main__":

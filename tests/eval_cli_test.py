@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from plots import reports, tables  # noqa: E402
 
 TEXT = f"text:{ROOT / 'tests/testdata/datasets/books/keeper.txt'}"
-SMALL = ["-m", str(ROOT / "models/pg-24m"), "-d", TEXT, "--ctx", "256", "--tokens", "16",
+SMALL = ["-m", str(ROOT / "models/pg-24m"), "-d", TEXT, "--ctx-size", "256", "--tokens", "16",
          "--prompts", "1", "--page-size", "32", "-t", "1", "-o", "json"]
 
 
@@ -80,7 +80,7 @@ class EvalTest(unittest.TestCase):
 
     def test_values_of_prompts_give_their_mean(self):
         books = f"text:{ROOT / 'tests/testdata/datasets/books'}"
-        rows = self.report("fidelity", *SMALL[:2], "-d", books, "--ctx", "256", "--tokens", "16",
+        rows = self.report("fidelity", *SMALL[:2], "-d", books, "--ctx-size", "256", "--tokens", "16",
                            "--prompts", "2", *SMALL[10:], "--plan", "quantspec")["rows"]
         for row in rows:
             self.assertEqual(len(row["tokens_values"]), 2)
@@ -104,7 +104,7 @@ class EvalTest(unittest.TestCase):
                      ["draft_budget", "temperature", "seed"]),
                     ("sensitivity", plan_file,
                      ["draft_budget", "round", "draft_bytes", "target_bytes"])):
-                size = ["--ctx", "160", "--tokens", "8"] if name == "sensitivity" else SMALL[4:8]
+                size = ["--ctx-size", "160", "--tokens", "8"] if name == "sensitivity" else SMALL[4:8]
                 file = Path(folder) / f"{name}.json"
                 data = self.report(name, *SMALL[:4], *size, *SMALL[8:], *options)
                 file.write_text(json.dumps(data))
@@ -122,7 +122,7 @@ class EvalTest(unittest.TestCase):
     def test_sensitivity_says_where_its_plan_is_worse(self):
         with tempfile.TemporaryDirectory() as folder:
             # One short prompt chooses badly for others.
-            args = ("sensitivity", *SMALL[:4], "--ctx", "160", "--tokens", "8", "--prompts", "1",
+            args = ("sensitivity", *SMALL[:4], "--ctx-size", "160", "--tokens", "8", "--prompts", "1",
                     "--page-size", "32", "-t", "1", "--plan", "quantspec+sparse", "--plan-file",
                     str(Path(folder) / "plan.json"))
             said = evaluate(*args).stdout.splitlines()[-1]
@@ -151,9 +151,9 @@ class EvalTest(unittest.TestCase):
             for name in ("perplexity", "axes", "fidelity", "lossless", "sensitivity"):
                 options = {"fidelity": ["--plan", "quantspec"], "lossless": ["--plan", "quantspec"],
                            "sensitivity": ["--plan-file", str(Path(folder) / "plan.json"),
-                                           "--ctx", "160", "--tokens", "8"]}.get(name, [])
+                                           "--ctx-size", "160", "--tokens", "8"]}.get(name, [])
                 # An option may be given once.
-                common = [*SMALL[:4], *SMALL[8:-2]] if "--ctx" in options else SMALL[:-2]
+                common = [*SMALL[:4], *SMALL[8:-2]] if "--ctx-size" in options else SMALL[:-2]
                 done = evaluate(name, *common, *options)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 lines = done.stdout.splitlines()
@@ -175,7 +175,7 @@ class EvalTest(unittest.TestCase):
 
     def test_what_was_measured_stays_when_a_signal_ends_it(self):
         # 64 generations, far more than are waited for.
-        options = [*SMALL[:4], "--ctx", "200", "--tokens", "100", "--prompts", "1", "--page-size",
+        options = [*SMALL[:4], "--ctx-size", "200", "--tokens", "100", "--prompts", "1", "--page-size",
                    "32", "-t", "1", "--plan", "quantspec,kv-only", "--draft-len",
                    ",".join(map(str, range(1, 17)))]
         for form, number in (("md", signal.SIGINT), ("json", signal.SIGTERM)):
@@ -237,13 +237,12 @@ class EvalTest(unittest.TestCase):
                 ([], "perplexity", "lossless"),
                 (["axes"], "--dataset"),
                 (["axes", "-d", "tome:x"], "tome:x", "recall"),
-                (["axes", "-d", TEXT, "--ctx", "9000"], "9000", "keeper.txt"),
-                (["axes", "-d", TEXT, "--ctx", "64", "--stride", "64"], "--stride"),
-                (["fidelity", "--ctx", "256,1"], "--ctx '256,1'", "whole numbers from 2"),
+                (["axes", "-d", TEXT, "--ctx-size", "9000"], "9000", "keeper.txt"),
+                (["axes", "-d", TEXT, "--ctx-size", "64", "--stride", "64"], "--stride"),
+                (["fidelity", "--ctx-size", "256,1"], "--ctx-size '256,1'", "whole numbers from 2"),
                 (["lossless", "--draft-len", "4,0"], "--draft-len '4,0'", "auto or from 1 to"),
                 (["fidelity", *SMALL, "--plan", "warp"], "warp", "streaming"),
-                (["fidelity", *SMALL, "--plan", "streaming", "--draft-budget", "999"], "999"),
-                (["sensitivity", *SMALL, "--plan-file", "/no/such/folder/x"], "/no/such")]:
+                (["fidelity", *SMALL, "--plan", "streaming", "--draft-budget", "999"], "999")]:
             with self.subTest(args=args):
                 done = evaluate(*args)
                 lines = done.stderr.splitlines()
@@ -253,10 +252,15 @@ class EvalTest(unittest.TestCase):
                 for word in words:
                     self.assertIn(word, lines[0])
 
+    def test_a_plan_file_that_cannot_be_written_is_known_first(self):
+        done = evaluate("sensitivity", *SMALL, "--plan-file", "/no/such/folder/x")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (
+            1, "", "quantspec: error: cannot write /no/such/folder/x: No such file or directory\n"))
+
     def test_sensitivity_writes_a_plan_that_fidelity_reads(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "plan.json"
-            done = evaluate("sensitivity", *SMALL[:4], "--ctx", "160", "--tokens", "8",
+            done = evaluate("sensitivity", *SMALL[:4], "--ctx-size", "160", "--tokens", "8",
                             "--prompts", "1", "--page-size", "32", "--plan-file", str(file),
                             "-o", "json")
             self.assertEqual(done.returncode, 0, done.stderr)

@@ -30,7 +30,7 @@ class RooflineTest(unittest.TestCase):
         self.assertIn(message, done.stderr)
 
     def test_json_has_the_documented_keys(self):
-        done = roofline("--machine", "a6000", "--ctx", "4096,32768", "--batch", "1,4",
+        done = roofline("--machine", "a6000", "--ctx-size", "4096,32768", "--batch", "1,4",
                         "--acceptance", "0.8,0.9,1", "-n", "16", "-o", "json")
         self.assertEqual(done.returncode, 0, done.stderr)
         report = json.loads(done.stdout)
@@ -62,7 +62,7 @@ class RooflineTest(unittest.TestCase):
                              "m\N{REPLACEMENT CHARACTER}")
 
     def test_this_machine_is_measured(self):
-        done = roofline("--machine", "this", "-t", "1", "--ctx", "4096", "-o", "json")
+        done = roofline("--machine", "this", "-t", "1", "--ctx-size", "4096", "-o", "json")
         self.assertEqual(done.returncode, 0, done.stderr)
         meta = json.loads(done.stdout)["meta"]
         self.assertGreater(meta["bandwidth_bytes_per_second"], 1e7)
@@ -71,8 +71,8 @@ class RooflineTest(unittest.TestCase):
     def test_bad_values_are_refused_with_what_would_work(self):
         self.refused("--machine", "b200", message="--machine 'b200': must be one of a6000, a100, "
                      "h100, h200, rtx4090, this")
-        self.refused("--ctx", "4096,,1", message="--ctx '4096,,1': must be whole numbers from 1")
-        self.refused("--ctx", "0", message="--ctx '0'")
+        self.refused("--ctx-size", "4096,,1", message="--ctx-size '4096,,1': must be whole numbers from 1")
+        self.refused("--ctx-size", "0", message="--ctx-size '0'")
         self.refused("--batch", "", message="--batch ''")
         self.refused("--acceptance", "0.9,1.5", message="numbers from 0 to 1, with commas between")
         self.refused("-n", "0", message="--predict '0'")

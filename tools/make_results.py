@@ -96,7 +96,7 @@ def roofline_sections():
                 f"roofline -m {KEPT}/Llama-2-7B --machine a6000", "decode-planes",
                 "prefill-planes", "share"),
         section("roofline-this", "Roofline: the bundled model on this machine", tables.roofline,
-                "roofline --ctx 4096,8192,16384,32768"),
+                "roofline --ctx-size 4096,8192,16384,32768"),
     ]
 
 
@@ -113,26 +113,26 @@ def kernel_sections():
 def bundled_sections():
     text, recall = f"-d text:{STORY}", f"-d recall:{STORY}"
     fidelity = (
-        run("bundled-fidelity", f"eval fidelity {text} --ctx 7680 --tokens 512 --prompts 1"),
-        run("bundled-recall", f"eval fidelity {recall} --ctx 8192 --recall-distance 6000 "
+        run("bundled-fidelity", f"eval fidelity {text} --ctx-size 7680 --tokens 512 --prompts 1"),
+        run("bundled-recall", f"eval fidelity {recall} --ctx-size 8192 --recall-distance 6000 "
             "--tokens 240 --prompts 1"))
     return [
         section("bundled-speed", "Speed on the bundled story", tables.speed,
-                f"bench {text} --ctx 2048,4096,8192 --plan {ABLATION},{RIVALS},auto "
+                f"bench {text} --ctx-size 2048,4096,8192 --plan {ABLATION},{RIVALS},auto "
                 "--temp 1,0", *SPEED_FIGURES),
         section("bundled-draft-length", "Draft lengths on the bundled story", tables.draft_lengths,
-                f"bench {text} --ctx 8192 --sweep draft-len --repeat 2", "draft-length",
+                f"bench {text} --ctx-size 8192 --sweep draft-len --repeat 2", "draft-length",
                 "positions"),
         section("bundled-budget", "Budgets on the bundled story", tables.budgets,
-                f"bench {text} --ctx 8192 --sweep budget --draft-len 4 --repeat 2", "budget"),
+                f"bench {text} --ctx-size 8192 --sweep budget --draft-len 4 --repeat 2", "budget"),
         section("bundled-perplexity", "Perplexity on the bundled story", tables.perplexity,
-                f"eval perplexity {text} --ctx 4096 --tokens 8000", "perplexity"),
+                f"eval perplexity {text} --ctx-size 4096 --tokens 8000", "perplexity"),
         section("bundled-axes", "Axes of 4-bit groups on the bundled story", tables.axes,
-                f"eval axes {text} --ctx 4096 --tokens 8000"),
+                f"eval axes {text} --ctx-size 4096 --tokens 8000"),
         Section("bundled-fidelity", "Fidelity on the bundled story", tables.fidelity, fidelity,
                 ("acceptance",)),
         section("bundled-lossless", "Losslessness on the bundled story", tables.lossless,
-                f"eval lossless {text} --ctx 4096 --prompts 1"),
+                f"eval lossless {text} --ctx-size 4096 --prompts 1"),
     ]
 
 
@@ -140,41 +140,41 @@ def book_sections(wikitext):
     text, recall, wiki = "-d text:BOOKS", "-d recall:BOOKS", "wikitext:WIKITEXT"
     windows = {"books": f"{text} --prompts 8"} | ({"wikitext": f"-d {wiki}"} if wikitext else {})
     perplexity, axes = (
-        tuple(run(f"{name}-{what}", f"eval {what} {flags} --ctx 4096 --tokens 16384")
+        tuple(run(f"{name}-{what}", f"eval {what} {flags} --ctx-size 4096 --tokens 16384")
               for name, flags in windows.items()) for what in ("perplexity", "axes"))
     drafts = f"--plan kv-only,quantspec+w8,quantspec+w4,{RIVALS}"
     fidelity = (
-        run("books-fidelity", f"eval fidelity {text} --ctx 4096,8192 --prompts 6 {drafts}"),
-        run("books-recall-fidelity", f"eval fidelity {recall} --ctx 8192 --tokens 240 "
+        run("books-fidelity", f"eval fidelity {text} --ctx-size 4096,8192 --prompts 6 {drafts}"),
+        run("books-recall-fidelity", f"eval fidelity {recall} --ctx-size 8192 --tokens 240 "
             f"--prompts 6 {drafts}"))
-    rules = "--ctx 8192 --prompts 4 --tokens 240 --plan kv-only+sparse,kv-only+bounds"
+    rules = "--ctx-size 8192 --prompts 4 --tokens 240 --plan kv-only+sparse,kv-only+bounds"
     selection = tuple(run(f"books-selection-{kind}-{budget}",
                           f"eval fidelity {flags} {rules} --draft-budget {budget}")
                       for kind, flags in (("text", text), ("recall", recall))
                       for budget in (1024, 2048))
     layers, store = KEPT / "layers.json", KEPT / "gptq.qsd"
-    drafted = f"bench {text} --ctx 8192 --plan quantspec --draft-len 1,4 --prompts 2"
+    drafted = f"bench {text} --ctx-size 8192 --plan quantspec --draft-len 1,4 --prompts 2"
     weights = (run("books-rtn", drafted),
                run("books-gptq", f"{drafted} --draft-store {store}",
                    f"prepare --method gptq --calibration {wiki} -o {store}"))
     sections = [
         section("books-speed", "Speed on books", tables.speed,
-                f"bench {text} --ctx 4096,8192,16384,{LONGEST} --plan all --temp 1,0",
+                f"bench {text} --ctx-size 4096,8192,16384,{LONGEST} --plan all --temp 1,0",
                 *SPEED_FIGURES),
         section("books-auto", "The plan auto beside the best fixed ones", tables.speed,
-                f"bench {text} --ctx 4096,8192,16384,{LONGEST} --plan "
+                f"bench {text} --ctx-size 4096,8192,16384,{LONGEST} --plan "
                 "quantspec,quantspec+sparse,quantspec+sparse+w8,auto --temp 1,0 --repeat 5"),
         section("books-cpu", "The CPU backend against its goals", tables.speed,
-                f"bench {text} --ctx 2048,8192,{LONGEST} --plan "
+                f"bench {text} --ctx-size 2048,8192,{LONGEST} --plan "
                 "quantspec,quantspec+w8,quantspec+sparse+w8,auto --temp 1 --prompts 2"),
         section("books-recall", "Speed on recall prompts", tables.speed,
-                f"bench {recall} --ctx 8192 --plan {ABLATION},{RIVALS},auto "
+                f"bench {recall} --ctx-size 8192 --plan {ABLATION},{RIVALS},auto "
                 "--draft-len 4 --prompts 3 -n 240", "positions"),
         section("books-draft-length", "Draft lengths on books", tables.draft_lengths,
-                f"bench {text} --ctx 8192 --sweep draft-len --prompts 2", "draft-length",
+                f"bench {text} --ctx-size 8192 --sweep draft-len --prompts 2", "draft-length",
                 "positions"),
         section("books-budget", "Budgets on books", tables.budgets,
-                f"bench {text} --ctx 8192,{LONGEST} --sweep budget --draft-len 4",
+                f"bench {text} --ctx-size 8192,{LONGEST} --sweep budget --draft-len 4",
                 "budget"),
         Section("perplexity", "Perplexity", tables.perplexity, perplexity, ("perplexity",)),
         Section("axes", "Axes of 4-bit groups", tables.axes, axes, ("axes",)),
@@ -182,13 +182,13 @@ def book_sections(wikitext):
         Section("books-selection", "Which pages a sparse draft reads", tables.fidelity, selection,
                 ()),
         section("books-sensitivity", "Sensitivity of layers", tables.sensitivity,
-                f"eval sensitivity {text} --ctx 8192 --prompts 3 --tokens 256 "
+                f"eval sensitivity {text} --ctx-size 8192 --prompts 3 --tokens 256 "
                 f"--plan-file {layers}", "layers"),
         section("books-plan", "The plan chosen layer by layer, run", tables.speed,
-                f"bench {text} --ctx 8192 --plan quantspec,plan:{layers} --draft-len 1,4,auto "
+                f"bench {text} --ctx-size 8192 --plan quantspec,plan:{layers} --draft-len 1,4,auto "
                 "--prompts 2"),
         section("books-lossless", "Losslessness on books", tables.lossless,
-                f"eval lossless {text} --ctx 8192 --prompts 2 --plan quantspec,{RIVALS},auto"),
+                f"eval lossless {text} --ctx-size 8192 --prompts 2 --plan quantspec,{RIVALS},auto"),
     ]
     sections.append(gptq_section())
     if wikitext:
@@ -199,7 +199,7 @@ def book_sections(wikitext):
 
 def gptq_section():
     """Draft weights made on half of the books, measured on the other half."""
-    measured = "eval fidelity -d text:HELD_OUT --ctx 4096 --prompts 6 --plan quantspec,weights-only"
+    measured = "eval fidelity -d text:HELD_OUT --ctx-size 4096 --prompts 6 --plan quantspec,weights-only"
     runs = [run("gptq-loading", measured)]
     for method, text in (("rtn", ""), ("gptq", "--calibration text:CALIBRATION --tokens 65536 ")):
         for group in (128, 64):

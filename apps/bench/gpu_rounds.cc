@@ -37,7 +37,7 @@ void add_options(CLI::App& app, Args& args) {
   app.add_option("-m,--model", args.model, "a Hugging Face folder; no tokenizer is needed")
       ->option_text("DIR")
       ->required();
-  app.add_option("--ctx", args.contexts,
+  app.add_option("--ctx-size", args.contexts,
                  "tokens of the prompt, which are random\n"
                  "(default: 4096,32768,131072)")
       ->option_text("N,...")

@@ -46,7 +46,7 @@ void add_texts(CLI::App& app, BenchArgs& args) {
   app.option_defaults()->group("Prompts");
   add_value(app, "-d,--dataset", "KIND:PATH", "texts; needed. KIND is one of\n" + kinds,
             [&args](const std::string& text) { args.dataset = text; });
-  add_list(app, "-c,--ctx", "tokens of a prompt (default: 4096)", "whole numbers",
+  add_list(app, "-c,--ctx-size", "tokens of a prompt (default: 4096)", "whole numbers",
            args.bench.contexts, 1, kMostContext);
   add_int(app, "--prompts", "N", "prompts at each context (default: 1)", args.bench.prompts, 1,
           kMostPrompts);
@@ -220,7 +220,7 @@ Subcommand add_bench(CLI::App& app) {
       "                   weights too; a third of the layers skipped; auto; but\n"
       "                   for those that do not fit the context or --draft-store\n\n"
       "Examples:\n"
-      "  quantspec bench -d text:books --ctx 4096,8192 --plan all\n"
+      "  quantspec bench -d text:books -c 4096,8192 --plan all\n"
       "  quantspec bench -d recall:books --plan quantspec,snapkv --draft-len 4\n"
       "  quantspec bench -d text:books --sweep draft-len -o json > sweep.json\n\n"
       "docs/bench.md says how it is measured and what every field means.";

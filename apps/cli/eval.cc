@@ -26,7 +26,7 @@ void add_dataset(CLI::App& app, EvalArgs& args) {
 
 void add_context(CLI::App& app, EvalArgs& args, int default_context, const char* what) {
   args.contexts = {default_context};
-  add_int(app, "-c,--ctx", "N", fmt::format("{} (default: {})", what, default_context),
+  add_int(app, "-c,--ctx-size", "N", fmt::format("{} (default: {})", what, default_context),
           args.contexts[0], 2, kMostContext);
 }
 
@@ -95,7 +95,7 @@ void add_perplexity(CLI::App& command, EvalArgs& args) {
   add_engine_options(command, args.engine);
   add_output(command, args,
              "Example:\n"
-             "  quantspec eval perplexity -d wikitext:wiki.test.raw --ctx 4096 --tokens 32768");
+             "  quantspec eval perplexity -d wikitext:wiki.test.raw -c 4096 --tokens 32768");
 }
 
 void add_axes(CLI::App& command, EvalArgs& args) {
@@ -108,7 +108,7 @@ void add_axes(CLI::App& command, EvalArgs& args) {
 void add_fidelity(CLI::App& command, EvalArgs& args) {
   add_dataset(command, args);
   args.contexts = {4096};
-  add_list(command, "-c,--ctx", "tokens of the prompts, commas between (default: 4096)",
+  add_list(command, "-c,--ctx-size", "tokens of the prompts, commas between (default: 4096)",
            "whole numbers", args.contexts, 2, kMostContext);
   add_tokens(command, args, 512, "true tokens read after each prompt");
   add_prompts(command, args, 2, "prompts of each length");
@@ -117,8 +117,8 @@ void add_fidelity(CLI::App& command, EvalArgs& args) {
   add_engine_options(command, args.engine);
   add_output(command, args,
              "Examples:\n"
-             "  quantspec eval fidelity -d text:books/ --ctx 4096,8192 --prompts 4\n"
-             "  quantspec eval fidelity -d recall:books/ --ctx 8192 --tokens 240");
+             "  quantspec eval fidelity -d text:books/ -c 4096,8192 --prompts 4\n"
+             "  quantspec eval fidelity -d recall:books/ -c 8192 --tokens 240");
 }
 
 void add_sensitivity(CLI::App& command, EvalArgs& args) {
@@ -142,8 +142,8 @@ void add_sensitivity(CLI::App& command, EvalArgs& args) {
             [&args](const std::string& text) { args.plan_file = text; });
   add_output(command, args,
              "Example:\n"
-             "  quantspec eval sensitivity -d text:books/ --ctx 8192 --plan-file layers.json\n"
-             "  quantspec bench -d text:books/ --ctx 8192 --plan quantspec,plan:layers.json");
+             "  quantspec eval sensitivity -d text:books/ -c 8192 --plan-file layers.json\n"
+             "  quantspec bench -d text:books/ -c 8192 --plan quantspec,plan:layers.json");
 }
 
 void add_lossless(CLI::App& command, EvalArgs& args) {
@@ -223,7 +223,7 @@ Subcommand add_eval(CLI::App& app) {
   }
   finish_command(*command,
                  "Example:\n"
-                 "  quantspec eval fidelity -d text:books/ --ctx 4096,8192 --prompts 4\n\n"
+                 "  quantspec eval fidelity -d text:books/ -c 4096,8192 --prompts 4\n\n"
                  "quantspec eval MEASUREMENT --help tells more.");
   return {command, [chosen] { return run_chosen(*chosen); }};
 }

@@ -147,7 +147,8 @@ int run_windows(const EvalArgs& args, std::string_view measurement,
   const int context = args.contexts[0];
   const int stride = args.stride > 0 ? args.stride : std::max(1, context / 2);
   if (stride >= context) {
-    fail(ErrorKind::kInvalidRequest, "--stride {}: must be less than --ctx, {}", stride, context);
+    fail(ErrorKind::kInvalidRequest, "--stride {}: must be less than --ctx-size, {}", stride,
+         context);
   }
   Setup setup(args);
   // The first window of a document scores all but its first token, the others `stride`.

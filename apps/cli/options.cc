@@ -35,7 +35,7 @@ void add_draft_len(CLI::App& app, std::optional<int>& target) {
 void add_engine(CLI::App& app, EngineOptions& engine) {
   app.option_defaults()->group("Model");
   add_int(app, "-c,--ctx-size", "N",
-          "tokens of prompt and text (default: as the model says, or\nwhat fits of that)",
+          "tokens of prompt and text (default: as the model says,\nor what fits of that)",
           engine.ctx_size, 1, kMostContext);
   add_int(app, "--page-size", "N",
           "tokens of a page of the cache: 32, 64, 128 or 256\n"

@@ -42,7 +42,7 @@ int run(const RooflineArgs& args) {
 
 void add_points(CLI::App& app, RooflineArgs& args) {
   app.option_defaults()->group("What is computed");
-  add_list(app, "--ctx", "tokens of context\n(default: 4096,8192,16384,32768,65536,131072)",
+  add_list(app, "-c,--ctx-size", "tokens of context\n(default: 4096,8192,16384,32768,65536,131072)",
            "whole numbers", args.contexts, 1, kMostContext);
   add_list(app, "--batch",
            "sequences at once (default: 1,2,4,8,16,32,64); Table 1\nand steps are "
@@ -72,7 +72,7 @@ Subcommand add_roofline(CLI::App& app) {
                    {{"md", false}, {"json", true}}, args->json);
   finish_command(*command,
                  "Examples:\n"
-                 "  quantspec roofline --machine this --ctx 8192,32768 --batch 1\n"
+                 "  quantspec roofline --machine this -c 8192,32768 --batch 1\n"
                  "  quantspec roofline -m ~/models/Llama-2-7B --machine a6000 -o json");
   return {command, [args] { return run(*args); }};
 }

@@ -7,6 +7,9 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/expect_error.h"
+#include "bench/entries.h"
+#include "bench/measurement.h"
 #include "bench/prediction.h"
 #include "bench/test_support.h"
 
@@ -268,7 +271,13 @@ TEST(BenchRun, WhatCannotBeRunIsRefusedBeforeAnythingRuns) {
   refused("32768 tokens", [](O& o) { o.contexts.push_back(32769); });
   refused("no document holds", [](O& o) { o.contexts.push_back(20000); });
   refused("--temp", [](O& o) { o.temperatures = {-1}; });
-  refused("are available", [](O& o) { o.predict = 100'000'000; });
+  refused("has room for", [](O& o) { o.predict = 100'000'000; });
+
+  BenchOptions options = small_bench();
+  const auto entries = bench::make_entries(engine(), options, options.contexts[0]);
+  options.predict = 100'000'000;
+  expect_error(ErrorKind::kOutOfMemory, {"--ctx-size ", "are available"},
+               [&] { bench::require_memory(engine(), entries, options, options.contexts[0]); });
 }
 
 }  // namespace

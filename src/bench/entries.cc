@@ -230,8 +230,14 @@ void require_benchable(const BenchOptions& options, const ModelConfig& model) {
         "there is something to measure");
   for (const int context : options.contexts) {
     if (context >= 1 && context <= model.max_positions) continue;
-    fail(ErrorKind::kInvalidRequest, "--ctx {}: this model takes from 1 to {} tokens", context,
+    fail(ErrorKind::kInvalidRequest, "--ctx-size {}: this model takes from 1 to {} tokens", context,
          model.max_positions);
+  }
+  const int longest = std::ranges::max(options.contexts);
+  if (options.predict > model.max_positions - longest) {
+    fail(ErrorKind::kInvalidRequest,
+         "--predict {}: after a prompt of {} tokens, this model has room for {}", options.predict,
+         longest, model.max_positions - longest);
   }
   for (const std::optional<int> draft_len : options.draft_lens) {
     if (!draft_len || (*draft_len >= 0 && *draft_len <= DraftControl::kMaxDraftLen)) continue;

@@ -25,7 +25,8 @@ struct Window {
 void require_sense(std::span<const Prompt> texts, const PerplexityOptions& options) {
   check(!texts.empty(), "there are texts");
   if (options.context < 2) {
-    fail(ErrorKind::kInvalidRequest, "--ctx {}: a window needs 2 tokens or more", options.context);
+    fail(ErrorKind::kInvalidRequest, "--ctx-size {}: a window needs 2 tokens or more",
+         options.context);
   }
   if (options.stride < 1 || options.stride >= options.context) {
     fail(ErrorKind::kInvalidRequest, "--stride {}: must be from 1 to {}, less than the window",

@@ -110,6 +110,15 @@ class Models(CliTest):
     def test_layers_that_nobody_reads(self):
         self.check_config({"num_hidden_layers": 4}, "num_hidden_layers = 4", "model.layers.4.")
 
+    def test_what_git_lfs_did_not_fetch_is_named(self):
+        pointer = (b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d7a2146" * 8 +
+                   b"\nsize 48000000\n")
+        for name in ["model.safetensors", "tokenizer.model", "config.json"]:
+            with self.subTest(name), Folder() as model:
+                replace(model / name, pointer)
+                done = generate("-m", str(model), "-p", PROMPT, "-n", "2")
+                self.check_error(done, 1, name, "Git LFS pointer", "git lfs pull")
+
     def test_an_architecture_that_contradicts_the_type(self):
         self.check_config({"model_type": "mistral"}, "model_type", "LlamaForCausalLM")
 

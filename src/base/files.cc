@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <random>
@@ -39,6 +40,17 @@ struct stat look_at(const fs::path& path) {
        "cannot read {}: it is a link to {}, where nothing is; put the file there, or remove the "
        "link",
        path.string(), target.string());
+}
+
+// https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: how a pointer begins, and how small it
+// is.
+bool is_lfs_pointer(const RegularFile& file) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
+  constexpr off_t kLessThan = 1024;
+  if (file.info.st_size >= kLessThan) return false;
+  std::array<char, kBegin.size()> begin{};
+  return pread(file.descriptor, begin.data(), begin.size(), 0) == std::ssize(begin) &&
+         std::string_view(begin.data(), begin.size()) == kBegin;
 }
 
 std::string_view describe(mode_t mode) {
@@ -93,9 +105,17 @@ RegularFile open_regular(const fs::path& path) {
   // NOTE: O_NONBLOCK, because opening a named pipe would else wait for someone to write to it.
   RegularFile file{Descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)), {}};
   if (file.descriptor < 0 || fstat(file.descriptor, &file.info) != 0) fail_read(path, errno);
-  if (S_ISREG(file.info.st_mode)) return file;
-  fail(ErrorKind::kInvalidRequest, "cannot read {}: it is {} and no regular file", path.string(),
-       describe(file.info.st_mode));
+  if (!S_ISREG(file.info.st_mode)) {
+    fail(ErrorKind::kInvalidRequest, "cannot read {}: it is {} and no regular file", path.string(),
+         describe(file.info.st_mode));
+  }
+  if (is_lfs_pointer(file)) {
+    fail(ErrorKind::kInvalidRequest,
+         "cannot read {}: it is a Git LFS pointer, and the file itself was not fetched; `git lfs "
+         "pull` in its repository fetches it",
+         path.string());
+  }
+  return file;
 }
 
 std::string read_file(const fs::path& path, std::size_t most) {

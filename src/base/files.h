@@ -37,7 +37,8 @@ class Descriptor {
   int fd_;
 };
 
-// A regular file, open to be read, and what the system says of it.
+// A regular file, open to be read, and what the system says of it. Also throws where it is what Git
+// LFS puts in the place of a file that it has not fetched.
 struct RegularFile {
   Descriptor descriptor;
   struct stat info;

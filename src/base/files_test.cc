@@ -89,6 +89,20 @@ TEST_F(Files, WhatIsNoFileIsNotRead) {
   }
 }
 
+TEST_F(Files, WhatGitLfsDidNotFetchIsNotRead) {
+  const fs::path path = own_.write("weights",
+                                   "version https://git-lfs.github.com/spec/v1\n"
+                                   "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2"
+                                   "ca24d17e2393\nsize 12345\n");
+  expect_error(ErrorKind::kInvalidRequest, {"weights", "a Git LFS pointer", "git lfs pull"},
+               [&] { read_file(path); });
+  own_.write("weights", "version 2 of a text");
+  EXPECT_EQ(read_file(path), "version 2 of a text");
+  const std::string about = "version https://git-lfs.github.com/spec/" + std::string(1000, 'x');
+  own_.write("weights", about);
+  EXPECT_EQ(read_file(path), about);
+}
+
 TEST_F(Files, ANewFileIsThereWhenItIsFinished) {
   const fs::path path = folder_ / "store";
   std::ofstream(path) << "old";

@@ -136,6 +136,42 @@ class Models(CliTest):
             report = json.loads(quantspec("info", "--json", "-m", str(model)).stdout)
             self.assertEqual(report["unread_tensors"], ["vision.bias"])
 
+            done = quantspec("prepare", "--method", "rtn", "-m", str(model), "-o",
+                             str(model / "draft.qsd"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(b'such as "vision.bias"', done.stderr)
+
+    def check_tensors(self, change, *words):
+        with Folder() as model:
+            header, data = read_safetensors(MODEL / "model.safetensors")
+            data = change(header, data)
+            write_safetensors(model / "model.safetensors", header, data)
+            for command in [["info"], ["generate", "-p", PROMPT, "-n", "2"],
+                            ["prepare", "--method", "rtn", "-o", str(model / "draft.qsd")]]:
+                with self.subTest(command[0]):
+                    self.check_error(quantspec(*command, "-m", str(model)), 1, *words)
+
+    def test_every_command_refuses_a_checkpoint_of_another_config(self):
+        def rename(header, data):
+            header["model.layers.2.mlp.other.weight"] = header.pop("model.layers.2.mlp.up_proj.weight")
+            return data
+
+        def reshape(header, data):
+            header["model.norm.weight"]["shape"] = [2, header["model.norm.weight"]["shape"][0] // 2]
+            return data
+
+        def other_head(header, data):
+            size = header["model.embed_tokens.weight"]["data_offsets"]
+            bytes_of_head = size[1] - size[0]
+            header["lm_head.weight"] = {**header["model.embed_tokens.weight"],
+                                        "data_offsets": [len(data), len(data) + bytes_of_head]}
+            return data + bytes(bytes_of_head)
+
+        self.check_tensors(rename, "model.layers.2.mlp.up_proj.weight", "is missing")
+        self.check_tensors(reshape, "model.norm.weight", "has shape [2, ")
+        if json.loads((MODEL / "config.json").read_text()).get("tie_word_embeddings"):
+            self.check_tensors(other_head, "lm_head.weight", "tie_word_embeddings")
+
     def test_files_beside_the_checkpoint_take_no_memory(self):
         with Folder() as model:
             (model / "consolidated.safetensors").symlink_to(MODEL / "model.safetensors")

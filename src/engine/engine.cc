@@ -11,29 +11,6 @@ namespace quantspec {
 
 namespace {
 
-// The application's logger of this name; else one to standard error, since standard output is the
-// application's.
-std::shared_ptr<spdlog::logger> log() {
-  if (auto logger = spdlog::get("quantspec")) return logger;
-  static const auto own = [] {
-    auto logger = std::make_shared<spdlog::logger>(
-        "quantspec", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    logger->set_pattern("quantspec: %l: %v");
-    return logger;
-  }();
-  return own;
-}
-
-void warn(const std::string& message) { log()->warn(one_line(message)); }
-
-// What transformers only warns of, too.
-void warn_of_unread(const EngineOptions& options, const std::vector<std::string>& tensors) {
-  if (tensors.empty()) return;
-  warn(fmt::format("{}: the checkpoint has {} tensor{} that this model does not use, such as {}",
-                   options.model.string(), tensors.size(), tensors.size() == 1 ? "" : "s",
-                   shown(tensors.front())));
-}
-
 void require_same_vocabulary(const EngineOptions& options, const Tokenizer& tokenizer,
                              const ModelConfig& config) {
   if (tokenizer.vocab_size() <= config.vocab_size) return;
@@ -70,7 +47,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   const KvShape shape = kv_shape(config, options.page_size);
   auto backend = make_backend({options.backend, options.num_threads});
   if (options.backend == "auto" && backend->name() != "cuda") {
-    log()->debug("auto takes the CPU: {}", cuda_unavailable());
+    log_debug("auto takes the CPU: " + cuda_unavailable());
   }
   backend->require_supported(shape);
   Checkpoint checkpoint(options.model);

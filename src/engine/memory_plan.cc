@@ -157,8 +157,8 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   const auto backend = make_backend({options.backend, options.num_threads});
   ModelReport report;
   report.config = load_config(options.model);
-  const Checkpoint checkpoint(options.model);  // refuses what Engine::load would
-  report.unread_tensors = unread_tensors(report.config, checkpoint);
+  const Checkpoint checkpoint(options.model);
+  report.unread_tensors = unread_tensors(report.config, checkpoint);  // refuses what loading would
   const MemoryPlanner planner(options, report.config, *backend, checkpoint.bytes());
   const KvShape shape = kv_shape(report.config, options.page_size);
   backend->require_supported(shape);

@@ -71,7 +71,4 @@ inline std::vector<NormSpec> layer_norms(const ModelConfig& config) {
   return norms;
 }
 
-// Throws kCorruptFile where the config ties the head and the checkpoint has another matrix for it.
-void require_tied_head(const ModelConfig& config, const Checkpoint& checkpoint);
-
 }  // namespace quantspec

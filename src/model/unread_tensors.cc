@@ -1,5 +1,5 @@
-// What a checkpoint has beyond what its config asks for: transformers would say so, too, or would
-// compute something else than this project.
+// Whether a checkpoint has what its config asks for, and what it has beyond: transformers would say
+// so, too, or would compute something else than this project.
 
 #include <algorithm>
 #include <charconv>
@@ -18,18 +18,30 @@ namespace {
 // What old exports keep of the rotation: transformers computes it, too.
 bool carries_nothing(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
 
-std::set<std::string, std::less<>> tensors_read(const ModelConfig& config) {
-  std::set<std::string, std::less<>> names = {kEmbeddingName, kFinalNormName, kHeadName};
+struct TensorRead {
+  std::string name;
+  int rows;
+  int cols;
+};
+
+std::vector<TensorRead> tensors_read(const ModelConfig& config) {
+  std::vector<TensorRead> tensors = {{kEmbeddingName, config.vocab_size, config.hidden_size},
+                                     {kHeadName, config.vocab_size, config.hidden_size},
+                                     {kFinalNormName, 1, config.hidden_size}};
   const auto norms = layer_norms(config);
   const auto matrices = layer_matrices(config);
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    for (const NormSpec& norm : norms) names.insert(tensor_name(layer, norm.name, "weight"));
+    for (const NormSpec& norm : norms) {
+      tensors.push_back({tensor_name(layer, norm.name, "weight"), 1, norm.size});
+    }
     for (std::size_t i = 0; i < matrices.size(); ++i) {
-      names.insert(tensor_name(layer, kLayerMatrices[i].second, "weight"));
-      if (matrices[i].has_bias) names.insert(tensor_name(layer, kLayerMatrices[i].second, "bias"));
+      const auto& [outputs, inputs, has_bias] = matrices[i];
+      const std::string_view name = kLayerMatrices[i].second;
+      tensors.push_back({tensor_name(layer, name, "weight"), outputs, inputs});
+      if (has_bias) tensors.push_back({tensor_name(layer, name, "bias"), 1, outputs});
     }
   }
-  return names;
+  return tensors;
 }
 
 // The number of the layer that a tensor belongs to; -1: none; the largest int: that or more.
@@ -42,23 +54,6 @@ int layer_of(std::string_view name) {
   return error == std::errc::result_out_of_range ? std::numeric_limits<int>::max() : layer;
 }
 
-}  // namespace
-
-std::vector<std::string> unread_tensors(const ModelConfig& config, const Checkpoint& checkpoint) {
-  const auto read = tensors_read(config);
-  std::vector<std::string> unread = checkpoint.names();
-  std::erase_if(unread, [&](const std::string& name) {
-    return read.contains(name) || carries_nothing(name);
-  });
-  const auto beyond = std::ranges::find_if(
-      unread, [&](const std::string& name) { return layer_of(name) >= config.num_layers; });
-  if (beyond == unread.end()) return unread;
-  fail(ErrorKind::kCorruptFile,
-       "{}: config.json says num_hidden_layers = {}, and the checkpoint has {}; they do not belong "
-       "together",
-       checkpoint.folder().string(), config.num_layers, shown(*beyond));
-}
-
 void require_tied_head(const ModelConfig& config, const Checkpoint& checkpoint) {
   if (!config.tied_head || !checkpoint.has(kHeadName)) return;
   const auto tensor = [&](const char* name) {
@@ -67,10 +62,37 @@ void require_tied_head(const ModelConfig& config, const Checkpoint& checkpoint) 
   const TensorView head = tensor(kHeadName), embedding = tensor(kEmbeddingName);
   const std::size_t bytes = static_cast<std::size_t>(head.rows) * head.cols * size_of(head.dtype);
   if (head.dtype == embedding.dtype && std::memcmp(head.data, embedding.data, bytes) == 0) return;
+  checkpoint.require_unchanged();  // what was cut off reads as zeros
   fail(ErrorKind::kCorruptFile,
        "{}: config.json ties the head to the embedding (tie_word_embeddings), and lm_head.weight "
        "is another matrix; \"tie_word_embeddings\": false reads it",
        checkpoint.folder().string());
+}
+
+}  // namespace
+
+std::vector<std::string> unread_tensors(const ModelConfig& config, const Checkpoint& checkpoint) {
+  const std::vector<TensorRead> read = tensors_read(config);
+  std::set<std::string_view> names;
+  for (const TensorRead& tensor : read) names.insert(tensor.name);
+  std::vector<std::string> unread = checkpoint.names();
+  std::erase_if(unread, [&](const std::string& name) {
+    return names.contains(name) || carries_nothing(name);
+  });
+  const auto beyond = std::ranges::find_if(
+      unread, [&](const std::string& name) { return layer_of(name) >= config.num_layers; });
+  if (beyond != unread.end()) {
+    fail(ErrorKind::kCorruptFile,
+         "{}: config.json says num_hidden_layers = {}, and the checkpoint has {}; they do not "
+         "belong together",
+         checkpoint.folder().string(), config.num_layers, shown(*beyond));
+  }
+  require_tied_head(config, checkpoint);
+  for (const auto& [name, rows, cols] : read) {
+    const bool is_tied = config.tied_head && name == kHeadName;
+    if (!is_tied) checkpoint.tensor(name, rows, cols);
+  }
+  return unread;
 }
 
 }  // namespace quantspec

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/shown.h"
 #include "model/tensor_names.h"
 
 namespace quantspec {
@@ -104,8 +106,15 @@ class Weights::Loader {
 Weights::Weights(const ModelConfig& config, Checkpoint checkpoint, Backend& backend)
     : checkpoint_(std::move(checkpoint)), vectors_(backend.allocate(vector_bytes(config))) {
   unread_tensors_ = quantspec::unread_tensors(config, checkpoint_);
-  require_tied_head(config, checkpoint_);
   Loader(config, *this, backend).load();
+}
+
+void Weights::warn_of_unread() const {
+  if (unread_tensors_.empty()) return;
+  log_warning(
+      fmt::format("{}: the checkpoint has {} tensor{} that this model does not use, such as {}",
+                  checkpoint_.folder().string(), unread_tensors_.size(),
+                  unread_tensors_.size() == 1 ? "" : "s", shown(unread_tensors_.front())));
 }
 
 void Weights::require_whole() const {

@@ -38,14 +38,15 @@ struct NamedLinear {
 };
 
 // The tensors of a checkpoint that a model of this config does not read; those that carry nothing
-// (rotary_emb.inv_freq, and lm_head.weight where the head is tied) are left out. Throws
-// kCorruptFile where there are whole layers among them: then the config is of another model.
+// (rotary_emb.inv_freq, and lm_head.weight where the head is tied) are left out. Throws what
+// loading Weights of the two would, without memory for them: kCorruptFile where the checkpoint
+// lacks tensors that the config asks for, or has them in other shapes, has more layers, or a head
+// of its own where the config ties it to the embedding; kUnsupportedModel for dtypes.
 std::vector<std::string> unread_tensors(const ModelConfig& config, const Checkpoint& checkpoint);
 
 class Weights {
  public:
-  // Throws kCorruptFile where the checkpoint does not have the tensors that the config asks for,
-  // has more layers, or a head of its own where the config ties it to the embedding.
+  // Throws as unread_tensors().
   Weights(const ModelConfig& config, Checkpoint checkpoint, Backend& backend);
   Weights(Weights&&) = default;
   Weights& operator=(Weights&&) = default;
@@ -75,6 +76,8 @@ class Weights {
 
   // As the function of that name.
   const std::vector<std::string>& unread_tensors() const { return unread_tensors_; }
+  // Warns (base/log.h) where there are any: transformers only warns of them, too.
+  void warn_of_unread() const;
 
   // As MappedFile's: of the checkpoint, where passes read it.
   void require_whole() const;

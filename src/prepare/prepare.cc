@@ -108,6 +108,7 @@ std::vector<Prompt> load_calibration(const PrepareOptions& options, const ModelC
 Model load_model(const PrepareOptions& options, Backend& backend) {
   ModelConfig config = load_config(options.model);
   Weights weights(config, Checkpoint(options.model), backend);
+  weights.warn_of_unread();
   return Model(std::move(config), std::move(weights), backend);
 }
 

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <span>
 
+#include "base/error.h"
+
 namespace quantspec {
 
 // A file mapped read-only for the life of the object. Thread-safe after construction. An empty file
@@ -34,6 +36,17 @@ class MappedFile {
   // Throws kCorruptFile also where the file was written to since it was mapped, by its size and its
   // time. One that another took the place of is not changed: the mapping keeps it.
   void require_unchanged() const;
+  // What `read` makes of the bytes. Where it throws an Error, a change of the file is to blame
+  // first.
+  template <typename Read>
+  auto while_unchanged(const Read& read) const {
+    try {
+      return read();
+    } catch (const Error&) {
+      require_unchanged();
+      throw;
+    }
+  }
 
  private:
   struct Range;

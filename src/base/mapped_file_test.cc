@@ -114,6 +114,25 @@ TEST_F(MappedFileTest, WhatIsWrittenToIsReported) {
                [&] { file.require_unchanged(); });
 }
 
+TEST_F(MappedFileTest, AChangeIsToBlameForWhatCannotBeRead) {
+  MappedFile::survive_losses();
+  const MappedFile file(folder_.write("shrinks", std::string(1 << 16, 'x')));
+  const auto read = [&] {
+    return file.while_unchanged([&] {
+      if (file.bytes()[60'000] != std::byte{'x'}) fail(ErrorKind::kInvalidRequest, "no x");
+      return 5;
+    });
+  };
+  EXPECT_EQ(read(), 5);
+  const auto refuse = [&] {
+    file.while_unchanged([] { fail(ErrorKind::kInvalidRequest, "its own fault"); });
+  };
+  expect_error(ErrorKind::kInvalidRequest, {"its own fault"}, refuse);
+  std::filesystem::resize_file(file.path(), 5000);
+  expect_error(ErrorKind::kCorruptFile, {"became shorter"}, read);
+  expect_error(ErrorKind::kCorruptFile, {"became shorter"}, refuse);
+}
+
 TEST_F(MappedFileTest, WhatAnotherFileTookThePlaceOfIsKept) {
   const MappedFile file(folder_.write("old", "first"));
   std::filesystem::rename(folder_.write("new", "second"), file.path());

@@ -173,7 +173,11 @@ int nibble(const std::byte* row, int i) {
 // --- reading -------------------------------------------------------------------------------------
 
 DraftStore::DraftStore(const std::filesystem::path& path) : file_(path) {
-  const std::string where = path.string();
+  file_.while_unchanged([&] { read_header(); });
+}
+
+void DraftStore::read_header() {
+  const std::string where = path().string();
   const std::string_view header = check_file(file_.bytes(), where);
   const Json json = parse_json(header, where);
   const Fields fields(json, where);
@@ -205,6 +209,7 @@ void DraftStore::require_finite(const StoredMatrix& m, std::span<const GroupScal
     return std::isfinite(f16_to_f32(group.scale)) && std::isfinite(f16_to_f32(group.offset));
   };
   if (std::ranges::all_of(scales, is_finite)) return;
+  require_unchanged();
   fail(ErrorKind::kCorruptFile, "{}: {} has scales that are not finite; make the store again",
        path().string(), shown(m.name));
 }

@@ -55,6 +55,7 @@ class DraftStore {
   void require_unchanged() const { file_.require_unchanged(); }
 
  private:
+  void read_header();
   void require_finite(const StoredMatrix& matrix, std::span<const GroupScale> scales) const;
 
   MappedFile file_;

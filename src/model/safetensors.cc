@@ -236,8 +236,10 @@ Checkpoint::Checkpoint(const std::filesystem::path& model_dir) : model_dir_(mode
 }
 
 void Checkpoint::add_file(const std::filesystem::path& path) {
-  files_.emplace_back(path);
-  for (auto& [name, entry] : parse_safetensors(files_.back().bytes(), path.string())) {
+  const MappedFile& file = files_.emplace_back(path);
+  TensorEntries tensors =
+      file.while_unchanged([&] { return parse_safetensors(file.bytes(), path.string()); });
+  for (auto& [name, entry] : tensors) {
     const auto [other, is_new] =
         tensors_.emplace(name, Location{files_.size() - 1, std::move(entry)});
     if (is_new) continue;

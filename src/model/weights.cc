@@ -190,6 +190,7 @@ void Weights::use_draft_store(Backend& backend, const DraftStore& store,
                               const std::function<void(int, int)>& progress) {
   const std::string file = store.path().string();
   if (store.info().checkpoint != checkpoint_hash()) {
+    checkpoint_.require_unchanged();
     fail(ErrorKind::kInvalidRequest,
          "--draft-store {}: made for another checkpoint than this model's; make one for it with "
          "quantspec prepare",

@@ -189,6 +189,7 @@ class OtherTensors {
     const auto backend = make_backend({.name = "reference", .num_threads = 1});
     return Weights(config, Checkpoint(folder_.path()), *backend);
   }
+  std::filesystem::path folder() const { return folder_.path(); }
 
  private:
   TestFolder folder_;
@@ -229,6 +230,14 @@ TEST(Weights, AHeadBesideATiedEmbeddingMustBeTheEmbedding) {
                [&] { OtherTensors("llama2-mha", {}).load(config); });
   const OtherTensors same("llama2-mha", {{"lm_head.weight", "model.embed_tokens.weight"}});
   EXPECT_TRUE(same.load(config).unread_tensors().empty());
+
+  MappedFile::survive_losses();
+  const Checkpoint checkpoint(same.folder());
+  EXPECT_TRUE(unread_tensors(config, checkpoint).empty());
+  const auto file = same.folder() / "model.safetensors";
+  std::filesystem::resize_file(file, 4096);
+  expect_error(ErrorKind::kCorruptFile, {"model.safetensors", "became shorter"},
+               [&] { unread_tensors(config, checkpoint); });
 }
 
 }  // namespace

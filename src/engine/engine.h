@@ -214,8 +214,11 @@ struct ModelReport {
   int page_size = 0;
   std::string backend;              // and whose memory it is
   std::size_t available_bytes = 0;  // that it can still give
-  int largest_context =
-      0;  // the most of the model's tokens that fit it; 0: not even the weights do
+  // The most of the model's tokens that fit it, and that can be computed; 0: not even the weights
+  // fit.
+  int largest_context = 0;
+  // More than those would fit: what ends them is the model's sliding window.
+  bool limited_by_window = false;
   std::vector<std::string> unread_tensors;        // of the checkpoint, that the model does not use
   std::vector<std::pair<int, MemoryPlan>> plans;  // by context length
 };

@@ -534,6 +534,18 @@ TEST(MemoryPlan, TheLargestContextFitsAndOneMoreTokenDoesNot) {
   EXPECT_EQ(planner.largest_context(1000), 0);
 }
 
+TEST_F(ChangedModel, AReportSaysWhatEndsTheContext) {
+  EXPECT_FALSE(report_model(options_, {}).limited_by_window);
+  Json json = config();
+  json["model_type"] = "mistral";
+  json["architectures"] = {"MistralForCausalLM"};
+  json["sliding_window"] = 128;
+  set_config(json);
+  const ModelReport report = report_model(options_, {});
+  EXPECT_EQ(report.largest_context, 128);
+  EXPECT_TRUE(report.limited_by_window);
+}
+
 TEST(MemoryPlan, AFullPrecisionCacheTakesWhatFp16Takes) {
   EngineOptions options = bundled();
   options.kv_store = KvStore::kFull;

@@ -165,8 +165,10 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   report.page_size = shape.page_size;
   report.backend = backend->description();
   report.available_bytes = backend->available_bytes();
-  report.largest_context =
-      std::min(planner.largest_context(report.available_bytes), longest_of(report.config));
+  const int fits = planner.largest_context(report.available_bytes);
+  const int longest = longest_of(report.config);
+  report.largest_context = std::min(fits, longest);
+  report.limited_by_window = longest < report.config.max_positions && longest < fits;
   for (const int context : contexts) {
     require_supported_context(context);
     report.plans.emplace_back(context, planner.plan(context));

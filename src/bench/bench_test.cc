@@ -6,8 +6,8 @@
 #include <cstring>
 #include <map>
 
-#include "base/error.h"
 #include "base/expect_error.h"
+#include "base/test_folder.h"
 #include "bench/entries.h"
 #include "bench/measurement.h"
 #include "bench/prediction.h"
@@ -110,6 +110,29 @@ TEST_F(Bench, AnotherSeedGivesOtherTokens) {
   options.seed = 2;
   const BenchReport other = run_bench(engine(), dataset(), options);
   EXPECT_NE(row_of(other, kPlainInt8).tokens_hash, row_of(*report_, kPlainInt8).tokens_hash);
+}
+
+TEST(BenchRun, ACheckpointThatIsWrittenToEndsItBeforeItsRows) {
+  const TestFolder folder;
+  std::filesystem::copy(testing::kModel, folder.path());
+  const auto changing = testing::load_engine(folder.path());
+  if (changing->model().backend().name() == "cuda") GTEST_SKIP() << "has a copy of its own";
+  BenchOptions options = small_bench();
+  options.contexts = {100, 300};
+  options.plans = {"quantspec"};
+  std::vector<int> contexts;
+  BenchEvents events;
+  events.context_done = [&](std::span<const BenchRow> rows) {
+    contexts.push_back(rows.front().context);
+  };
+  events.progress = [&](std::string_view, double done) {
+    if (done < 0.9) return;
+    const auto now = std::filesystem::file_time_type::clock::now();
+    std::filesystem::last_write_time(folder / "model.safetensors", now);
+  };
+  expect_error(ErrorKind::kCorruptFile, {"model.safetensors", "was written to"},
+               [&] { run_bench(*changing, dataset(), options, events); });
+  EXPECT_EQ(contexts, std::vector{100});
 }
 
 TEST(BenchRun, DraftWeightsAreThePlanesThatAPlanReadsWhateverIsShown) {

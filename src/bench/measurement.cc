@@ -130,6 +130,7 @@ class Measurement {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       measured_[i].prefill_ms.push_back(base_of(bases, i).prefill_ms);
     }
+    engine_.model().weights().require_unchanged();
   }
 
   std::vector<Measured> take() { return std::move(measured_); }

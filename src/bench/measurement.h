@@ -37,7 +37,8 @@ void require_memory(Engine& engine, const std::vector<Entry>& entries, const Ben
 double tokens_to_do(const std::vector<Entry>& entries, const BenchOptions& options, int context);
 
 // Prompt by prompt; on each, a warm-up of every entry, then the repeats: in each of them, one run
-// of every entry. REQUIRES: prompts of equal length.
+// of every entry. Throws kCorruptFile where the checkpoint changed meanwhile.
+// REQUIRES: prompts of equal length.
 std::vector<Measured> measure(Engine& engine, const std::vector<Entry>& entries,
                               std::span<const Prompt> prompts, const BenchOptions& options,
                               const TokensDone& tokens_done);

@@ -9,9 +9,12 @@
 
 namespace quantspec::bench::testing {
 
-inline std::unique_ptr<Engine> load_engine() {
+inline const std::filesystem::path kModel =
+    std::filesystem::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m";
+
+inline std::unique_ptr<Engine> load_engine(const std::filesystem::path& model = kModel) {
   EngineOptions options;
-  options.model = std::filesystem::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m";
+  options.model = model;
   options.num_threads = 1;
   options.ctx_size = 1024;
   options.page_size = 32;

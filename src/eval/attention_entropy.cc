@@ -34,6 +34,7 @@ class EntropyMeter {
         add(sums[layer], cache.view(layer, KvAccess::target()));
       }
     }
+    model_.weights().require_unchanged();
     sums_ = std::move(sums);
   }
 

@@ -6,8 +6,9 @@
 // on a model. Results are added to what the caller holds; where something is thrown on the way, by
 // `progress` to cancel above all, those of what was measured whole before (windows, prompts,
 // generations) are there. Errors: kInvalidRequest, its message naming the flag of `quantspec eval`,
-// and kOutOfMemory where the caches that are compared do not fit, both before any pass. REQUIRES
-// throughout: the model has the weights that plans read (Model::reads).
+// and kOutOfMemory where the caches that are compared do not fit, both before any pass;
+// kCorruptFile where the checkpoint changed during a window, prompt or generation, which is not
+// added. REQUIRES throughout: the model has the weights that plans read (Model::reads).
 #pragma once
 
 #include <cstddef>

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/expect_error.h"
+#include "base/test_folder.h"
 #include "eval/forced_pass.h"
 #include "eval/memory.h"
 #include "tests/model_support.h"
@@ -400,6 +401,77 @@ TEST(Ended, SensitivityKeepsItsStages) {
       EXPECT_TRUE(row["acceptance"].is_null());
     }
   }
+}
+
+// --- checkpoints that change meanwhile -----------------------------------------------------------
+
+class ChangingModel : public ::testing::Test {
+ protected:
+  ChangingModel() {
+    std::filesystem::copy(testing::testdata("models/llama-gqa3"), folder_.path());
+    loaded_ = std::make_unique<LoadedModel>(folder_.path(), "cpu", 1, kPageSize);
+    texts_ = prompts(*loaded_, 2, 100, 11);
+  }
+
+  // Writes to the checkpoint when `stage` has come to `share`.
+  ProgressCallback writes_at(std::string_view stage, double share) {
+    return [=, this](std::string_view at, double done) {
+      if (at != stage || done < share) return;
+      const auto now = std::filesystem::file_time_type::clock::now();
+      std::filesystem::last_write_time(folder_ / "model.safetensors", now);
+    };
+  }
+  template <typename Measure>
+  void expect_reported(const Measure& measure) {
+    expect_error(ErrorKind::kCorruptFile, {"model.safetensors", "was written to"}, measure);
+  }
+  EvalModel model() { return eval_model(*loaded_); }
+  Plan draft() const { return Plan::draft(loaded_->model.config().num_layers, WeightRead::kUpper); }
+
+  const TestFolder folder_;
+  std::unique_ptr<LoadedModel> loaded_;
+  std::vector<Prompt> texts_;
+};
+
+TEST_F(ChangingModel, PerplexityIsOfTheWindowsBefore) {
+  std::vector<PerplexityRow> rows;
+  expect_reported([&] {
+    eval_perplexity(model(), texts_, {100, 30, {}}, kv_variants(loaded_->model),
+                    writes_at("windows", 0.7), rows);
+  });
+  ASSERT_FALSE(rows.empty());
+  EXPECT_EQ(rows[0].windows, 1);
+}
+
+TEST_F(ChangingModel, FidelityIsOfThePromptsBefore) {
+  const FidelityTask task{texts_, {draft()}};
+  std::vector<FidelityRow> rows;
+  expect_reported([&] { eval_fidelity(model(), {&task, 1}, 5, writes_at("drafts", 0.7), rows); });
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[2].prompts, 1);
+}
+
+TEST_F(ChangingModel, LosslessIsOfTheGenerationsBefore) {
+  LosslessOptions options;
+  options.predict = 20;
+  options.drafters = {{"w4", {draft()}}};
+  options.draft_lens = {1, 2};
+  std::vector<LosslessRow> rows;
+  expect_reported([&] {
+    eval_lossless(model(), std::span(texts_).first(1), options, writes_at("generating", 0.8), rows);
+  });
+  EXPECT_EQ(rows.size(), 3u);
+}
+
+TEST_F(ChangingModel, SensitivityKeepsItsStages) {
+  SensitivityOptions options;
+  options.base = draft();
+  SensitivityResult result;
+  expect_reported([&] {
+    eval_sensitivity(model(), std::span(texts_).first(1), std::span(texts_).last(1), options,
+                     writes_at("entropy", 0.5), result);
+  });
+  EXPECT_TRUE(result.entropies.empty());
 }
 
 // --- memory --------------------------------------------------------------------------------------

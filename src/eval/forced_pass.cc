@@ -128,6 +128,7 @@ std::vector<std::vector<Score>> score_variants(const EvalModel& model,
     position += rows;
     if (progress) progress(static_cast<double>(position - prompt) / (end - prompt));
   }
+  model.model.weights().require_unchanged();
   return scores;
 }
 
@@ -237,6 +238,7 @@ std::vector<std::vector<Score>> score_drafts(const EvalModel& model, const std::
     position += trial.step(end - position, scores);
     if (progress) progress(static_cast<double>(position - prompt) / (end - prompt));
   }
+  model.model.weights().require_unchanged();
   return scores;
 }
 

@@ -58,7 +58,8 @@ class Trial {
   // progress gets the share of the comparison that goes on.
   Trial(const EvalModel& model, const Prompt& prompt, const Mode& mode, const Drafter& drafter,
         int predict, const Model::Progress& progress)
-      : decoder_(model.model),
+      : weights_(model.model.weights()),
+        decoder_(model.model),
         prompt_(prompt),
         mode_(mode),
         drafter_(drafter),
@@ -80,6 +81,7 @@ class Trial {
     options.plans = drafter_.plans;
     Sequence sequence = start_.fork(options);
     const auto tokens = generate(decoder_, sequence, prompt_.tokens.size(), predict_, progress_);
+    weights_.require_unchanged();
     return {prompt_.name,
             mode_.name,
             drafter_.name,
@@ -91,6 +93,7 @@ class Trial {
   }
 
  private:
+  const Weights& weights_;
   Decoder decoder_;
   const Prompt& prompt_;
   const Mode& mode_;

@@ -310,7 +310,9 @@ class BenchTest(unittest.TestCase):
             written += chunk
         end(process)
         out, err = process.communicate(timeout=HANGS)
-        rows = json.loads(written + out)["rows"]
+        report = json.loads(written + out)
+        self.assertIs(report["complete"], False)
+        rows = report["rows"]
         self.assertEqual({row["context"] for row in rows}, {128})
         return process.returncode, err.decode()
 

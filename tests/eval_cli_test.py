@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -241,6 +242,14 @@ class EvalTest(unittest.TestCase):
                 (["axes", "-d", TEXT, "--ctx-size", "64", "--stride", "64"], "--stride"),
                 (["fidelity", "--ctx-size", "256,1"], "--ctx-size '256,1'", "whole numbers from 2"),
                 (["lossless", "--draft-len", "4,0"], "--draft-len '4,0'", "auto or from 1 to"),
+                (["axes", *SMALL[:4], "-c", "257", "--tokens", "9"], "--ctx-size 257", "258 tokens or more"),
+                (["axes", *SMALL[:4], "-c", "32769"], "--ctx-size 32769", "up to 32768"),
+                (["lossless", *SMALL[:4], "-c", "128", "--tokens", "32641"], "--tokens 32641",
+                 "has room for 32640"),
+                (["fidelity", *SMALL[:4], "-c", "128", "--tokens", "32640", "--plan",
+                  "quantspec"], "32641", "32640"),
+                (["lossless", *SMALL, "-s", "18446744073709551616"], "--seed", "2^64"),
+                (["fidelity", *SMALL, "--plan", "quantspec,quantspec+w4"], "has quantspec already"),
                 (["fidelity", *SMALL, "--plan", "warp"], "warp", "streaming"),
                 (["fidelity", *SMALL, "--plan", "streaming", "--draft-budget", "999"], "999")]:
             with self.subTest(args=args):
@@ -256,6 +265,31 @@ class EvalTest(unittest.TestCase):
         done = evaluate("sensitivity", *SMALL, "--plan-file", "/no/such/folder/x")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (
             1, "", "quantspec: error: cannot write /no/such/folder/x: No such file or directory\n"))
+
+    def test_the_report_is_not_lost_with_the_plan_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "place"
+            place.mkdir()
+            process = subprocess.Popen(
+                [BINARY, "eval", "sensitivity", *SMALL[:4], "--ctx-size", "160", "--tokens", "8",
+                 "--prompts", "1", "--page-size", "32", "--plan-file", str(place / "plan.json"),
+                 "-o", "json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            maps = Path(f"/proc/{process.pid}/maps")
+            while process.poll() is None and "model.safetensors" not in maps.read_text():
+                time.sleep(0.001)  # the folder was looked at before the model is loaded
+            place.rmdir()
+            out, err = process.communicate(timeout=HANGS)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("chosen", {row["kind"] for row in json.loads(out)["rows"]})
+        self.assertIn(f"cannot write {place}/plan.json", err)
+
+    def test_what_breaks_lines_does_not_break_tables(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = Path(folder) / "plan.json"
+            plan.write_text('{"name": "x\\u001b[31m\\n|y"}')
+            done = evaluate("fidelity", *SMALL[:-2], "--plan", f"plan:{plan}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(r"plan:x\u001b[31m\n\|y", done.stdout)
 
     def test_sensitivity_writes_a_plan_that_fidelity_reads(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -233,6 +233,11 @@ def commit():
     return (git("rev-parse", "--short=12", "HEAD") or "no commit") + ("-dirty" if changed else "")
 
 
+def commit_of(report):
+    said = report.get("meta", {}).get("commit")
+    return said if said and said != "unknown" else commit()
+
+
 def shown(run, command):
     """The command as a reader would type it."""
     forced = f"QUANTSPEC_ISA={run.isa} " if run.isa else ""
@@ -287,7 +292,7 @@ class Runner:
         data["run"] = {
             "commands": [shown(run, command) for command in commands],
             "date": at,
-            "commit": data.get("meta", {}).get("commit") or commit(),
+            "commit": commit_of(data),
             "hardware": hardware()
         }
         self.path(run).write_text(json.dumps(data))

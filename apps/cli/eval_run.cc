@@ -31,6 +31,7 @@ class Setup {
   explicit Setup(const EvalArgs& args)
       : args_(args),
         model_(resolve_model(args.engine.model)),
+        config_(load_config(model_)),
         head_(head_of(args, model_)),
         dataset_(Dataset::load(args.dataset)),
         tokenizer_(load_tokenizer(model_)),
@@ -56,13 +57,34 @@ class Setup {
 
   std::optional<TokenId> bos() const { return tokenizer_->bos(); }
 
-  // Throws for plans that do not exist, which is cheaper to know before the weights are loaded.
+  // Throws for plans that do not exist or stand there twice, which is cheaper to know before the
+  // weights are loaded.
   void require_plans(int prompt_tokens) const {
-    const ModelConfig config = load_config(model_);
-    const int page_size = kv_shape(config, args_.engine.page_size).page_size;
+    const int page_size = kv_shape(config_, args_.engine.page_size).page_size;
+    std::vector<std::string> names;
     for (const std::string& spec : args_.plans) {
-      if (spec == "auto") continue;
-      make_plan(spec, {config.num_layers, page_size, prompt_tokens, args_.budget});
+      names.push_back(spec);
+      if (spec != "auto") {
+        const PlanContext context{config_.num_layers, page_size, prompt_tokens, args_.budget};
+        names.back() = make_plan(spec, context).name;
+      }
+      if (std::ranges::count(names, names.back()) > 1) {
+        fail(ErrorKind::kInvalidRequest, "--plan {}: the list has {} already", spec, names.back());
+      }
+    }
+  }
+
+  // Throws where the model was not made for so many positions.
+  void require_positions(int context, int tokens) const {
+    const int most = config_.max_positions;
+    if (context > most) {
+      fail(ErrorKind::kInvalidRequest, "--ctx-size {}: this model takes up to {} tokens", context,
+           most);
+    }
+    if (tokens > most - context) {
+      fail(ErrorKind::kInvalidRequest,
+           "--tokens {}: after {} tokens of context, this model has room for {}", tokens, context,
+           most - context);
     }
   }
 
@@ -74,6 +96,7 @@ class Setup {
     options.progress = progress_.callback();
     engine_ = Engine::load(options);
     progress_.clear();
+    if (interrupted()) throw Interrupted();  // after the last report of progress
   }
   Engine& engine() { return *engine_; }
   EvalModel model() { return {engine_->model(), engine_->pool()}; }
@@ -128,13 +151,14 @@ class Setup {
   void print(const OrderedJson& meta, const Report& report) {
     progress_.clear();
     write_output(args_.json ? to_json(meta, report) : to_markdown(meta, report));
-    if (args_.json && !args_.quiet && !report.conclusion.empty()) {
+    if (args_.json && !report.conclusion.empty()) {
       say(one_line(report.conclusion) + "\n");
     }
   }
 
   const EvalArgs& args_;
   std::filesystem::path model_;
+  ModelConfig config_;
   ReportHead head_;
   Dataset dataset_;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -151,6 +175,7 @@ int run_windows(const EvalArgs& args, std::string_view measurement,
          context);
   }
   Setup setup(args);
+  setup.require_positions(context, 0);
   // The first window of a document scores all but its first token, the others `stride`.
   const int wanted = (args.tokens + args.prompts - 1) / args.prompts;
   const int more = std::max(0, wanted - (context - 1));
@@ -179,6 +204,7 @@ int run_fidelity(const EvalArgs& args) {
   std::vector<FidelityTask> tasks;
   for (const int context : args.contexts) {
     setup.require_plans(context);
+    setup.require_positions(context, args.tokens + 1);
     tasks.push_back({setup.prompts(context, args.prompts, args.tokens + 1), {}});
   }
   setup.load(*std::ranges::max_element(args.contexts) + args.tokens + 1);
@@ -195,6 +221,7 @@ int run_lossless(const EvalArgs& args) {
   Setup setup(args);
   const int context = args.contexts[0];
   setup.require_plans(context);
+  setup.require_positions(context, args.tokens);
   const auto prompts = setup.prompts(context, args.prompts, 0);
   setup.load(context + args.tokens);
   LosslessOptions options;
@@ -221,10 +248,11 @@ int run_sensitivity(const EvalArgs& args) {
   if (args.plans.size() != 1 || args.plans[0] == "auto") {
     fail(ErrorKind::kInvalidRequest, "--plan: must be one plan, which is to be beaten");
   }
-  NewFile plan_file(args.plan_file);  // before the work whose result could not be written
+  NewFile::require_possible(args.plan_file);  // before the work whose result could not be written
   Setup setup(args);
   const int context = args.contexts[0];
   setup.require_plans(context);
+  setup.require_positions(context, args.tokens + 1);
   // The first half is measured on, the second verified on.
   const auto prompts = setup.prompts(context, 2 * args.prompts, args.tokens + 1);
   setup.load(context + args.tokens + 1);
@@ -234,23 +262,34 @@ int run_sensitivity(const EvalArgs& args) {
   options.target_bytes = args.target_bytes;
   options.round = args.round;
   SensitivityResult result;
-  setup.run(
-      "sensitivity",
-      {{"draft_budget", args.budget},
-       {"round", args.round},
-       {"draft_bytes", args.draft_bytes ? OrderedJson(*args.draft_bytes) : OrderedJson(nullptr)},
-       {"target_bytes", args.target_bytes}},
-      [&] {
-        eval_sensitivity(setup.model(), std::span(prompts).first(args.prompts),
-                         std::span(prompts).last(args.prompts), options, setup.progress(), result);
-      },
-      [&] {
-        if (result.chosen) {
-          result.chosen->name = args.plan_file.stem().string();
-          write_plan_file(*result.chosen, plan_file);
-        }
-        return report(result);
-      });
+  // After the report, which is not to be lost with the file.
+  const auto write_plan = [&] {
+    if (!result.chosen) return;
+    const PolledInterrupts polled;
+    NewFile file(args.plan_file);
+    write_plan_file(*result.chosen, file);
+  };
+  try {
+    setup.run(
+        "sensitivity",
+        {{"draft_budget", args.budget},
+         {"round", args.round},
+         {"draft_bytes", args.draft_bytes ? OrderedJson(*args.draft_bytes) : OrderedJson(nullptr)},
+         {"target_bytes", args.target_bytes}},
+        [&] {
+          eval_sensitivity(setup.model(), std::span(prompts).first(args.prompts),
+                           std::span(prompts).last(args.prompts), options, setup.progress(),
+                           result);
+        },
+        [&] {
+          if (result.chosen) result.chosen->name = args.plan_file.stem().string();
+          return report(result);
+        });
+  } catch (...) {
+    write_plan();
+    throw;
+  }
+  write_plan();
   return 0;
 }
 

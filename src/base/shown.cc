@@ -106,4 +106,10 @@ std::string one_line(std::string_view message) {
                      escaped_end(message, kLineEnd));
 }
 
+std::string table_cell(std::string_view text) {
+  std::string cell;
+  for (const char c : one_line(text)) cell += c == '|' ? std::string("\\|") : std::string(1, c);
+  return cell;
+}
+
 }  // namespace quantspec

@@ -21,4 +21,7 @@ std::string shortened(std::string_view text, std::size_t most);
 // long one loses its middle. Error and every line on standard error go through it.
 std::string one_line(std::string_view message);
 
+// A cell of a Markdown table: the same, and bars do not end it.
+std::string table_cell(std::string_view text);
+
 }  // namespace quantspec

@@ -27,6 +27,10 @@ TEST(Shown, WhatATerminalObeysIsEscaped) {
   EXPECT_EQ(shown("\x80\xC3(\xFF"), "\"\\x80\\xc3(\\xff\"");  // no UTF-8
 }
 
+TEST(Shown, ACellOfATableIsOneLineAndOneCell) {
+  EXPECT_EQ(table_cell("a|b\n\x1b[31m"), "a\\|b\\n\\u001b[31m");
+}
+
 TEST(Shown, LongTextIsCutBetweenCharacters) {
   const std::string text = shown(std::string(1'000'000, 'x'));
   EXPECT_EQ(text.size(), 102u);

@@ -145,6 +145,7 @@ enum class BenchFormat : std::uint8_t { kMarkdown, kCsv, kJson, kJsonl };
 std::string bench_head(BenchFormat format, const BenchMeta& meta);
 // `first`: no rows were rendered before. REQUIRES: rows of one context.
 std::string bench_rows(BenchFormat format, std::span<const BenchRow> rows, bool first);
-std::string bench_tail(BenchFormat format);
+// `complete`: everything was measured; JSON and Markdown say where not.
+std::string bench_tail(BenchFormat format, bool complete);
 
 }  // namespace quantspec

@@ -168,8 +168,10 @@ std::string bench_rows(BenchFormat format, std::span<const BenchRow> rows, bool 
   return text;
 }
 
-std::string bench_tail(BenchFormat format) {
-  return format == BenchFormat::kJson ? "\n]}\n" : std::string();
+std::string bench_tail(BenchFormat format, bool complete) {
+  if (format == BenchFormat::kJson) return fmt::format("\n],\n\"complete\": {}}}\n", complete);
+  const bool says_so = format == BenchFormat::kMarkdown && !complete;
+  return says_so ? "INCOMPLETE: ended before everything was measured.\n" : "";
 }
 
 }  // namespace quantspec

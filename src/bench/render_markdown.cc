@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/shown.h"
 #include "bench/render.h"
 
 namespace quantspec::bench {
@@ -32,7 +33,9 @@ std::string draft_len(const BenchRow& row) {
                        : fmt::format("~{:.1f}", row.draft_len_mean);
 }
 
-std::string name_of(const BenchRow& row) { return plan_label(row.plan, row.draft_budget); }
+std::string name_of(const BenchRow& row) {
+  return table_cell(plan_label(row.plan, row.draft_budget));
+}
 
 // The end of a name that is too long says more than its beginning.
 std::string shortened(const std::string& name, std::size_t width) {
@@ -110,8 +113,9 @@ std::string choices(std::span<const BenchRow> rows) {
   std::string text;
   for (const BenchRow& row : rows) {
     if (row.plan != "auto") continue;
-    text += row.chosen_plan.empty() ? std::string("auto mostly did not draft.\n")
-                                    : fmt::format("auto drafted mostly by {}.\n", row.chosen_plan);
+    text += row.chosen_plan.empty()
+                ? std::string("auto mostly did not draft.\n")
+                : fmt::format("auto drafted mostly by {}.\n", one_line(row.chosen_plan));
   }
   return text.empty() ? text : text + "\n";
 }
@@ -133,7 +137,8 @@ std::string item(std::string_view text) {
 
 std::string markdown_head(const BenchMeta& meta) {
   const ReportHead& head = meta.head;
-  std::string text = fmt::format("# Bench of {} on {}\n\n", head.model, head.dataset);
+  std::string text =
+      fmt::format("# Bench of {} on {}\n\n", one_line(head.model), one_line(head.dataset));
   text += fmt::format("- quantspec {}, commit {}, {}\n", head.version, head.commit, head.date);
   text += fmt::format("- {}; {}; pages of {} tokens\n", head.backend, head.cpu, head.page_size);
   text += fmt::format("- memory read at {:.1f} GB/s, {:.1f} GFLOP/s; predictions are for {}\n",
@@ -144,10 +149,11 @@ std::string markdown_head(const BenchMeta& meta) {
   if (head.recall_distance > 0) {
     text += fmt::format("- recall distance: {} tokens\n", head.recall_distance);
   }
-  if (!head.draft_store.empty()) text += fmt::format("- draft weights: {}\n", head.draft_store);
+  if (!head.draft_store.empty())
+    text += fmt::format("- draft weights: {}\n", one_line(head.draft_store));
   const std::string doubt = doubt_of(meta.machine), left_out = describe(meta.left_out);
   if (!doubt.empty()) text += item("in doubt: " + doubt);
-  if (!left_out.empty()) text += item(left_out);
+  if (!left_out.empty()) text += item(one_line(left_out));
   text +=
       "\nplan@N: with a budget of N tokens; len: draft length, ~ the mean where it is\n"
       "chosen; tok/s: decoded tokens per second, median and min-max of the repeats;\n"

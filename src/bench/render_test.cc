@@ -52,7 +52,7 @@ std::string rendered(BenchFormat format) {
   const BenchReport report = quantspec::bench::report();
   const auto rows = std::span(report.rows);
   return bench_head(format, report.meta) + bench_rows(format, rows.first(2), true) +
-         bench_rows(format, rows.last(2), false) + bench_tail(format);
+         bench_rows(format, rows.last(2), false) + bench_tail(format, true);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -116,7 +116,7 @@ TEST(Json, IsValidWhateverBytesAPathHas) {
   const auto rows = std::span(report.rows).first(1);
   const std::string json = bench_head(BenchFormat::kJson, report.meta) +
                            bench_rows(BenchFormat::kJson, rows, true) +
-                           bench_tail(BenchFormat::kJson);
+                           bench_tail(BenchFormat::kJson, true);
   const quantspec::Json read = parse_json(json, "it");
   EXPECT_EQ(read["meta"]["dataset"], "text:b\xEF\xBF\xBDoks");
   EXPECT_EQ(read["rows"][0]["plan"], "plan:\xEF\xBF\xBD.json");

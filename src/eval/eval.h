@@ -158,10 +158,11 @@ struct SensitivityResult {
   Mean kl_change;
 
   bool is_verified() const { return chosen_outcome.measured.tokens > 0; }
-  // Fewer tokens are accepted than of the base, which might have been chosen: it fits the bytes.
-  bool is_worse() const {
-    return is_verified() && acceptance_change.value < 0 && base_outcome.draft_bytes <= draft_budget;
-  }
+  // Fewer tokens are accepted than of the base, by more than the standard error, and the base might
+  // have been chosen: it fits the bytes.
+  bool is_worse() const;
+  // The change of acceptance is within its standard error.
+  bool is_within_error() const;
 };
 
 // Measures layer by layer on `prompts`, chooses a plan under the byte budgets, and compares it with

@@ -22,7 +22,8 @@ struct Window {
   int first_scored;
 };
 
-void require_sense(std::span<const Prompt> texts, const PerplexityOptions& options) {
+void require_sense(const EvalModel& model, std::span<const Prompt> texts,
+                   const PerplexityOptions& options) {
   check(!texts.empty(), "there are texts");
   if (options.context < 2) {
     fail(ErrorKind::kInvalidRequest, "--ctx-size {}: a window needs 2 tokens or more",
@@ -31,6 +32,14 @@ void require_sense(std::span<const Prompt> texts, const PerplexityOptions& optio
   if (options.stride < 1 || options.stride >= options.context) {
     fail(ErrorKind::kInvalidRequest, "--stride {}: must be from 1 to {}, less than the window",
          options.stride, options.context - 1);
+  }
+  // The first position that reads a page must have a token after it.
+  const int least = 2 * model.pool.shape().page_size + 2;
+  if (options.context < least) {
+    fail(ErrorKind::kInvalidRequest,
+         "--ctx-size {}: so short a window reads no quantized page; {} tokens or more work, or a "
+         "smaller --page-size",
+         options.context, least);
   }
 }
 
@@ -99,7 +108,7 @@ double PerplexityRow::perplexity() const { return std::exp(scores.nll.value); }
 void eval_perplexity(const EvalModel& model, std::span<const Prompt> texts,
                      const PerplexityOptions& options, const std::vector<Variant>& variants,
                      const ProgressCallback& progress, std::vector<PerplexityRow>& rows) {
-  require_sense(texts, options);
+  require_sense(model, texts, options);
   require_memory(model, variants_bytes(model, variants, options.context), options.context);
   std::vector<Window> windows;
   for (const Prompt& text : texts) {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/shown.h"
 
 namespace quantspec {
 
@@ -38,7 +39,7 @@ struct TextOf {
 // Of meta.
 std::string text_of(const OrderedJson& value) {
   if (value.is_null()) return "-";
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) return one_line(value.get<std::string>());
   if (value.is_number_float()) return report_number(value.get<double>());
   if (!value.is_array()) return dump_json(value);
   std::string list;
@@ -90,12 +91,6 @@ std::string shortened(const std::string& text, std::size_t width) {
   return ".." + text.substr(start);
 }
 
-std::string escaped(const std::string& value) {
-  std::string text;
-  for (const char c : value) text += c == '|' ? std::string("\\|") : std::string(1, c);
-  return text;
-}
-
 using Cells = std::vector<std::string>;
 
 std::vector<std::size_t> widths_of(const std::vector<Cells>& lines) {
@@ -142,7 +137,7 @@ std::string markdown_table(const ReportView& view, const std::vector<const Repor
     }
   }
   fit(lines);
-  for (Cells& line : lines) std::ranges::transform(line, line.begin(), escaped);
+  for (Cells& line : lines) std::ranges::transform(line, line.begin(), table_cell);
   const std::vector<std::size_t> widths = widths_of(lines);
   std::string text = line_of(lines[0], widths, left);
   for (std::size_t i = 0; i < widths.size(); ++i) {
@@ -197,7 +192,7 @@ std::string to_markdown(const OrderedJson& meta, const Report& report) {
   for (const ReportTable& table : report.tables) {
     for (const ReportView& view : table.views) text += markdown(table, view);
   }
-  if (!report.conclusion.empty()) text += fmt::format("\n{}\n", report.conclusion);
+  if (!report.conclusion.empty()) text += fmt::format("\n{}\n", one_line(report.conclusion));
   return text;
 }
 

@@ -134,6 +134,15 @@ TEST(Reports, SayWhereTheChosenPlanIsWorse) {
   EXPECT_EQ(plan_rows().second["acceptance_change"], -0.0018);
   EXPECT_TRUE(plan_rows().first["worse"].is_null());
 
+  result.acceptance_change.error = 0.002;
+  EXPECT_NE(
+      report(result).conclusion.find(
+          "no difference beyond the error: acceptance 0.8830 becomes 0.8812 (-0.0018 ± 0.0020)"),
+      std::string::npos)
+      << report(result).conclusion;
+  EXPECT_EQ(plan_rows().second["worse"], false);
+  result.acceptance_change.error = 0.0011;
+
   result.draft_budget -= 1;  // the base was not to be had
   EXPECT_EQ(report(result).conclusion.find("WORSE"), std::string::npos);
   EXPECT_EQ(plan_rows().second["worse"], false);

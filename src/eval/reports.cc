@@ -77,6 +77,20 @@ void add_scores(ReportRow& row, const ScoreSummary& scores) {
 
 // --- in words ------------------------------------------------------------------------------------
 
+}  // namespace
+
+// NaN, of one prompt, is no error that anything is within.
+bool SensitivityResult::is_within_error() const {
+  return is_verified() && std::abs(acceptance_change.value) <= acceptance_change.error;
+}
+
+bool SensitivityResult::is_worse() const {
+  return is_verified() && acceptance_change.value < 0 && !is_within_error() &&
+         base_outcome.draft_bytes <= draft_budget;
+}
+
+namespace {
+
 bool same_reads(const Plan& one, const Plan& other) {
   return one.layers == other.layers && one.head == other.head &&
          one.target_full_layers == other.target_full_layers;
@@ -98,6 +112,9 @@ std::string describe_verification(const SensitivityResult& result) {
                           result.acceptance_change),
                   becomes(base.measured.kl.value, chosen.measured.kl.value, result.kl_change),
                   base.draft_bytes / 1e6, chosen.draft_bytes / 1e6);
+  if (result.is_within_error()) {
+    return fmt::format("On those others no difference beyond the error: {}.", numbers);
+  }
   if (!result.is_worse()) return fmt::format("On those others {}.", numbers);
   return fmt::format(
       "On those others the chosen plan is WORSE than {}: {}. Draft by {}, or let more prompts "

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/shown.h"
 #include "roofline/analysis.h"
 
 namespace quantspec {
@@ -63,7 +64,7 @@ std::string table(const std::vector<std::string>& titles,
 
 std::string head(const RooflineRequest& request, const Analysis& analysis) {
   const Machine& machine = request.machine;
-  std::string text = fmt::format("# Roofline of {} on {}\n\n", request.model_name,
+  std::string text = fmt::format("# Roofline of {} on {}\n\n", one_line(request.model_name),
                                  machine.name == "this" ? "this machine" : machine.name);
   text += fmt::format("- machine: {}B/s from memory, {}FLOP/s, {}B of memory\n",
                       si(machine.bandwidth), si(machine.flops), si(machine.memory));

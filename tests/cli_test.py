@@ -104,7 +104,8 @@ class Usage(CliTest):
         for typed, name in ((["genrate"], "generate"), (["generate", "--drft-len", "3"], "--draft-len"),
                             (["generate", "--tempt=1"], "--temp"), (["generate", "--ctx", "9"],
                             "--ctx-size"), (["eval", "perplexty"], "perplexity"),
-                            (["eval", "perplexity", "--token", "9"], "--tokens")):
+                            (["eval", "perplexity", "--token", "9"], "--tokens"),
+                            (["generate", "--temperature", "1"], "--temp")):
             self.check_error(quantspec(*typed), 2, f"; did you mean {name}?")
         self.assertNotIn(b"did you mean", quantspec("generate", "--xyzzyxyzzy").stderr)
 
@@ -123,9 +124,18 @@ class Usage(CliTest):
         master, slave = pty.openpty()
         done = subprocess.run([cli_support.binary, "generate"], stdin=slave, capture_output=True,
                               timeout=HANGS, env=environment())
+        self.check_error(done, 2, "no prompt", "-p")
+        os.write(master, b"word\n\x04")  # what -f - asks for, a terminal has, too
+        done = subprocess.run([cli_support.binary, "tokenize", "-f", "-"], stdin=slave,
+                              capture_output=True, timeout=HANGS, env=environment())
         os.close(master)
         os.close(slave)
-        self.check_error(done, 2, "no prompt", "-p")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"word", done.stdout)
+
+    def test_an_empty_path_is_refused(self):
+        for option in ("--model", "--draft-store"):
+            self.check_error(generate("-p", PROMPT, option, ""), 2, f"{option} '': must be a path")
 
 
 class BadInput(CliTest):
@@ -323,14 +333,17 @@ class Generate(CliTest):
 
     def test_sampling_says_where_its_values_come_from(self):
         with Folder() as model:
-            replace(model / "generation_config.json", b'{"top_p": 0.5, "eos_token_id": 2}')
-            args = ("-m", str(model), "-p", PROMPT, "-n", "2", "--temp", "0.3", "-s", "9")
+            replace(model / "generation_config.json",
+                    b'{"top_p": 0.5, "min_p": 0.125, "eos_token_id": 2}')
+            args = ("-m", str(model), "-p", PROMPT, "-n", "2", "--temp", "0.3", "-s", "9",
+                    "--repeat-last-n", "32")
             sampling = generate_json(*args)["sampling"]
             log = generate(*args, "-v").stderr.decode()
         self.assertEqual(sampling["temperature"], {"value": 0.3, "from": "option"})
         self.assertEqual(sampling["top_p"], {"value": 0.5, "from": "generation_config.json"})
         self.assertEqual(sampling["top_k"], {"value": 40, "from": "default"})
-        self.assertEqual(sampling["min_p"], {"value": 0.05, "from": "default"})
+        self.assertEqual(sampling["min_p"], {"value": 0.125, "from": "generation_config.json"})
+        self.assertEqual(sampling["repeat_last_n"], {"value": 32, "from": "option"})
         self.assertEqual(sampling["seed"], {"value": 9, "from": "option"})
         self.assertEqual(set(sampling), {"temperature", "top_k", "top_p", "min_p", "repeat_penalty",
                                          "repeat_last_n", "seed", "spec_sampling"})

@@ -293,6 +293,28 @@ class Prompts(CliTest):
             self.assertLess(time.monotonic() - began, 2)
             self.assertEqual(process.returncode, 130)
 
+    def test_ctrl_c_ends_the_making_of_prompts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = Path(folder) / "text.txt"
+            text.write_text((PROMPT + ". ") * 700_000)
+            store, plan = Path(folder) / "store.qsd", Path(folder) / "plan.json"
+            for args in (["bench", "-d", f"text:{text}", "-c", "20000", "--prompts", "400"],
+                         ["prepare", "--calibration", f"text:{text}", "--tokens", "9000000", "-o",
+                          str(store)],
+                         ["eval", "sensitivity", "-d", f"text:{text}", "-c", "20000", "--prompts",
+                          "400", "--plan-file", str(plan)]):
+                with self.subTest(args=args):
+                    process = subprocess.Popen([cli_support.binary, *args], stdout=subprocess.PIPE,
+                                               stderr=subprocess.PIPE)
+                    time.sleep(2)  # of some 20 that it takes
+                    process.send_signal(signal.SIGINT)
+                    began = time.monotonic()
+                    self.assertEqual(process.communicate(timeout=HANGS),
+                                     (b"", b"quantspec: interrupted\n"))
+                    self.assertLess(time.monotonic() - began, 2)
+                    self.assertEqual(process.returncode, 130)
+            self.assertEqual(os.listdir(folder), ["text.txt"])
+
     def test_a_signal_that_is_ignored_stays_so(self):
         done = shell("trap '' INT; $QS generate -c 512 -t 1 -n 200 --ignore-eos -q -p word & "
                      "sleep 0.3; kill -INT $!; wait $!")

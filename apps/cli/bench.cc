@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "apps/cli/about.h"
 #include "apps/cli/command.h"
@@ -58,16 +59,10 @@ void add_texts(CLI::App& app, BenchArgs& args) {
 
 void add_drafts(CLI::App& app, BenchArgs& args) {
   app.option_defaults()->group("What is measured, beside plain decoding");
-  app.add_option_function<std::string>(
-         "--plan",
-         [&args](const std::string& text) {
-           for (std::string& plan : split_plans(text)) args.plans.push_back(std::move(plan));
-         },
-         "what drafts read, with commas between or --plan again;\n"
-         "see below (default: quantspec,auto)")
-      ->option_text("LIST")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->trigger_on_parse();
+  add_plan_list(app,
+                "what drafts read, with commas between or --plan again;\n"
+                "see below (default: quantspec,auto)",
+                args.plans);
   add_draft_lens(app,
                  "tokens to draft each round, 0 to 16, and auto: what\n"
                  "measures fastest (default: auto)",
@@ -95,26 +90,19 @@ void add_drafts(CLI::App& app, BenchArgs& args) {
 void add_runs(CLI::App& app, BenchArgs& args) {
   app.option_defaults()->group("Runs");
   add_int(app, "-n,--predict", "N", "tokens to decode in a run (default: 512)", args.bench.predict,
-          1, kMostRuns);
+          1, kMostTokens);
   add_int(app, "--repeat", "N", "runs of everything on every prompt (default: 3)",
           args.bench.repeats, 1, kMostRuns);
   add_int(app, "--warm-up", "N", "tokens before that, not counted (default: 128)",
-          args.bench.warm_up, 0, kMostRuns);
+          args.bench.warm_up, 0, kMostTokens);
   add_list(app, "--temp", "temperatures; 0: always the likeliest (default: 1)", "numbers",
-           args.bench.temperatures, 0.0f, kMostTemperature);
+           args.bench.temperatures, 0.0f, sampling_param<&SamplingParams::temperature>().high);
   add_choice<SpecSampling>(
       app, "--spec-sampling", "HOW", "rejection or coupled (default: rejection)",
       {{"rejection", SpecSampling::kRejection}, {"coupled", SpecSampling::kCoupled}},
       args.bench.spec_sampling);
-  add_value(app, "-s,--seed", "N", "of the random numbers (default: 1)",
-            [&args](const std::string& text) {
-              const auto value = parse_number<std::uint64_t>(text);
-              if (!value) {
-                throw UsageError(
-                    fmt::format("--seed '{}': must be a whole number from 0 to 2^64 - 1", text));
-              }
-              args.bench.seed = *value;
-            });
+  add_seed(app, "of the random numbers (default: 1)",
+           [&args](std::uint64_t seed) { args.bench.seed = seed; });
 }
 
 // Takes what was typed, else what the sweep varies; both exclude each other.
@@ -152,7 +140,6 @@ int run(BenchArgs args) {
   args.engine.model = resolve_model(args.engine.model);
   const BenchOptions options = resolve(args, load_config(args.engine.model));
   const Dataset dataset = Dataset::load(args.dataset);
-  const PolledInterrupts polled;
   warn_of_threads(args.engine.num_threads);
   Progress progress(!args.quiet && is_terminal(stderr));
   args.engine.progress = progress.callback();
@@ -164,9 +151,11 @@ int run(BenchArgs args) {
     progress.clear();
     write_output(text);
   };
+  std::optional<PolledInterrupts> polled;  // while there are rows to be written
   BenchEvents events;
   events.progress = progress.callback();
   events.begin = [&](const BenchMeta& meta) {
+    polled.emplace();
     progress.clear();
     warn_of(meta.machine);
     if (!args.bench.machine && engine->model().backend().name() == "cuda") {
@@ -187,10 +176,10 @@ int run(BenchArgs args) {
   try {
     run_bench(*engine, dataset, options, events);
   } catch (...) {  // what was measured stays, and is whole
-    if (begun) write(bench_tail(args.format));
+    if (begun) write(bench_tail(args.format, false));
     throw;
   }
-  write(bench_tail(args.format));
+  write(bench_tail(args.format, true));
   return 0;
 }
 

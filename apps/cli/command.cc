@@ -46,10 +46,10 @@ void finish_command(CLI::App& command, const char* examples) {
 }
 
 void add_model(CLI::App& app, std::filesystem::path& model) {
-  add_value(app, "-m,--model", "DIR",
-            "model folder, as from Hugging Face (default:\n"
-            "$QUANTSPEC_MODEL, else the bundled pg-24m)",
-            [&model](const std::string& text) { model = text; })
+  add_path(app, "-m,--model", "DIR",
+           "model folder, as from Hugging Face (default:\n"
+           "$QUANTSPEC_MODEL, else the bundled pg-24m)",
+           model)
       ->group("Model");
 }
 
@@ -61,9 +61,9 @@ void add_threads(CLI::App& app, int& num_threads) {
 void add_engine_options(CLI::App& app, EngineOptions& engine) {
   add_model(app, engine.model);
   app.option_defaults()->group("Model");
-  add_value(app, "--draft-store", "FILE",
-            "weights that drafts read, from quantspec prepare\n(default: rounded while loading)",
-            [&engine](const std::string& text) { engine.draft_store = text; });
+  add_path(app, "--draft-store", "FILE",
+           "weights that drafts read, from quantspec prepare\n(default: rounded while loading)",
+           engine.draft_store);
   add_int(app, "--page-size", "N",
           "tokens of a page of the cache: 32, 64, 128 or 256\n"
           "(default: 64 for heads of 64 channels, else 128)",

@@ -45,10 +45,11 @@ void add_prompts(CLI::App& app, EvalArgs& args, int default_prompts, const char*
 void add_plans(CLI::App& app, EvalArgs& args, const std::string& default_plans) {
   app.option_defaults()->group("Drafts");
   args.plans = split_plans(default_plans);
-  add_value(app, "--plan", "LIST",
-            fmt::format("what drafts read, with commas between; plan:FILE too\n(default: {})",
-                        default_plans.size() < 40 ? default_plans : "\n" + default_plans),
-            [&args](const std::string& text) { args.plans = split_plans(text); });
+  add_plan_list(app,
+                fmt::format("what drafts read, with commas between or --plan again;\n"
+                            "plan:FILE too (default:{}{})",
+                            default_plans.size() < 30 ? " " : "\n", default_plans),
+                args.plans);
   add_int(app, "--draft-budget", "N",
           "tokens that sparse drafts read (default: a quarter of\nthe context)", args.budget, 1,
           kMostContext);
@@ -138,8 +139,8 @@ void add_sensitivity(CLI::App& command, EvalArgs& args) {
             args.target_bytes);
   add_engine_options(command, args.engine);
   command.option_defaults()->group("Output");
-  add_value(command, "--plan-file", "FILE", "where the chosen plan is written (default: plan.json)",
-            [&args](const std::string& text) { args.plan_file = text; });
+  add_path(command, "--plan-file", "FILE", "where the chosen plan is written (default: plan.json)",
+           args.plan_file);
   add_output(command, args,
              "Example:\n"
              "  quantspec eval sensitivity -d text:books/ -c 8192 --plan-file layers.json\n"
@@ -157,16 +158,18 @@ void add_lossless(CLI::App& command, EvalArgs& args) {
                  fmt::format("tokens to draft each round, 1 to {}, or auto\n(default: 1,4,8,auto)",
                              DraftControl::kMaxDraftLen),
                  args.draft_lens, 1);
-  add_value(command, "--temp", "X", "temperature of coupled sampling (default: 0.8)",
-            [&args](const std::string& text) {
-              const auto value = parse_number<float>(text);
-              if (!value || *value <= 0 || *value > kMostTemperature) {
-                throw UsageError(fmt::format("--temp '{}': must be above 0, {} at most", text,
-                                             kMostTemperature));
-              }
-              args.temperature = *value;
-            });
-  add_int(command, "-s,--seed", "N", "of coupled sampling (default: 0)", args.seed, 0);
+  add_value(
+      command, "--temp", "X", "temperature of coupled sampling (default: 0.8)",
+      [&args](const std::string& text) {
+        constexpr float kMost = sampling_param<&SamplingParams::temperature>().high;
+        const auto value = parse_number<float>(text);
+        if (!value || *value <= 0 || *value > kMost) {
+          throw UsageError(fmt::format("--temp '{}': must be above 0, {} at most", text, kMost));
+        }
+        args.temperature = *value;
+      });
+  add_seed(command, "of coupled sampling (default: 0)",
+           [&args](std::uint64_t seed) { args.seed = seed; });
   add_engine_options(command, args.engine);
   add_output(command, args,
              "Example:\n"

@@ -28,6 +28,7 @@ std::unique_ptr<Engine> load(const GenerateArgs& args, Progress& progress) {
   options.progress = progress.callback();
   auto engine = Engine::load(options);
   progress.clear();
+  if (interrupted()) throw Interrupted();  // after the last report of progress
   spdlog::debug("model {}, loaded in {:.2f} s", options.model.string(), engine->load_ms() / 1e3);
   spdlog::debug("backend {}", engine->backend_description());
   spdlog::debug("context of {} tokens", engine->ctx_size());

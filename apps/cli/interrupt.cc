@@ -13,24 +13,27 @@ namespace {
 
 std::atomic<int> signal_seen = 0;  // its number
 std::atomic<int> num_polled = 0;   // PolledInterrupts that live
+bool on_terminal = false;          // standard error is
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void on_signal(int signal) {
   signal_seen = signal;
   if (num_polled > 0) return;
-  constexpr std::string_view kMessage = "quantspec: interrupted\n";
-  [[maybe_unused]] const auto ignored = write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  constexpr std::string_view kMessage = "\r\x1b[Kquantspec: interrupted\n";  // over a progress bar
+  const std::string_view text = kMessage.substr(on_terminal ? 0 : kMessage.find('q'));
+  [[maybe_unused]] const auto ignored = write(STDERR_FILENO, text.data(), text.size());
   _exit(interrupted_exit_code());
 }
 
 }  // namespace
 
 void catch_interrupts() {
+  on_terminal = isatty(STDERR_FILENO) == 1;
   struct sigaction action {
   }, before{};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESETHAND | SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const bool known = sigaction(signal, nullptr, &before) == 0;
     if (!known || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
   }

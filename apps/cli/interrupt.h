@@ -1,6 +1,6 @@
-// Ctrl-C and SIGTERM. The first one ends the program at once, saying so, but where a
-// PolledInterrupts lives: there it asks for an end, which what polls takes where nothing is lost. A
-// second one kills.
+// Ctrl-C, SIGTERM and a terminal that goes away. The first one ends the program at once, saying so,
+// but where a PolledInterrupts lives: there it asks for an end, which what polls takes where
+// nothing is lost. A second one kills.
 #pragma once
 
 namespace quantspec::cli {

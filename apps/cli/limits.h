@@ -14,7 +14,6 @@ inline constexpr int kMostRuns = 1'000'000;
 inline constexpr int kMostBatch = 1'000'000;    // sequences at once
 inline constexpr int kMostGenerated = 100'000;  // tokens that roofline adds up one by one
 inline constexpr int kMostThreads = 1024;
-inline constexpr float kMostTemperature = 100;
 
 static_assert(std::int64_t{kMostContext} + kMostTokens + 1 <= std::numeric_limits<int>::max());
 

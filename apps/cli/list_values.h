@@ -40,6 +40,20 @@ inline std::vector<std::string> split_plans(const std::string& list) {
   return plans;
 }
 
+// Lists of all times that it is given, in the place of `target`'s.
+inline void add_plan_list(CLI::App& app, const std::string& help,
+                          std::vector<std::string>& target) {
+  const auto take = [&target](const std::vector<std::string>& lists) {
+    target.clear();
+    for (const std::string& list : lists) {
+      for (std::string& plan : split_plans(list)) target.push_back(std::move(plan));
+    }
+  };
+  app.add_option_function<std::vector<std::string>>("--plan", take, help)
+      ->option_text("LIST")
+      ->allow_extra_args(false);
+}
+
 // A list's value that is there already makes no sense.
 template <typename T>
 void add_to_list(const char* name, const std::string& text, const std::string& part, const T& value,

@@ -1,5 +1,5 @@
 // Options of a given kind of value, over CLI11: strict parsing, and messages that name the flag,
-// what was typed and what would work. An option of one value may be given once (options.cc).
+// what was typed and what would work. Of an option that is given twice the last counts.
 #pragma once
 
 #include <fmt/format.h>
@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "apps/cli/options.h"
+#include "sampler/parameters.h"
 
 namespace quantspec::cli {
 
@@ -45,6 +47,15 @@ inline CLI::Option* add_value(CLI::App& app, const std::string& names, const cha
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
+// A path. An empty one, as of a shell's variable that is not set, names nothing.
+inline CLI::Option* add_path(CLI::App& app, const std::string& names, const char* meta,
+                             const std::string& help, std::filesystem::path& target) {
+  return add_value(app, names, meta, help, [=, &target](const std::string& text) {
+    if (text.empty()) throw UsageError(fmt::format("{} '': must be a path", long_name(names)));
+    target = text;
+  });
+}
+
 // A whole number in [low, high] other than `except`.
 template <typename Target>
 void add_int(CLI::App& app, const std::string& names, const char* meta, const std::string& help,
@@ -70,6 +81,16 @@ inline void add_float(CLI::App& app, const std::string& names, const std::string
     if (!target) {
       throw UsageError(fmt::format("{} '{}': must be a number", long_name(names), text));
     }
+  });
+}
+
+inline void add_seed(CLI::App& app, const std::string& help,
+                     std::function<void(std::uint64_t)> take) {
+  add_value(app, "-s,--seed", "N", help, [take = std::move(take)](const std::string& text) {
+    constexpr auto seed = sampling_param<&SamplingParams::seed>();
+    const auto value = parse_number<std::uint64_t>(text);
+    if (!value) throw UsageError(fmt::format("--seed '{}': must be {}", text, seed.range));
+    take(*value);
   });
 }
 

@@ -50,10 +50,10 @@ void add_engine(CLI::App& app, EngineOptions& engine) {
                             {"8", DraftWeights::kBoth},
                             {"full", DraftWeights::kFull}},
                            engine.draft_weights);
-  add_value(app, "--draft-store", "FILE",
-            "weights that drafts read, from quantspec prepare\n"
-            "(default: made while loading)",
-            [&engine](const std::string& text) { engine.draft_store = text; });
+  add_path(app, "--draft-store", "FILE",
+           "weights that drafts read, from quantspec prepare\n"
+           "(default: made while loading)",
+           engine.draft_store);
   add_choice<KvStore>(app, "--kv-cache", "KIND",
                       "hierarchical: 8 bits for the target, 4 for drafts; or\n"
                       "full: fp16 for both, the plain cache, as a baseline\n"
@@ -89,20 +89,17 @@ void add_sampling(CLI::App& app, SamplingArgs& sampling) {
             sampling.top_p);
   add_float(app, "--min-p", "only those within this share of the best; 0: off\n(default: 0.05)",
             sampling.min_p);
-  add_float(app, "--repeat-penalty", "weakens the last 64 tokens; 1: off (default: 1)",
+  add_float(app, "--repeat-penalty", "weakens tokens that came lately; 1: off (default: 1)",
             sampling.repeat_penalty);
-  add_value(app, "-s,--seed", "N",
-            "of the random numbers: repeats a text (default: another\n"
-            "each time, shown by -v and in --json). With\n"
-            "--spec-sampling rejection it may not, as draft lengths\n"
-            "follow from times",
-            [&sampling](const std::string& text) {
-              sampling.seed = parse_number<std::uint64_t>(text);
-              if (!sampling.seed) {
-                throw UsageError(
-                    fmt::format("--seed '{}': must be a whole number from 0 to 2^64 - 1", text));
-              }
-            });
+  add_int(app, "--repeat-last-n", "N",
+          "how many tokens back that is; -1: all, 0: off\n(default: 64)", sampling.repeat_last_n,
+          -1);
+  add_seed(app,
+           "of the random numbers: repeats a text (default: another\n"
+           "each time, shown by -v and in --json). With\n"
+           "--spec-sampling rejection it may not, as draft lengths\n"
+           "follow from times",
+           [&sampling](std::uint64_t seed) { sampling.seed = seed; });
 }
 
 void add_generation(CLI::App& app, GenerateArgs& args) {
@@ -249,9 +246,10 @@ std::string did_you_mean(std::string_view typed, const std::vector<std::string>&
   std::string_view best;
   std::size_t least = typed.size() / 3 + 1;  // what is farther is something else
   for (const std::string& name : names) {
-    const bool begins = typed.size() > 3 && name.starts_with(typed);
+    const bool begins = (typed.size() > 3 && name.starts_with(typed)) ||
+                        (name.size() > 5 && typed.starts_with(name));
     const std::size_t letters = begins ? 1 : distance(typed, name);
-    if (letters >= least && !(begins && best.empty())) continue;
+    if (letters >= least) continue;
     best = name;
     least = letters;
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "apps/cli/command.h"
 #include "apps/cli/interrupt.h"
@@ -38,9 +39,10 @@ int run(PrepareOptions options) {
     throw UsageError("--output is missing: give the file to write, as in -o draft.qsd");
   }
   warn_of_threads(options.backend.num_threads);
-  const PolledInterrupts polled;
   Progress progress(is_terminal(stderr));
-  const PrepareSummary made = prepare_draft_store(options, progress.callback());
+  std::optional<PolledInterrupts> polled;  // while there is a file to be removed
+  const PrepareSummary made =
+      prepare_draft_store(options, progress.callback(), [&] { polled.emplace(); });
   progress.clear();
   write_output(summary(options, made));
   return 0;
@@ -62,6 +64,7 @@ void add_method(CLI::App& app, PrepareOptions& options) {
           "how much of it, in sequences of up to 2048; the text\n"
           "must have as many (default: 16384)",
           options.calibration_tokens, kLeastCalibrationTokens, kMostTokens);
+  app.get_option("--tokens")->needs("--calibration");
   add_choice<int>(app, "--group", "N", "weights that share a scale: 64 or 128 (default: 128)",
                   {{"64", 64}, {"128", 128}}, options.group);
   add_choice<int>(app, "--head-bits", "N",
@@ -79,8 +82,8 @@ Subcommand add_prepare(CLI::App& app) {
   add_model(*command, options->model);
   add_method(*command, *options);
   command->option_defaults()->group("Output");
-  add_value(*command, "-o,--output", "FILE", "the store to write; an old one is replaced",
-            [options](const std::string& text) { options->output = text; });
+  add_path(*command, "-o,--output", "FILE", "the store to write; an old one is replaced",
+           options->output);
   add_threads(*command, options->backend.num_threads);
   finish_command(*command,
                  "Examples:\n"

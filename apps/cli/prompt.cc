@@ -38,13 +38,6 @@ std::string read_all(int fd, const std::string& source) {
        kMostBytes);
 }
 
-std::string read_standard_input(const std::string& source) {
-  if (isatty(STDIN_FILENO) == 1) {
-    throw UsageError("no prompt: give one with -p TEXT, -f FILE or on standard input");
-  }
-  return read_all(STDIN_FILENO, source);
-}
-
 std::string read_file_or_pipe(const std::filesystem::path& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail_read(path.string());
@@ -63,9 +56,12 @@ std::string read_prompt(const PromptArgs& args) {
     prompt = *args.text;
     require_text(prompt, "--prompt");
   } else {
+    if (!args.file && isatty(STDIN_FILENO) == 1) {
+      throw UsageError("no prompt: give one with -p TEXT, -f FILE or on standard input");
+    }
     const bool from_file = args.file && *args.file != "-";
     const std::string source = from_file ? args.file->string() : "standard input";
-    prompt = from_file ? read_file_or_pipe(*args.file) : read_standard_input(source);
+    prompt = from_file ? read_file_or_pipe(*args.file) : read_all(STDIN_FILENO, source);
     require_text(prompt, source);
     prompt = unix_text(prompt);
     if (prompt.ends_with('\n')) prompt.pop_back();

@@ -59,9 +59,9 @@ ChosenSampling choose_sampling(const SamplingArgs& args, const GenerationDefault
   choose<&P::temperature>(chosen, args.temperature, temperature, 0.8f);
   choose<&P::top_k>(chosen, args.top_k, model.top_k, 40);
   choose<&P::top_p>(chosen, args.top_p, model.top_p, 0.95f);
-  choose<&P::min_p>(chosen, args.min_p, none(0.0f), 0.05f);
+  choose<&P::min_p>(chosen, args.min_p, model.min_p, 0.05f);
   choose<&P::repeat_penalty>(chosen, args.repeat_penalty, model.repetition_penalty, 1.0f);
-  choose<&P::repeat_last_n>(chosen, none(0), none(0), P{}.repeat_last_n);
+  choose<&P::repeat_last_n>(chosen, args.repeat_last_n, none(0), P{}.repeat_last_n);
   choose<&P::seed>(chosen, args.seed, none(std::uint64_t{0}),
                    std::uint64_t{std::random_device{}()});
   if (!args.seed) chosen.from["seed"] = "random";

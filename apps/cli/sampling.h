@@ -19,6 +19,7 @@ struct SamplingArgs {
   std::optional<float> top_p;
   std::optional<float> min_p;
   std::optional<float> repeat_penalty;
+  std::optional<int> repeat_last_n;
   std::optional<std::uint64_t> seed;
   std::optional<SpecSampling> mode;
 };

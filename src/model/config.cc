@@ -156,12 +156,14 @@ void parse_generation(const Fields& fields, ModelConfig& model) {
   constexpr auto temperature = sampling_param<&SamplingParams::temperature>();
   constexpr auto top_p = sampling_param<&SamplingParams::top_p>();
   constexpr auto top_k = sampling_param<&SamplingParams::top_k>();
+  constexpr auto min_p = sampling_param<&SamplingParams::min_p>();
   constexpr auto penalty = sampling_param<&SamplingParams::repeat_penalty>();
   model.generation = {
       .do_sample = fields.find_flag("do_sample"),
       .temperature = fields.find_float("temperature", temperature.low, temperature.high),
       .top_p = fields.find_float("top_p", top_p.low, top_p.high),
       .top_k = fields.find_integer("top_k", top_k.low, top_k.high),
+      .min_p = fields.find_float("min_p", min_p.low, min_p.high),
       .repetition_penalty = fields.find_float("repetition_penalty", penalty.low, penalty.high)};
   auto eos_tokens = fields.integers("eos_token_id", 0, model.vocab_size - 1);
   if (!eos_tokens.empty()) model.eos_tokens = std::move(eos_tokens);

@@ -41,6 +41,7 @@ struct GenerationDefaults {
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<int> top_k;
+  std::optional<float> min_p;
   std::optional<float> repetition_penalty;
 };
 

@@ -253,6 +253,7 @@ TEST(Config, GenerationConfigGoesBeforeConfig) {
                                                          {"temperature", 0.7},
                                                          {"top_p", 0.8},
                                                          {"top_k", 20},
+                                                         {"min_p", 0.1},
                                                          {"repetition_penalty", 1.05}});
   EXPECT_EQ(config.eos_tokens, (std::vector<TokenId>{5, 6}));
   EXPECT_EQ(config.bos_token, 3);
@@ -260,6 +261,7 @@ TEST(Config, GenerationConfigGoesBeforeConfig) {
   EXPECT_EQ(config.generation.temperature, 0.7f);
   EXPECT_EQ(config.generation.top_p, 0.8f);
   EXPECT_EQ(config.generation.top_k, 20);
+  EXPECT_EQ(config.generation.min_p, 0.1f);
   EXPECT_EQ(config.generation.repetition_penalty, 1.05f);
   EXPECT_EQ(parse({{"eos_token_id", 1}}, Json::object()).eos_tokens, std::vector<TokenId>{1});
 }

@@ -199,8 +199,8 @@ int draft_budget(const KvAccess& access, int own, const PlanContext& context,
   const int least = access.chooses_pages() ? context.page_size : kLeastGathered;
   if (budget >= least && budget < context.context) return budget;
   if (least >= context.context) {
-    fail(ErrorKind::kInvalidRequest, "{}: a context of {} tokens has nothing to leave out", what,
-         context.context);
+    fail(ErrorKind::kInvalidRequest, "{}: of a prompt of {} tokens there is nothing to leave out",
+         what, context.context);
   }
   const std::string fits = fmt::format("from {} to {} tokens fit a context of {}", least,
                                        context.context - 1, context.context);

@@ -163,15 +163,17 @@ class Preparer {
     for (const Prompt& prompt : text_) summary_.calibration_tokens += std::ssize(prompt.tokens);
   }
 
-  PrepareSummary run() {
+  PrepareSummary run(const std::function<void()>& begin) {
     const std::vector<Job> jobs = list_jobs(model_.weights());
     const auto runs = split_jobs(jobs);
+    const auto checkpoint = model_.weights().checkpoint_hash();  // reads all of it
+    if (begin) begin();
     DraftStoreWriter writer(options_.output,
                             {.method = options_.method == DraftMethod::kGptq ? "gptq" : "rtn",
                              .calibration = options_.calibration,
                              .calibration_tokens = summary_.calibration_tokens,
                              .group = options_.group,
-                             .checkpoint = model_.weights().checkpoint_hash()},
+                             .checkpoint = checkpoint},
                             entries(jobs));
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Grams grams = watch(runs[i], i, runs.size());
@@ -297,10 +299,11 @@ class Preparer {
 
 }  // namespace
 
-PrepareSummary prepare_draft_store(const PrepareOptions& options, const Progress& progress) {
+PrepareSummary prepare_draft_store(const PrepareOptions& options, const Progress& progress,
+                                   const std::function<void()>& begin) {
   require_valid(options);
   NewFile::require_possible(options.output);
-  return Preparer(options, progress).run();
+  return Preparer(options, progress).run(begin);
 }
 
 }  // namespace quantspec

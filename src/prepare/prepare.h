@@ -46,9 +46,11 @@ struct PrepareSummary {
   double seconds = 0.0;
 };
 
-// `progress(stage, share done)` may throw to cancel, which leaves no file.
+// `progress(stage, share done)` may throw to cancel, which leaves no file. `begin` is called when
+// the model and the text are there and before there is a file: from here on progress comes often.
 PrepareSummary prepare_draft_store(
     const PrepareOptions& options,
-    const std::function<void(std::string_view, double)>& progress = {});
+    const std::function<void(std::string_view, double)>& progress = {},
+    const std::function<void()>& begin = {});
 
 }  // namespace quantspec

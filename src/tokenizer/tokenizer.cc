@@ -34,7 +34,7 @@ void require_text(std::string_view text, std::string_view source) {
     if (step.state != Utf8State::kValid || text[at] == '\0') {
       fail(ErrorKind::kCorruptFile, "{}: no text: byte {} is 0x{:02x}, {}; a text in UTF-8 works",
            source, at, static_cast<unsigned char>(text[at]),
-           text[at] == '\0' ? "as in a binary file" : "which begins no character of UTF-8");
+           text[at] == '\0' ? "as in a binary file" : "where no whole character of UTF-8 begins");
     }
     at += step.length;
   }

@@ -534,6 +534,12 @@ class OtherCommands(CliTest):
         parts = ("weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes", "prefill_bytes")
         self.assertEqual(plan["total_bytes"], sum(plan[part] for part in parts))
         self.assertEqual(plan["kv_fp16_bytes"], 5000 * 6 * 512 * 2 * 2)
+        self.assertIs(plan["fits"], True)
+
+    def test_info_says_what_does_not_fit(self):
+        args = ("info", "-c", str(1 << 28))
+        self.assertRegex(quantspec(*args).stdout.decode(), rf"(?m)^{1 << 28} .* \*$")
+        self.assertIs(json.loads(quantspec(*args, "--json").stdout)["plans"][-1]["fits"], False)
 
     def test_info_follows_its_options(self):
         def plan(*args):

@@ -73,29 +73,37 @@ std::string architecture(const std::string& model, const ModelReport& report) {
   return text;
 }
 
-std::string plan_row(int context, const MemoryPlan& plan) {
+std::string plan_row(int context, const MemoryPlan& plan, bool fits) {
   const auto mb = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e6; };
-  return fmt::format("{:9} {:8.1f} {:8.1f} {:8.1f} {:7.1f} {:8.1f} {:9.1f} {:9.1f}\n", context,
+  return fmt::format("{:9} {:8.1f} {:8.1f} {:8.1f} {:7.1f} {:8.1f} {:9.1f} {:9.1f}{}\n", context,
                      mb(plan.weights_bytes), mb(plan.draft_weights_bytes), mb(plan.kv_bytes),
                      mb(plan.ring_bytes), mb(plan.prefill_bytes), mb(plan.total()),
-                     mb(plan.kv_fp16_bytes));
+                     mb(plan.kv_fp16_bytes), fits ? "" : " *");
 }
 
 std::string memory_plan(const ModelReport& report) {
   std::string text = "\nmemory plan, in MB, by tokens of context\n";
   text += fmt::format("{:>9} {:>8} {:>8} {:>8} {:>7} {:>8} {:>9} {:>9}\n", "context", "weights",
                       "draft w.", "KV", "ring", "prefill", "total", "fp16 KV");
-  for (const auto& [context, plan] : report.plans) text += plan_row(context, plan);
+  bool all_fit = true;
+  for (const auto& [context, plan] : report.plans) {
+    const bool fits = plan.total() <= report.available_bytes;
+    text += plan_row(context, plan, fits);
+    all_fit = all_fit && fits;
+  }
+  if (!all_fit) text += "*: more than is free\n";
   text += "KV, ring: the cache, quantized and recent; fp16 KV: for comparison, not used\n";
   text += "draft w.: weights that drafts read; prefill: while a prompt that long is read\n\n";
   const double available = report.available_bytes / 1e6;
   if (report.largest_context == 0) {
-    return text + fmt::format("the weights do not fit the {:.0f} MB that are free\n", available);
+    return text + fmt::format("fits         nothing; {:.0f} MB are free\n             {}\n",
+                              available, report.advice);
   }
   const int all = report.config.max_positions, fit = report.largest_context;
   const std::string tokens = fit == all ? fmt::format("all {} tokens of the model", all)
                                         : fmt::format("{} of the model's {} tokens", fit, all);
-  return text + fmt::format("fits         {}; {:.0f} MB are free\n", tokens, available);
+  return text + fmt::format("fits         {}{}; {:.0f} MB are free\n", tokens,
+                            report.limited_by_window ? ", its sliding window" : "", available);
 }
 
 Json to_json(const MemoryPlan& plan) {
@@ -125,11 +133,13 @@ Json to_json(const std::string& model, const ModelReport& report) {
                {"backend", report.backend},
                {"available_bytes", report.available_bytes},
                {"largest_context", report.largest_context},
+               {"limited_by_window", report.limited_by_window},
                {"unread_tensors", report.unread_tensors},
                {"plans", Json::array()}};
   for (const auto& [context, plan] : report.plans) {
     Json entry = {{"context", context}};
     entry.update(to_json(plan));
+    entry["fits"] = plan.total() <= report.available_bytes;
     json["plans"].push_back(std::move(entry));
   }
   return json;

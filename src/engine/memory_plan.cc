@@ -103,7 +103,7 @@ std::string what_fits(const EngineOptions& options, const ModelConfig& config,
     other.draft_weights = weights;
     const int there = largest(other);
     if (there == 0) continue;
-    return fmt::format("--draft-weights {} with --ctx-size {} or less fits", name, there);
+    return fmt::format("generate --draft-weights {} with --ctx-size {} or less fits", name, there);
   }
   return fmt::format("not even the weights fit, which take {:.0f} MB",
                      checkpoint_bytes / kMegabyte);
@@ -142,9 +142,9 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
   const int largest = planner.largest_context(available - available / kShareLeft);
   if (chosen && largest >= std::min(kLeastContext, context)) {
     warnings.push_back(fmt::format(
-        "the context is {} of the model's {} tokens: all would need {:.0f} MB, and {:.0f} MB are "
+        "the context is {} of the model's {} tokens: {} would need {:.0f} MB, and {:.0f} MB are "
         "available; --ctx-size takes another",
-        largest, config.max_positions, needed / kMegabyte, available / kMegabyte));
+        largest, config.max_positions, context, needed / kMegabyte, available / kMegabyte));
     return largest;
   }
   fail(ErrorKind::kOutOfMemory,
@@ -169,6 +169,10 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   const int longest = longest_of(report.config);
   report.largest_context = std::min(fits, longest);
   report.limited_by_window = longest < report.config.max_positions && longest < fits;
+  if (fits == 0) {
+    report.advice =
+        what_fits(options, report.config, *backend, checkpoint.bytes(), report.available_bytes);
+  }
   for (const int context : contexts) {
     require_supported_context(context);
     report.plans.emplace_back(context, planner.plan(context));

@@ -32,7 +32,7 @@ class Prompt {
                                         kScale,
                                         first,
                                         std::min(rows, tokens_ - first),
-                                        {kv_.data(), tokens_}});
+                                        {.full = {kv_.data(), tokens_}}});
     }
   }
 
@@ -51,7 +51,8 @@ class Prompt {
     }
     const std::vector<float> q = lab_.download(q_, tokens_ * kRowFloats);
     std::vector<float> out(q.size());
-    reference.prefill_attention({q.data(), out.data(), kHeads, shape_, kScale, 0, tokens_, kv});
+    reference.prefill_attention(
+        {q.data(), out.data(), kHeads, shape_, kScale, 0, tokens_, {.full = kv}});
     run();
     return relative_error(lab_.download(out_, out.size()), out);
   }

@@ -33,7 +33,7 @@ void attention(benchmark::State& state, Lab& lab, int head_dim, int group, int e
   const FullKv kv = lab.next_full_kv(shape, end);
   const double each = time_each(state, [&] {
     lab.backend().prefill_attention(
-        {q.data(), out.data(), num_heads, shape, scale, first, kRows, kv});
+        {q.data(), out.data(), num_heads, shape, scale, first, kRows, {.full = kv}});
     benchmark::DoNotOptimize(out.data());
   });
   const double pairs = double(kRows) * first + 0.5 * kRows * (kRows + 1);  // of query and key

@@ -402,9 +402,14 @@ Floats prefill(Backend& backend, const PrefillCase& c, bool in_place) {
   }
   Guarded<float> q(backend, normal_floats(std::size_t(c.rows) * c.num_heads * dim, 40));
   Guarded<float> out(backend, q.size());
-  backend.prefill_attention({q.data(), in_place ? q.data() : out.data(), c.num_heads, c.shape,
-                             1.0f / std::sqrt(static_cast<float>(dim)), c.first_position, c.rows,
-                             kv.get()});
+  backend.prefill_attention({q.data(),
+                             in_place ? q.data() : out.data(),
+                             c.num_heads,
+                             c.shape,
+                             1.0f / std::sqrt(static_cast<float>(dim)),
+                             c.first_position,
+                             c.rows,
+                             {.full = kv.get()}});
   EXPECT_TRUE(q.intact() && out.intact() && kv.intact());
   return in_place ? q.values() : out.values();
 }

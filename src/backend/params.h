@@ -178,17 +178,19 @@ struct SelectPagesParams {
   int* lists;            // [num_kv_heads, count]
 };
 
-// Attention for many rows of one sequence whose K and V all lie in `kv`, positions
-// [0, first_position + num_rows), in full precision.
+// Attention for consecutive rows of a prompt. The row at position p sees positions 0..p: those
+// below kv.first_full in all of kv.pages, at 8 bits, the others in kv.full. REQUIRES: kv.first_full
+// = kv.pages.size() * page_size; first_full <= first_position; no lists, no gathered positions, no
+// page_mass; kv.full has a slot for each position from first_full on.
 struct PrefillAttentionParams {
-  const float* q;
-  float* out;  // may alias q
+  const float* q;  // [num_rows, num_heads * head_dim]
+  float* out;      // like q; may alias it
   int num_heads;
   KvShape shape;
   float scale;
   int first_position;
   int num_rows;
-  FullKv kv;
+  KvView kv;
 };
 
 // x[row] += W in[row] + bias

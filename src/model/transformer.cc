@@ -297,8 +297,14 @@ void Model::prefill_layer(const Rows& all, int layer, FullKv kv, int first_posit
   for (int begin = first_row; begin < all.count; begin += backend_.prefill_rows()) {
     const Rows rows = chunk(begin);
     attention_inputs(rows, layer, q, {});
-    backend_.prefill_attention({q, q, config_.num_heads, rows.shape, attention_scale(config_),
-                                first_position + begin, rows.count, kv});
+    backend_.prefill_attention({q,
+                                q,
+                                config_.num_heads,
+                                rows.shape,
+                                attention_scale(config_),
+                                first_position + begin,
+                                rows.count,
+                                {.full = kv}});
     after_attention(rows, layer, q, work.hidden.as<float>());
     rows_done(begin + rows.count);
   }

@@ -81,11 +81,11 @@ class Unit {
   // K and V of positions [token, token + count) as fp32 panels: keys [tokens / 16][dim][16],
   // values [dim / 16][tokens][16].
   void load_tile(int token, int count) {
-    const auto* data = reinterpret_cast<const std::uint16_t*>(p_.kv.data);
+    const auto* data = reinterpret_cast<const std::uint16_t*>(p_.kv.full.data);
     const int padded = (count + kLane - 1) / kLane * kLane;
-    const std::size_t keys = full_key_block(p_.shape, p_.kv.capacity, kv_head_, token);
+    const std::size_t keys = full_key_block(p_.shape, p_.kv.full.capacity, kv_head_, token);
     kernels_.to_f32[static_cast<int>(DType::kF16)](data + keys, padded * dim_, keys_);
-    const std::size_t values = full_value_row(p_.shape, p_.kv.capacity, kv_head_, token);
+    const std::size_t values = full_value_row(p_.shape, p_.kv.full.capacity, kv_head_, token);
     kernels_.value_panels(data + values, count, dim_, kTileTokens, values_);
   }
 
@@ -152,7 +152,8 @@ class Unit {
 
 void prefill_attention(const Context& context, const PrefillAttentionParams& p) {
   const int end = p.first_position + p.num_rows;
-  check(end <= p.kv.capacity, "prefill attention reads positions beyond its K and V");
+  check(p.kv.pages.empty(), "prefill attention reads no pages yet");
+  check(end <= p.kv.full.capacity, "prefill attention reads positions beyond its K and V");
   check(p.shape.head_dim % kLane == 0, "head_dim is a multiple of 16");
   const int size = positions_per_unit(p);
   const int first_block = p.first_position / size;

@@ -110,7 +110,7 @@ struct AttentionSetup {
                                 scale(),
                                 first,
                                 rows,
-                                {reinterpret_cast<std::byte*>(kv.data()), capacity}});
+                                {.full = {reinterpret_cast<std::byte*>(kv.data()), capacity}}});
   }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(c.head_dim)); }
 

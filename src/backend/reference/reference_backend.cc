@@ -144,19 +144,24 @@ class ReferenceBackend final : public HostBackend {
   }
 
   void prefill_attention(const PrefillAttentionParams& params) override {
-    check(params.first_position + params.num_rows <= params.kv.capacity,
-          "prefill attention needs every position in the full-precision K and V");
+    const int end = params.first_position + params.num_rows;
+    check(end - params.kv.first_full <= params.kv.full.capacity,
+          "prefill attention needs a slot for every position in full precision");
     const int dim = params.shape.head_dim;
     const int group = params.num_heads / params.shape.num_kv_heads;
     const std::ptrdiff_t stride = static_cast<std::ptrdiff_t>(params.num_heads) * dim;
+    std::vector<ReadKv> heads;
+    for (int head = 0; head < params.shape.num_kv_heads; ++head) {
+      heads.push_back(read_kv(params.shape, params.kv, head, end));
+    }
     const std::int64_t tiles = (params.num_rows + kAttentionRows - 1) / kAttentionRows;
     pool_.parallel_for(tiles * params.num_heads, [&](std::int64_t task, int) {
       const int head = static_cast<int>(task % params.num_heads);
       const int first_row = static_cast<int>(task / params.num_heads) * kAttentionRows;
-      const HeadKv kv{full_keys(params.shape, params.kv, head / group),
-                      full_values(params.shape, params.kv, head / group)};
+      const ReadKv& kv = heads[head / group];
       const std::ptrdiff_t first = first_row * stride + head * dim;
-      attend(kv, dim, params.scale, params.first_position + first_row,
+      attend({kv.keys.data(), kv.values.data()}, dim, params.scale,
+             params.first_position + first_row,
              std::min(kAttentionRows, params.num_rows - first_row), params.q + first,
              params.out + first, stride);
     });

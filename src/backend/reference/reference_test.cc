@@ -242,7 +242,7 @@ TEST_F(Reference, PrefillAttentionEqualsAttentionBitForBit) {
   Floats q = random_floats(kRows * 4 * kDim, 1), out(q.size());
   const SequenceRows rows{0, kRows, kFirst, {{}, kv, 0}};
   backend_->attention({q.data(), out.data(), 4, shape, 0.5f, {&rows, 1}});
-  backend_->prefill_attention({q.data(), q.data(), 4, shape, 0.5f, kFirst, kRows, kv});
+  backend_->prefill_attention({q.data(), q.data(), 4, shape, 0.5f, kFirst, kRows, {.full = kv}});
   EXPECT_EQ(q, out);
 }
 

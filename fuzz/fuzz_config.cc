@@ -19,7 +19,7 @@ namespace {
 void make_tables(const ModelConfig& config) {
   std::vector<float> cos(config.head_dim / 2);
   std::vector<float> sin(config.head_dim / 2);
-  Rope(config).tables(config.max_positions - 1, 1, config.max_positions, cos.data(), sin.data());
+  Rope(config, config.max_positions).tables(config.max_positions - 1, 1, cos.data(), sin.data());
 }
 
 void count_bytes(const ModelConfig& config) {

@@ -192,10 +192,13 @@ TEST_P(Exactness, ARowOfAVerifyPassHasTheBitsOfAOneRowPass) {
   std::vector<std::vector<float>> single(17, std::vector<float>(vocab));
   for (int i = 0; i < 17; ++i) {
     const SequenceInput input{{&tokens[200 + i], 1}, &cache};
+    cache.reserve(1);
     model.model.forward({&input, 1}, Plan::target(model.model.config().num_layers), single[i]);
+    cache.settle(1);
   }
   for (int rows = 2; rows <= 17; ++rows) {
     cache.truncate(200);
+    cache.reserve(rows);
     std::vector<float> many(static_cast<std::size_t>(rows) * vocab);
     const SequenceInput input{{&tokens[200], static_cast<std::size_t>(rows)}, &cache};
     model.model.forward({&input, 1}, Plan::target(model.model.config().num_layers), many);
@@ -218,8 +221,9 @@ TEST_P(Exactness, ARowDoesNotDependOnOtherSequencesOrThreads) {
     model.model.prefill(std::span(tokens).first(331), b, logits);
     const SequenceInput alone{std::span(tokens).subspan(150, 3), &a};
     std::vector<float> single(3 * vocab), both(7 * vocab);
+    a.reserve(3);
+    b.reserve(4);
     model.model.forward({&alone, 1}, Plan::target(model.model.config().num_layers), single);
-    a.truncate(150);
     const SequenceInput batch[] = {{std::span(tokens).subspan(331, 4), &b}, alone};
     model.model.forward(batch, Plan::target(model.model.config().num_layers), both);
     EXPECT_EQ(std::vector<float>(both.begin() + 4 * vocab, both.end()), single);
@@ -241,10 +245,10 @@ TEST_P(BundledExactness, LogitsDoNotDependOnTheNumberOfThreads) {
     std::vector<float> logits(5 * vocab), last(vocab);
     model.model.prefill(std::span(tokens).first(prompt), cache, last);
     const SequenceInput input{std::span(tokens).subspan(prompt), &cache};
+    cache.reserve(5);
     model.model.forward({&input, 1}, Plan::target(layers), logits);
     if (threads == 1) target = logits;
     EXPECT_EQ(logits, target) << threads;
-    cache.truncate(static_cast<int>(prompt));
     model.model.forward({&input, 1}, Plan::draft(layers, WeightRead::kUpper), logits);
     if (threads == 1) draft = logits;
     EXPECT_EQ(logits, draft) << threads;

@@ -63,22 +63,25 @@ inline std::string test_name(std::string name) {
 
 struct LoadedModel {
   LoadedModel(const std::filesystem::path& folder, const std::string& backend_name,
-              int num_threads = 1, int page_size = 0, WeightRead planes = WeightRead::kBoth)
+              int num_threads = 1, int page_size = 0, WeightRead planes = WeightRead::kBoth,
+              int context = 0)
       : backend(backend_named(backend_name, num_threads)),
-        model(load(folder, *backend, planes)),
+        model(load(folder, *backend, planes, context)),
         pool(*backend, kv_shape(model.config(), page_size)),
         decoder(model) {}
 
-  static Model load(const std::filesystem::path& folder, Backend& backend, WeightRead planes) {
+  static Model load(const std::filesystem::path& folder, Backend& backend, WeightRead planes,
+                    int context = 0) {
     ModelConfig config = load_config(folder);
     Weights weights(config, Checkpoint(folder), backend);
     weights.make_draft_planes(backend, planes);
-    return Model(std::move(config), std::move(weights), backend);
+    return Model(std::move(config), std::move(weights), backend, context);
   }
 
-  // The logits that follow `prompt`, by prefill.
+  // The logits that follow `prompt`, by a prefill in one chunk: nothing is read at 8 bits.
   std::vector<float> last_logits(std::span<const TokenId> prompt) {
-    KvCache cache(*backend, pool, static_cast<int>(prompt.size()));
+    const int length = static_cast<int>(prompt.size()), page_size = pool.shape().page_size;
+    KvCache cache(*backend, pool, length, {.chunk = (length / page_size + 1) * page_size});
     std::vector<float> logits(model.config().vocab_size);
     model.prefill(prompt, cache, logits);
     return logits;

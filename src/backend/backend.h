@@ -47,6 +47,9 @@ class Backend {
   // Rows that prefill takes through an op at once: enough to keep a GEMM busy, few enough that the
   // activations beside x stay small.
   virtual int prefill_rows() const { return 512; }
+  // Tokens of a prompt that read each other in full precision (section 4): a multiple of all page
+  // sizes.
+  virtual int prefill_chunk() const { return 1024; }
 
   // --- matrices ---
   // Bytes that place_matrix() fills; 0: matrices are read where the checkpoint is mapped.

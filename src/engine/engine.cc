@@ -72,7 +72,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
     weights.use_draft_store(*backend, DraftStore(options.draft_store), planes_done);
   }
   weights.checkpoint().require_unchanged();
-  Model model(std::move(config), std::move(weights), *backend);
+  Model model(std::move(config), std::move(weights), *backend, context);
   EngineOptions resolved = options;
   resolved.ctx_size = context;
   resolved.page_size = shape.page_size;

@@ -443,17 +443,17 @@ TEST_F(ChoosesContext, TheLongestThatFitsWhereNobodyAskedForOne) {
 }
 
 TEST_F(ChoosesContext, ThatWasAskedForIsTakenOrRefused) {
-  options_.ctx_size = 10'000;
-  const std::size_t available = needed(DraftWeights::kAuto, 10'000);
-  EXPECT_EQ(choose(available), 10'000);
-  refused(available - 1, {"a context of 10000", "the largest that fits is --ctx-size 9999"});
+  options_.ctx_size = 9984;  // whole pages
+  const std::size_t available = needed(DraftWeights::kAuto, 9984);
+  EXPECT_EQ(choose(available), 9984);
+  refused(available - 1, {"a context of 9984", "the largest that fits is --ctx-size 9983"});
 }
 
 TEST_F(ChoosesContext, OtherDraftWeightsAreNamedWhereTheyWouldFit) {
   for (const int asked : {0, 4096}) {
     options_.ctx_size = asked;
-    refused(needed(DraftWeights::kUpper, 20), {"--draft-weights 4 with --ctx-size 20 or less"});
-    refused(needed(DraftWeights::kFull, 10), {"--draft-weights full with --ctx-size 10 or less"});
+    refused(needed(DraftWeights::kUpper, 127), {"--draft-weights 4 with --ctx-size 127 or less"});
+    refused(needed(DraftWeights::kFull, 127), {"--draft-weights full with --ctx-size 127 or less"});
     refused(kCheckpointBytes, {"not even the weights fit", "50 MB"});
   }
 }
@@ -474,9 +474,10 @@ TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
   const MemoryPlanner planner(options_, config_, *backend_, kCheckpointBytes);
   const std::size_t tokens = 1 << 16;
   EXPECT_EQ(Model::angle_bytes(config_, tokens), tokens * config_.head_dim * sizeof(float));
-  EXPECT_GT(
-      planner.plan(tokens).prefill_bytes,
-      Model::activation_bytes(config_, *backend_, tokens) + Model::angle_bytes(config_, tokens));
+  const std::size_t prefill = Model::prefill_bytes(config_, *backend_, kv_shape(config_, 0));
+  EXPECT_EQ(planner.plan(tokens).prefill_bytes, prefill + Model::angle_bytes(config_, tokens));
+  // Scratch is bounded by the chunk, not by the prompt.
+  EXPECT_EQ(planner.plan(16).prefill_bytes, prefill + Model::angle_bytes(config_, 16));
 }
 
 // No part of the sum may overflow for what config.json may say at most.
@@ -498,13 +499,16 @@ TEST(MemoryPlan, TheLargestModelThereMayBeIsCounted) {
     EXPECT_NEAR(static_cast<double>(plan.draft_weights_bytes) / weights, 1.03, 0.05) << name;
     EXPECT_EQ(static_cast<double>(plan.kv_fp16_bytes), 4 * layers * kv_width * tokens);
     EXPECT_NEAR(static_cast<double>(plan.kv_bytes) / (2 * layers * kv_width * tokens), 1.03, 0.05);
-    EXPECT_GT(static_cast<double>(plan.prefill_bytes), 4 * tokens * (hidden + kv_width));
-    // Of a chunk of a prompt: x twice, hidden, q and attention, and between norm and output.
-    const double rows = backend->prefill_rows(), row = 5 * hidden + 4 * kv_width;
-    const auto counted = Model::activation_bytes(config, *backend, backend->prefill_rows());
+    // Of a chunk of a prompt, x; of the rows of a slice, x, hidden, q and attention, and between
+    // norm and output; K and V of a layer.
+    const double chunk = backend->prefill_chunk(), rows = backend->prefill_rows();
+    const auto counted = Model::prefill_bytes(config, *backend, kv_shape(config, 0));
     if (name == std::string("cpu")) {
-      EXPECT_NEAR(static_cast<double>(counted) / (4 * (rows * row + 33.0 * config.vocab_size)), 1,
-                  0.1);
+      EXPECT_NEAR(
+          static_cast<double>(counted) / (4 * (chunk * hidden + rows * (4 * hidden + 4 * kv_width) +
+                                               33.0 * config.vocab_size) +
+                                          4 * chunk * kv_width),
+          1, 0.1);
     }
     EXPECT_GT(plan.total(), plan.kv_bytes);
   }

@@ -55,9 +55,8 @@ MemoryPlan MemoryPlanner::plan(int context) const {
   plan.draft_weights_bytes = draft_weights_bytes_;
   plan.kv_bytes = KvCache::page_bytes_for(shape_, context, kv_store_);
   plan.ring_bytes = KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
-  plan.prefill_bytes = KvCache::scratch_bytes_for(shape_, backend_, context) +
-                       Model::activation_bytes(config_, backend_, context) +
-                       Model::angle_bytes(config_, context);
+  plan.prefill_bytes =
+      Model::prefill_bytes(config_, backend_, shape_) + Model::angle_bytes(config_, context);
   plan.kv_fp16_bytes = shape_.fp16_token_bytes() * context;
   return plan;
 }

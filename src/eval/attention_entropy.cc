@@ -27,12 +27,13 @@ class EntropyMeter {
     std::vector<Sum> sums = sums_;
     for (std::size_t i = prompt.tokens.size(); i + 1 < tokens.size(); ++i) {
       progress(static_cast<double>(i - prompt.tokens.size()) / prompt.continuation.size());
-      cache.commit();
+      cache.reserve(1);
       const SequenceInput input{{&tokens[i], 1}, &cache};
       model_.forward({&input, 1}, target, logits);
       for (int layer = 0; layer < num_layers; ++layer) {
         add(sums[layer], cache.view(layer, KvAccess::target()));
       }
+      cache.settle(1);
     }
     model_.weights().require_unchanged();
     sums_ = std::move(sums);

@@ -45,10 +45,12 @@ int ForcedPass::max_rows() const {
 }
 
 void ForcedPass::forward(std::span<const TokenId> tokens, std::span<float> logits) {
-  cache_.commit();
+  const int rows = static_cast<int>(tokens.size());
+  cache_.reserve(rows);
   if (variant_.codec) quantize_what_left_the_ring();
   const SequenceInput input{tokens, &cache_};
   model_.forward({&input, 1}, variant_.plan, logits);
+  cache_.settle(rows);
 }
 
 void ForcedPass::quantize_what_left_the_ring() {
@@ -171,15 +173,19 @@ class DraftTrial {
 
   // The next tokens, at most a round of them and at most `limit`, each drafted after by every plan.
   int step(int limit, std::vector<std::vector<Score>>& scores) {
-    cache_.commit();
     const int begin = cache_.length();
-    const int rows = std::min({round_, cache_.max_extend(), limit});
+    const int rows = std::min({round_, cache_.max_rows(), limit});
     for (int position = begin; position < begin + rows; ++position) {
+      cache_.reserve(1);
       score(position, scores);
+      cache_.settle(1);
     }
     if (records_mass_) {  // as the verification of a round would
       cache_.truncate(begin);
+      cache_.reserve(rows);
       forward(begin, rows, target_);
+      cache_.settle(rows);
+      cache_.mass_recorded();
     }
     return rows;
   }
@@ -198,7 +204,6 @@ class DraftTrial {
     drafts_.resize(plans_.size());
     for (std::size_t i = 0; i < plans_.size(); ++i) {
       forward(position, 1, plans_[i]);
-      cache_.truncate(position);
       drafts_[i].assign(row(1));
     }
     forward(position, 1, silent_target_);

@@ -30,9 +30,8 @@ std::size_t cache_bytes(const EvalModel& model, int capacity, const KvOptions& o
          KvCache::gathered_bytes_for(shape, backend, options);
 }
 
-std::size_t prefill_bytes(const EvalModel& model, int tokens) {
-  return KvCache::scratch_bytes_for(model.pool.shape(), model.model.backend(), tokens) +
-         Model::activation_bytes(model.model.config(), model.model.backend(), tokens);
+std::size_t prefill_bytes(const EvalModel& model) {
+  return Model::prefill_bytes(model.model.config(), model.model.backend(), model.pool.shape());
 }
 
 std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& variants,

@@ -44,6 +44,9 @@ struct KvOptions {
   KvStore store = KvStore::kHierarchical;
   std::vector<int> full_layers = {};    // layers that also keep every position in full precision
   std::vector<KvAccess> accesses = {};  // drafts' accesses that choose pages or gather tokens
+  // Tokens of a prompt that read each other in full precision; a multiple of the page size. 0: what
+  // suits the backend (Backend::prefill_chunk()).
+  int chunk = 0;
 };
 
 }  // namespace quantspec

@@ -58,41 +58,48 @@ class Cache {
         cache_(*backend_, pool_, text.count, std::move(options)) {}
 
   void prefill(int length) {
-    KvCache::Prefill prefill(cache_, length);
-    for (int layer = 0; layer < kLayers; ++layer) {
-      write(layer, prefill.begin_layer(layer), 0, length);
-      const int rows = prefill.query_rows();
-      const Floats queries(text_.query(layer, length - rows),
-                           text_.query(layer, length - rows) + rows * kHeads * kDim);
-      prefill.end_layer(layer, queries, kHeads);
+    std::vector<std::byte> scratch(KvCache::chunk_scratch_bytes(kShape, *backend_, cache_.chunk()));
+    for (int first = cache_.begin_prompt(length); first < length; first += cache_.chunk()) {
+      KvCache::Chunk chunk(cache_, std::min(cache_.chunk(), length - first), scratch.data());
+      const int end = first + chunk.num_tokens();
+      for (int layer = 0; layer < kLayers; ++layer) {
+        write(layer, chunk.view(layer).full, first, end - first);
+        const int rows = chunk.query_rows();
+        const Floats queries(text_.query(layer, end - rows),
+                             text_.query(layer, end - rows) + rows * kHeads * kDim);
+        chunk.end_layer(layer, queries, kHeads);
+      }
+      chunk.finish();
     }
-    prefill.finish();
+    cache_.end_prompt();
   }
 
   // Decodes up to `length`, as rounds of a few target rows do; masses are recorded on the way.
   void decode(int length) {
     while (cache_.length() < length) {
-      cache_.commit();
-      const int rows = std::min({5, cache_.max_extend(), length - cache_.length()});
-      const int first = cache_.extend(rows);
+      const int rows = std::min({5, cache_.max_rows(), length - cache_.length()});
+      const int first = cache_.length();
+      cache_.reserve(rows);
       for (int layer = 0; layer < kLayers; ++layer) {
         KvView view = cache_.view(layer, KvAccess::target());
         write(layer, view.full, first, rows);
         attend(layer, first, rows, view);
       }
+      cache_.settle(rows);
+      cache_.mass_recorded();
     }
-    cache_.commit();
+    cache_.reserve(1);
   }
 
   // One draft row at the end: its attention, [heads, dim].
   Floats draft(int layer, const KvAccess& access) {
-    const int position = cache_.extend(1);
-    KvView view = cache_.view(layer, access);
+    const int position = cache_.length();
+    cache_.reserve(1);
+    const KvView view = cache_.view(layer, access);
     write(layer, view.full, position, 1);
-    cache_.choose_pages(access, text_.query(layer, position), kHeads, view);
-    Floats out = attend(layer, position, 1, view);
-    cache_.truncate(position);
-    return out;
+    cache_.choose_by_mass(access, view);
+    cache_.choose_by_bound(access, view, text_.query(layer, position), kHeads);
+    return attend(layer, position, 1, view);
   }
 
   Floats attend(int layer, int first, int rows, const KvView& view) {

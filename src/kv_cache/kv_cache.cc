@@ -18,8 +18,15 @@ bool keeps_all(const KvOptions& options, int layer) {
          std::ranges::find(options.full_layers, layer) != options.full_layers.end();
 }
 
+// NOTE: who gathers tokens chooses among the prompt's K and V in full precision, as the published
+// methods do, whose targets keep them anyway.
+bool gathers(const KvOptions& options) {
+  return std::ranges::any_of(options.accesses, &KvAccess::gathers);
+}
+
 int ring_capacity(const KvShape& shape, int capacity, const KvOptions& options, int layer) {
-  return keeps_all(options, layer) ? round_up(capacity, 16) : 2 * shape.page_size;
+  const bool all = keeps_all(options, layer) || gathers(options);
+  return all ? round_up(capacity, 16) : 2 * shape.page_size;
 }
 
 }  // namespace
@@ -29,8 +36,10 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
       pool_(&pool),
       capacity_(capacity),
       options_(std::move(options)),
+      chunk_(options_.chunk > 0 ? options_.chunk : backend.prefill_chunk()),
       selector_(backend, pool.shape()) {
   check(capacity >= 1, "a KV cache holds at least one token");
+  check(chunk_ % shape().page_size == 0, "a chunk of a prompt is whole pages");
   for (const int layer : options_.full_layers) {
     if (layer >= 0 && layer < shape().num_layers) continue;
     fail(ErrorKind::kInvalidRequest, "the target's layer {} in full precision: there are 0 to {}",
@@ -54,7 +63,8 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
       gathered_.emplace_back(backend, shape(), access);
     }
   }
-  reserve();
+  allocate_tables();
+  last_queries_.resize(shape().num_layers);
   if (chooses_pages_) selector_.reserve(max_pages());
 }
 
@@ -63,11 +73,15 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
       pool_(other.pool_),
       capacity_(other.capacity_),
       options_(other.options_),
+      chunk_(other.chunk_),
       length_(other.length_),
       quantized_(other.quantized_),
+      prompt_(other.prompt_),
       pages_(other.pages_),
       ring_(backend_->allocate(other.ring_.size())),
       rings_(other.rings_),
+      last_queries_(other.last_queries_),
+      num_heads_(other.num_heads_),
       selector_(other.selector_) {
   const std::byte* from = other.rings_.front().data;
   backend_->copy(ring_.data(), from, ring_.size());
@@ -81,12 +95,12 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
     check(tokens != nullptr, "a fork reads what the cache has gathered");
     gathered_.push_back(*tokens);
   }
-  reserve();
+  allocate_tables();
   backend_->copy(planes_.data(), other.planes_.data(), pages_.size() * sizeof(PagePlanes));
 }
 
-void KvCache::reserve() {
-  const std::size_t pages = max_pages();
+void KvCache::allocate_tables() {
+  const std::size_t pages = capacity_ / shape().page_size;
   pages_.reserve(pages);
   planes_ = backend_->allocate(pages * sizeof(PagePlanes));
 }
@@ -95,7 +109,7 @@ KvCache KvCache::fork(std::vector<KvAccess> accesses) const {
   return KvCache(*this, std::move(accesses));
 }
 
-int KvCache::max_extend() const {
+int KvCache::max_rows() const {
   const int room = capacity_ - length_;
   if (options_.store == KvStore::kFull) return room;
   return std::min(shape().page_size - length_ % shape().page_size, room);
@@ -109,29 +123,37 @@ void KvCache::require_room(int num_tokens) const {
   }
 }
 
-int KvCache::extend(int num_tokens) {
-  require_room(num_tokens);
-  check(num_tokens >= 1 && num_tokens <= max_extend(), "a forward spans a page boundary");
-  check(quantized_ == first_full(length_), "extend before commit");
-  const int first = length_;
-  length_ += num_tokens;
-  return first;
+void KvCache::reserve(int rows) {
+  require_room(rows);
+  check(rows >= 1 && rows <= max_rows(), "a forward spans a page boundary");
+  commit();
+  reserved_ = rows;
+}
+
+void KvCache::settle(int rows) {
+  check(rows >= 0 && rows <= reserved_, "rows are reserved before they are settled");
+  length_ += rows;
+  reserved_ -= rows;
 }
 
 void KvCache::truncate(int new_length) {
-  check(committed() <= new_length && new_length <= length_, "truncate beyond what is speculative");
+  check(std::max(committed(), prompt_) <= new_length && new_length <= length_,
+        "truncate beyond what is speculative");
   length_ = new_length;
+  reserved_ = 0;
 }
 
 void KvCache::commit() {
   const int target = first_full(length_);
   if (target == quantized_) return;
   check(target == quantized_ + shape().page_size, "commit missed a page");
-  const int first_page = static_cast<int>(pages_.size());
-  add_pages(1);
-  backend_->quantize_pages(shape(), 0, rings_, quantized_, planes(first_page));
+  const int page = quantized_ / shape().page_size;
+  if (page == std::ssize(pages_)) {  // else a whole chunk of the prompt made it
+    add_pages(1);
+    backend_->quantize_pages(shape(), 0, rings_, quantized_, planes(page, page + 1));
+  }
   for (const KvAccess& access : options_.accesses) {  // a list begins
-    list_changes_ += access.chooses_pages() && budget_pages(access) == first_page;
+    list_changes_ += access.chooses_pages() && budget_pages(access) == page;
   }
   for (GatheredKv& tokens : gathered_) {
     for (int layer = 0; layer < shape().num_layers; ++layer) {
@@ -140,12 +162,19 @@ void KvCache::commit() {
       list_changes_ += tokens.count(layer) != count;
     }
   }
-  quantized_ = target;
+  set_quantized(target);
+}
+
+void KvCache::set_quantized(int position) {
+  quantized_ = position;
+  if (chooses_pages_) selector_.set_num_pages(position / shape().page_size);
 }
 
 void KvCache::clear() {
   length_ = 0;
+  reserved_ = 0;
   quantized_ = 0;
+  prompt_ = 0;
   pages_.clear();
   selector_.clear();
   for (GatheredKv& tokens : gathered_) tokens.clear();
@@ -181,23 +210,22 @@ bool KvCache::supports(int layer, const KvAccess& access) const {
   });
 }
 
-KvView KvCache::view(int layer, const KvAccess& access) {
+KvView KvCache::view(int layer, const KvAccess& access) const {
   check(supports(layer, access), "a pass reads what the cache was made to give");
-  KvView view{.pages = planes(0), .full = rings_[layer], .first_full = quantized_, .layer = layer};
-  view.all_full = options_.store == KvStore::kFull;
-  if (access.read == KvRead::kFull) {
-    view.pages = {};
-    view.first_full = 0;
+  KvView view{.full = rings_[layer], .layer = layer, .read = access.read};
+  if (options_.store == KvStore::kFull || access.read == KvRead::kFull) {
+    if (access.read == KvRead::kFull) view.read = KvRead::kBoth;
     view.all_full = true;
     return view;
   }
-  view.read = access.read;
-  if (access.record_mass && records_mass_) view.page_mass = selector_.record_mass(layer);
-  if (access.tokens == KvTokens::kByMass) {
-    view.page_lists =
-        selector_.by_mass(layer, static_cast<int>(pages_.size()), budget_pages(access));
+  const int num_pages = quantized_ / shape().page_size;
+  view.first_full = quantized_;
+  if (access.tokens != KvTokens::kNone && !access.gathers()) view.pages = planes(0, num_pages);
+  if (access.record_mass && records_mass_) view.page_mass = selector_.mass(layer);
+  if (access.tokens == KvTokens::kByBound ||
+      (access.tokens == KvTokens::kByMass && !keeps_all(options_, layer) && selector_.has_mass())) {
+    view.page_lists = selector_.lists(layer, num_pages, budget_pages(access));
   }
-  if (access.tokens == KvTokens::kNone || access.gathers()) view.pages = {};
   if (access.gathers()) {
     const GatheredKv& tokens = *gathered(access);
     view.gathered = tokens.full(layer);
@@ -206,10 +234,18 @@ KvView KvCache::view(int layer, const KvAccess& access) {
   return view;
 }
 
-void KvCache::choose_pages(const KvAccess& access, const float* q, int num_heads, KvView& view) {
-  if (access.tokens != KvTokens::kByBound) return;
-  view.page_lists =
-      selector_.by_bound({q, num_heads, shape(), view.layer, view.pages}, budget_pages(access));
+void KvCache::choose_by_mass(const KvAccess& access, const KvView& view) const {
+  if (access.tokens == KvTokens::kByMass && !view.page_lists.empty()) {
+    selector_.select_by_mass(view.layer, budget_pages(access));
+  }
+}
+
+void KvCache::choose_by_bound(const KvAccess& access, const KvView& view, const float* q,
+                              int num_heads) const {
+  if (access.tokens == KvTokens::kByBound && !view.page_lists.empty()) {
+    selector_.select_by_bound({q, num_heads, shape(), view.layer, view.pages},
+                              budget_pages(access));
+  }
 }
 
 int KvCache::budget_pages(const KvAccess& access) const {
@@ -234,80 +270,110 @@ void KvCache::add_pages(int count) {
     backend_->upload(to, planes.data(), chunk * sizeof(PagePlanes));
     count -= chunk;
   }
-  if (chooses_pages_) selector_.set_num_pages(static_cast<int>(pages_.size()));
 }
 
-std::span<const PagePlanes> KvCache::planes(int first_page) const {
-  return std::span(planes_.as<PagePlanes>(), pages_.size()).subspan(first_page);
+std::span<const PagePlanes> KvCache::planes(int first_page, int num_pages) const {
+  return {planes_.as<PagePlanes>() + first_page, planes_.as<PagePlanes>() + num_pages};
 }
 
-KvCache::Prefill::Prefill(KvCache& cache, int num_tokens) : cache_(cache) {
-  check(num_tokens >= 1, "a prefill needs a token");
+int KvCache::begin_prompt(int num_tokens) {
+  check(num_tokens > length_, "a prompt adds a token");
+  require_room(num_tokens - length_);
+  length_ = prompt_ = prompt_ / chunk_ * chunk_;
+  reserved_ = 0;
+  pages_.erase(pages_.begin() + std::min<int>(pages_.size(), length_ / shape().page_size),
+               pages_.end());
+  set_quantized(first_full(length_));
+  selector_.clear();
+  for (GatheredKv& tokens : gathered_) tokens.clear();
+  ++list_changes_;
+  return length_;
+}
+
+void KvCache::end_prompt() {
+  for (int layer = 0; layer < shape().num_layers; ++layer) {
+    const std::vector<float>& queries = last_queries_[layer];
+    for (GatheredKv& tokens : gathered_) {
+      const std::size_t row = static_cast<std::size_t>(num_heads_) * shape().head_dim;
+      const std::size_t floats = std::min(queries.size(), tokens.query_rows() * row);
+      tokens.choose(layer, rings_[layer], length_, quantized_, std::span(queries).last(floats),
+                    num_heads_);
+    }
+  }
+  ++list_changes_;
+}
+
+KvCache::Chunk::Chunk(KvCache& cache, int num_tokens, std::byte* scratch)
+    : cache_(cache),
+      first_(cache.length_),
+      end_(first_ + num_tokens),
+      scratch_{scratch, cache.chunk_} {
+  check(num_tokens >= 1 && num_tokens <= cache.chunk_ && first_ % cache.chunk_ == 0 &&
+            first_ == cache.prompt_,
+        "a prompt is read in chunks of the grid");
   cache.require_room(num_tokens);
-  cache.commit();
-  const KvShape& shape = cache.shape();
-  new_length_ = cache.length_ + num_tokens;
-  new_quantized_ = cache.first_full(new_length_);
-  full_.capacity = round_up(new_length_, 16);
-  scratch_ = cache.backend_->allocate(cache.backend_->full_kv_bytes(shape, full_.capacity));
-  full_.data = scratch_.data();
-  cache.add_pages((new_quantized_ - cache.quantized_) / shape.page_size);
+  if (cache.options_.store == KvStore::kFull) return;
+  // All pages of a whole chunk, for the chunks after it; of the last one what decoding reads.
+  const int paged = num_tokens == cache.chunk_ ? end_ : cache.first_full(end_);
+  cache.add_pages(std::max(0, (paged - first_) / cache.shape().page_size));
 }
 
-KvCache::Prefill::~Prefill() {
+KvCache::Chunk::~Chunk() {
   if (!finished_) cache_.clear();
 }
 
-FullKv KvCache::Prefill::begin_layer(int layer) {
-  const int pages = cache_.quantized_ / cache_.shape().page_size;
+KvView KvCache::Chunk::view(int layer) const {
   const bool all_full = keeps_all(cache_.options_, layer);
-  if (pages > 0 && !all_full) {
-    cache_.backend_->load_pages(cache_.shape(), layer, cache_.planes(0).first(pages), KvRead::kBoth,
-                                full_);
-  }
-  const int first = all_full ? 0 : cache_.quantized_;
-  if (cache_.length_ > first) {
-    cache_.backend_->copy_full_kv(cache_.shape(), cache_.rings_[layer], full_, first,
-                                  cache_.length_ - first);
-  }
-  return full_;
+  const bool in_ring = all_full || gathers(cache_.options_);
+  const int pages = all_full ? 0 : first_ / cache_.shape().page_size;
+  return {.pages = cache_.planes(0, pages),
+          .full = in_ring ? cache_.rings_[layer] : scratch_,
+          .first_full = all_full ? 0 : first_,
+          .layer = layer,
+          .read = KvRead::kBoth,
+          .all_full = all_full};
 }
 
-int KvCache::Prefill::query_rows() const {
+int KvCache::Chunk::query_rows() const {
   int rows = 0;
   for (const GatheredKv& tokens : cache_.gathered_) rows = std::max(rows, tokens.query_rows());
-  return std::min(rows, new_length_ - cache_.length_);
+  return std::min(rows, num_tokens());
 }
 
-void KvCache::Prefill::end_layer(int layer, std::span<const float> queries, int num_heads) {
+void KvCache::Chunk::end_layer(int layer, std::span<const float> queries, int num_heads) {
   const KvShape& shape = cache_.shape();
-  const int old_pages = cache_.quantized_ / shape.page_size;
-  if (new_quantized_ > cache_.quantized_) {
-    cache_.backend_->quantize_pages(shape, layer, {&full_, 1}, cache_.quantized_,
-                                    cache_.planes(old_pages));
+  const FullKv full = view(layer).full;
+  const int first_page = first_ / shape.page_size,
+            num_pages = static_cast<int>(cache_.pages_.size());
+  if (num_pages > first_page) {
+    cache_.backend_->quantize_pages(shape, layer, {&full, 1}, first_,
+                                    cache_.planes(first_page, num_pages));
+  }
+  if (full.data != cache_.rings_[layer].data) {
+    const int from = std::max(first_, cache_.first_full(end_));
+    cache_.backend_->copy_full_kv(shape, full, cache_.rings_[layer], from, end_ - from);
   }
   const std::size_t row = static_cast<std::size_t>(num_heads) * shape.head_dim;
-  check(queries.size() == query_rows() * row, "the queries that the prefill wants");
-  for (GatheredKv& tokens : cache_.gathered_) {
-    const std::size_t floats = std::min(queries.size(), tokens.query_rows() * row);
-    tokens.choose(layer, full_, new_length_, new_quantized_, queries.last(floats), num_heads);
-  }
-  const int first = keeps_all(cache_.options_, layer) ? cache_.length_ : new_quantized_;
-  cache_.backend_->copy_full_kv(shape, full_, cache_.rings_[layer], first, new_length_ - first);
+  check(queries.size() == query_rows() * row, "the queries that a chunk wants");
+  std::vector<float>& last = cache_.last_queries_[layer];
+  if (first_ == 0) last.clear();
+  last.insert(last.end(), queries.begin(), queries.end());
+  std::size_t rows = 0;
+  for (const GatheredKv& tokens : cache_.gathered_)
+    rows = std::max<std::size_t>(rows, tokens.query_rows());
+  if (last.size() > rows * row) last.erase(last.begin(), last.end() - rows * row);
+  cache_.num_heads_ = num_heads;
 }
 
-void KvCache::Prefill::finish() {
-  cache_.length_ = new_length_;
-  cache_.quantized_ = new_quantized_;
-  cache_.selector_.clear();  // what was attended to before the prompt says little
-  ++cache_.list_changes_;
+void KvCache::Chunk::finish() {
+  cache_.length_ = cache_.prompt_ = end_;
+  cache_.set_quantized(cache_.first_full(end_));
   finished_ = true;
 }
 
 std::size_t KvCache::page_bytes_for(const KvShape& shape, int capacity, KvStore store) {
   if (store == KvStore::kFull) return 0;
-  const int pages = first_full_position(capacity, shape.page_size) / shape.page_size;
-  return pages * PagePool::page_bytes(shape);
+  return capacity / shape.page_size * PagePool::page_bytes(shape);  // a chunk's pages run ahead
 }
 
 std::size_t KvCache::ring_bytes_for(const KvShape& shape, const Backend& backend, int capacity,
@@ -328,8 +394,8 @@ std::size_t KvCache::gathered_bytes_for(const KvShape& shape, const Backend& bac
   return bytes;
 }
 
-std::size_t KvCache::scratch_bytes_for(const KvShape& shape, const Backend& backend, int capacity) {
-  return backend.full_kv_bytes(shape, round_up(capacity, 16));
+std::size_t KvCache::chunk_scratch_bytes(const KvShape& shape, const Backend& backend, int chunk) {
+  return backend.full_kv_bytes(shape, chunk);
 }
 
 }  // namespace quantspec

@@ -9,9 +9,14 @@
 // in full precision. The rule depends on p alone, so the target is a pure function of the tokens;
 // to keep it, one forward never spans a multiple of G, and pages are made between forwards.
 //
-// INVARIANTS  pages hold [0, B), made from target KV only, immutable; B is a multiple of G
+// A prompt is read in chunks of C tokens that begin at multiples of C: a position reads the chunks
+// before its own from pages and its own chunk in full precision. So what a prompt leaves here is a
+// function of its tokens, wherever its reading began, and whole chunks can be shared.
+//
+// INVARIANTS  pages hold [0, B) at least, made from target KV only, immutable; B is a multiple of G
 //             the ring holds [B, n), slot = position mod 2G; n - B <= 2G
 //             no speculative token is ever quantized, so rollback is one integer
+//             of the prompt's whole chunks every page is there, also beyond B
 //
 // The cache owns its lengths; nobody else keeps one. Not thread-safe; one thread a cache. In
 // decoding it allocates nothing but slabs of pages (PagePool) and the gathered tokens of kSnap, and
@@ -45,97 +50,123 @@ class KvCache {
   int committed() const { return quantized_ == 0 ? 0 : quantized_ + shape().page_size; }
   int quantized() const { return quantized_; }  // B: positions [0, B) are in pages
   // The most tokens that the next forward may process, so that it does not span a multiple of G.
-  int max_extend() const;
+  int max_rows() const;
 
-  // --- decoding ---
-  // Makes room for num_tokens at the end and returns the first one's position. Once per forward.
-  // REQUIRES: commit() was called since the length last changed; 1 <= num_tokens <= max_extend().
+  // --- decoding: reserve, any number of passes over the rows that were reserved, settle ---
+  // Makes ready for passes over `rows` positions from length() on, and quantizes what they will
+  // read from a page: the only place in decoding that does. REQUIRES: 1 <= rows <= max_rows().
   // Throws kInvalidRequest when the context is full.
-  int extend(int num_tokens);
-  // Forgets positions from new_length on. REQUIRES: committed() <= new_length <= length().
+  void reserve(int rows);
+  int reserved() const { return reserved_; }
+  // The first `rows` of what is reserved are in the cache now, as a target pass wrote them.
+  void settle(int rows);
+  // Forgets positions from new_length on, for a stop inside an accepted run.
+  // REQUIRES: committed() <= new_length <= length(), and no prompt is forgotten.
   void truncate(int new_length);
-  // Quantizes what the next position will read from a page: the only place in decoding that does.
-  void commit();
   void clear();
+  // A target pass has recorded what kByMass chooses by.
+  void mass_recorded() { selector_.mass_recorded(); }
 
-  // What a pass reads and, through `full`, writes. Valid until the cache changes or the layer is
-  // viewed again. REQUIRES: supports(access). For kByBound, choose_pages() completes it.
-  KvView view(int layer, const KvAccess& access);
-  // Chooses the pages that a row with these queries ([num_heads, head_dim]) reads.
-  void choose_pages(const KvAccess& access, const float* q, int num_heads, KvView& view);
+  // What a pass over reserved rows reads and, through `full`, writes. Valid until the cache
+  // changes. REQUIRES: supports(access). Lists of pages are those that were chosen last.
+  KvView view(int layer, const KvAccess& access) const;
+  // Chooses the pages that the view lists: by mass, or by what a row with these queries
+  // ([num_heads, head_dim]) could match.
+  void choose_by_mass(const KvAccess& access, const KvView& view) const;
+  void choose_by_bound(const KvAccess& access, const KvView& view, const float* q,
+                       int num_heads) const;
   bool supports(int layer, const KvAccess& access) const;
   // A number that changes when views come to show other numbers of listed pages or of gathered
   // tokens, and that does not come back.
   int list_variant() const;
 
-  // --- prefill, layer-major (section 4) ---
-  // Appends num_tokens: all of them go through layer 0, then through layer 1, and so on, reading
-  // each other in full precision and a cached prefix as decoding does. Peak memory is the pages and
-  // one layer in full precision. Abandoned before finish(), it leaves the cache empty.
-  class Prefill {
+  // --- prefill (section 4): begin_prompt, a Chunk for each chunk, end_prompt ---
+  // C, a multiple of the page size.
+  int chunk() const { return chunk_; }
+  // Makes ready to read a text of num_tokens, of which [0, length()) were here. Keeps the whole
+  // chunks that were read as prompts; what came after them is forgotten. Returns the position from
+  // which the text is to be read, a multiple of C. Throws kInvalidRequest where it does not fit.
+  // REQUIRES: num_tokens > length().
+  int begin_prompt(int num_tokens);
+  // One chunk on its way through the layers, from the first to the last. The passes of a layer
+  // write the chunk's K and V to view(layer).full and read view(layer). Abandoned before finish(),
+  // it leaves the cache empty.
+  class Chunk {
    public:
-    Prefill(KvCache& cache, int num_tokens);
-    ~Prefill();
-    Prefill(const Prefill&) = delete;
-    Prefill& operator=(const Prefill&) = delete;
+    // The next num_tokens. `scratch`: of chunk_scratch_bytes(), for as long as the chunk lives.
+    // REQUIRES: 1 <= num_tokens <= C; length() is a multiple of C.
+    Chunk(KvCache& cache, int num_tokens, std::byte* scratch);
+    ~Chunk();
+    Chunk(const Chunk&) = delete;
+    Chunk& operator=(const Chunk&) = delete;
 
-    int first_position() const { return cache_.length_; }
-    // This layer's K and V of all positions; the prefix is there, the new tokens are to be written.
-    FullKv begin_layer(int layer);
-    // The last so many new rows' queries are wanted by end_layer(); 0: none.
+    int first_position() const { return first_; }
+    int num_tokens() const { return end_ - first_; }
+    KvView view(int layer) const;
+    // The last so many rows' queries are wanted by end_layer(); 0: none.
     int query_rows() const;
-    // Into pages, ring and gathered tokens. queries: [query_rows(), num_heads, head_dim].
+    // Into pages and ring. queries: [query_rows(), num_heads, head_dim].
     void end_layer(int layer, std::span<const float> queries = {}, int num_heads = 0);
     void finish();
 
    private:
     KvCache& cache_;
-    int new_length_;
-    int new_quantized_;
-    Buffer scratch_;
-    FullKv full_;
+    int first_;
+    int end_;
+    FullKv scratch_;
     bool finished_ = false;
   };
+  // Gathers what drafts read of the prompt.
+  void end_prompt();
 
   // --- memory ---
   std::size_t page_bytes() const { return pages_.size() * pool_->page_bytes(); }
   std::size_t ring_bytes() const { return ring_.size(); }  // copies in full precision included
   std::size_t gathered_bytes() const;
   // The most that a cache of `capacity` tokens may take: pages, ring, gathered tokens (of kSnap, at
-  // first); and prefill's scratch.
+  // first); and the scratch of a chunk of so many tokens.
   static std::size_t page_bytes_for(const KvShape& shape, int capacity, KvStore store);
   static std::size_t ring_bytes_for(const KvShape& shape, const Backend& backend, int capacity,
                                     const KvOptions& options);
   static std::size_t gathered_bytes_for(const KvShape& shape, const Backend& backend,
                                         const KvOptions& options);
-  static std::size_t scratch_bytes_for(const KvShape& shape, const Backend& backend, int capacity);
+  static std::size_t chunk_scratch_bytes(const KvShape& shape, const Backend& backend, int chunk);
 
  private:
   KvCache(const KvCache& other, std::vector<KvAccess> accesses);
   // B of a cache of so many tokens.
   int first_full(int length) const;
   // Room for what capacity() tokens need, so that decoding allocates no list that grows.
-  void reserve();
+  void allocate_tables();
+  void commit();
   int max_pages() const { return first_full(capacity_) / shape().page_size; }
   const GatheredKv* gathered(const KvAccess& access) const;
   int budget_pages(const KvAccess& access) const;
   void add_pages(int count);
-  std::span<const PagePlanes> planes(int first_page) const;
+  void set_quantized(int position);
+  // Pages [first_page, num_pages).
+  std::span<const PagePlanes> planes(int first_page, int num_pages) const;
   void require_room(int num_tokens) const;
 
   Backend* backend_;
   PagePool* pool_;
   int capacity_;
   KvOptions options_;
+  int chunk_;
   bool chooses_pages_ = false;
   bool records_mass_ = false;
   int length_ = 0;
+  int reserved_ = 0;
   int quantized_ = 0;
-  std::vector<PageRef> pages_;
-  mutable Buffer planes_;  // the same pages' PagePlanes, as the backend reads them
+  int prompt_ = 0;              // positions [0, prompt_) were read as a prompt
+  std::vector<PageRef> pages_;  // [0, quantized_) at least
+  mutable Buffer planes_;       // the same pages' PagePlanes, as the backend reads them
   Buffer ring_;
   std::vector<FullKv> rings_;  // [num_layers], in ring_
   std::vector<GatheredKv> gathered_;
+  // Of the prompt's last rows, for gathered_: [num_layers][rows, num_heads, head_dim].
+  std::vector<std::vector<float>> last_queries_;
+  int num_heads_ = 0;  // of last_queries_
   PageSelector selector_;
   int list_changes_ = 0;  // but for those when the first mass is recorded
 };

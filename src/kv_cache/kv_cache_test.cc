@@ -32,51 +32,73 @@ class CacheModel {
       : shape_(shape),
         backend_(make_backend({backend, 1})),
         pool_(*backend_, shape),
-        cache_(*backend_, pool_, capacity),
+        cache_(*backend_, pool_, capacity, {.chunk = 2 * shape.page_size}),
         random_(seed) {}
 
   KvCache& cache() { return cache_; }
   int uniform(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
 
-  void decode(int count) {
-    const int first = cache_.extend(count);
-    for (int i = 0; i < count; ++i) tokens_.push_back(random_token());
+  // A round: `rows` are written and the first `kept` of them stay.
+  void decode(int rows, int kept) {
+    cache_.reserve(rows);
+    verify_rule();
+    const int first = cache_.length();
+    for (int i = 0; i < rows; ++i) tokens_.push_back(random_token());
     for (int layer = 0; layer < shape_.num_layers; ++layer) {
-      write(layer, cache_.view(layer, {KvRead::kBoth}).full, first);
+      write(layer, cache_.view(layer, {KvRead::kBoth}).full, first, first + rows);
     }
+    cache_.settle(kept);
+    tokens_.resize(first + kept);
   }
 
-  void truncate(int length) {
-    cache_.truncate(length);
-    tokens_.resize(length);
-  }
-
+  // A prompt of `count` tokens after what is there. Passes over a prompt give other K and V than
+  // those of decoding, so all that is read again is new.
   void prefill(int count) {
-    KvCache::Prefill prefill(cache_, count);
-    const int first = prefill.first_position();
-    const int old_quantized = cache_.quantized();
-    for (int i = 0; i < count; ++i) tokens_.push_back(random_token());
-    for (int layer = 0; layer < shape_.num_layers; ++layer) {
-      const FullKv full = prefill.begin_layer(layer);
-      check_prefix(layer, full, first, old_quantized);
-      write(layer, full, first);
-      prefill.end_layer(layer);
+    const int length = cache_.length() + count;
+    const int begin = cache_.begin_prompt(length);
+    ASSERT_EQ(begin % cache_.chunk(), 0);
+    ASSERT_EQ(begin, prompt_ / cache_.chunk() * cache_.chunk());
+    tokens_.resize(begin);
+    pages_.resize(std::min<std::size_t>(pages_.size(), begin / shape_.page_size));
+    Bytes scratch(KvCache::chunk_scratch_bytes(shape_, *backend_, cache_.chunk()));
+    while (cache_.length() < length) {
+      const int first = cache_.length();
+      KvCache::Chunk chunk(cache_, std::min(cache_.chunk(), length - first), scratch.data());
+      const int end = first + chunk.num_tokens();
+      while (std::ssize(tokens_) < end) tokens_.push_back(random_token());
+      for (int page = 0; page < first / shape_.page_size; ++page) {
+        verify_page(page, [&](int layer) { return chunk.view(layer); });
+      }
+      for (int layer = 0; layer < shape_.num_layers; ++layer) {
+        const KvView view = chunk.view(layer);
+        ASSERT_EQ(view.first_full, first);
+        ASSERT_EQ(view.pages.size(), static_cast<std::size_t>(first / shape_.page_size));
+        write(layer, view.full, first, end);
+        chunk.end_layer(layer);
+      }
+      chunk.finish();
     }
-    prefill.finish();
+    cache_.end_prompt();
+    prompt_ = length;
   }
 
   void clear() {
     cache_.clear();
     tokens_.clear();
     pages_.clear();
+    prompt_ = 0;
   }
 
   // The whole state against the list.
   void verify() {
     ASSERT_EQ(cache_.length(), static_cast<int>(tokens_.size()));
     const int num_pages = cache_.quantized() / shape_.page_size;
-    ASSERT_EQ(cache_.page_bytes(), num_pages * PagePool::page_bytes(shape_));
-    for (int page = 0; page < num_pages; ++page) verify_page(page);
+    // Those of whole chunks of a prompt run ahead.
+    const int ahead = prompt_ / cache_.chunk() * cache_.chunk() / shape_.page_size;
+    ASSERT_EQ(cache_.page_bytes(), std::max(num_pages, ahead) * PagePool::page_bytes(shape_));
+    for (int page = 0; page < num_pages; ++page) {
+      verify_page(page, [&](int layer) { return cache_.view(layer, {KvRead::kBoth}); });
+    }
     for (int layer = 0; layer < shape_.num_layers; ++layer) {
       const KvView view = cache_.view(layer, {KvRead::kUpper});
       ASSERT_EQ(view.pages.size(), static_cast<std::size_t>(num_pages));
@@ -106,8 +128,8 @@ class CacheModel {
   }
   Token random_token() { return {random_vector(), random_vector()}; }
 
-  void write(int layer, FullKv full, int first) {
-    for (int p = first; p < static_cast<int>(tokens_.size()); ++p) {
+  void write(int layer, FullKv full, int first, int end) {
+    for (int p = first; p < end; ++p) {
       for (int head = 0; head < shape_.num_kv_heads; ++head) {
         backend_->write_full_kv(shape_, full, head, p, 1, &tokens_[p].keys[offset(layer, head)],
                                 &tokens_[p].values[offset(layer, head)]);
@@ -145,10 +167,11 @@ class CacheModel {
     return unit;
   }
 
-  void verify_page(int page) {
+  template <typename ViewOf>
+  void verify_page(int page, const ViewOf& view_of) {
     Bytes all;
     for (int layer = 0; layer < shape_.num_layers; ++layer) {
-      const PagePlanes planes = cache_.view(layer, {KvRead::kBoth}).pages[page];
+      const PagePlanes planes = view_of(layer).pages[page];
       for (int head = 0; head < shape_.num_kv_heads; ++head) {
         Bytes unit(shape_.upper_unit_bytes() + shape_.lower_unit_bytes());
         backend_->export_unit(shape_, layer, head, planes, unit.data(),
@@ -163,30 +186,6 @@ class CacheModel {
     ASSERT_TRUE(pages_[page] == all) << "page " << page << " changed after it was committed";
   }
 
-  // A prefill reads its prefix as decoding does: pages at 8 bits, the rest in full precision.
-  void check_prefix(int layer, FullKv full, int length, int quantized) {
-    for (int p = quantized; p < length; ++p) verify_full(layer, full, p);
-    std::vector<float> key(shape_.head_dim), value(shape_.head_dim);
-    std::vector<float> keys(shape_.page_size * shape_.head_dim), values(keys.size());
-    for (int page = 0; page < quantized / shape_.page_size; ++page) {
-      for (int head = 0; head < shape_.num_kv_heads; ++head) {
-        const Bytes unit = expected_unit(page, layer, head);
-        decode_unit(shape_, unit.data(), unit.data() + shape_.upper_unit_bytes(), KvRead::kBoth,
-                    keys.data(), values.data());
-        for (int t = 0; t < shape_.page_size; ++t) {
-          backend_->read_full_kv(shape_, full, head, page * shape_.page_size + t, 1, key.data(),
-                                 value.data());
-          for (int c = 0; c < shape_.head_dim; ++c) {
-            // A backend may round what it dequantizes to fp16: half a unit in the last place.
-            const float k = keys[t * shape_.head_dim + c], v = values[t * shape_.head_dim + c];
-            ASSERT_NEAR(key[c], k, std::abs(k) * 0x1p-11f + 1e-7f);
-            ASSERT_NEAR(value[c], v, std::abs(v) * 0x1p-11f + 1e-7f);
-          }
-        }
-      }
-    }
-  }
-
   KvShape shape_;
   std::unique_ptr<Backend> backend_;
   PagePool pool_;
@@ -194,6 +193,7 @@ class CacheModel {
   std::mt19937 random_;
   std::vector<Token> tokens_;
   std::vector<Bytes> pages_;  // what each page held when it was first seen
+  int prompt_ = 0;
 };
 
 struct Case {
@@ -212,17 +212,13 @@ TEST_P(KvCacheTest, RandomOperationsMatchThePlainModel) {
       const int kind = model.uniform(0, 19);
       const int room = cache.capacity() - cache.length();
       if (kind == 0 && room > 0) {
-        model.prefill(std::min(room, model.uniform(1, 3 * page_size)));
+        ASSERT_NO_FATAL_FAILURE(model.prefill(std::min(room, model.uniform(1, 5 * page_size))));
       } else if (kind == 1 && model.uniform(0, 4) == 0) {
         model.clear();
-      } else {  // a round: commit, write some rows, keep some of them
-        cache.commit();
-        model.verify_rule();
-        if (cache.max_extend() == 0) continue;
-        const int before = cache.length();
-        const int rows = model.uniform(1, std::min(17, cache.max_extend()));
-        model.decode(rows);
-        model.truncate(before + model.uniform(0, rows));
+      } else {
+        if (cache.max_rows() == 0) continue;
+        const int rows = model.uniform(1, std::min(17, cache.max_rows()));
+        ASSERT_NO_FATAL_FAILURE(model.decode(rows, model.uniform(0, rows)));
       }
       ASSERT_NO_FATAL_FAILURE(model.verify()) << "seed " << seed << " operation " << operation;
     }
@@ -239,11 +235,8 @@ TEST_P(KvCacheTest, EveryLengthAroundThePageBoundaries) {
     ASSERT_NO_FATAL_FAILURE(by_prefill.verify_rule());
 
     CacheModel by_steps(GetParam().backend, GetParam().shape, 6 * page_size, 2);
-    for (int n = 0; n < length; ++n) {
-      by_steps.cache().commit();
-      by_steps.decode(1);
-    }
-    by_steps.cache().commit();
+    for (int n = 0; n < length; ++n) by_steps.decode(1, 1);
+    by_steps.cache().reserve(1);
     ASSERT_NO_FATAL_FAILURE(by_steps.verify());
     ASSERT_NO_FATAL_FAILURE(by_steps.verify_rule());
   }
@@ -255,13 +248,12 @@ TEST_P(KvCacheTest, RollbackLeavesThePagesAlone) {
   model.prefill(3 * page_size - 2);
   ASSERT_NO_FATAL_FAILURE(model.verify());
   const int length = model.cache().length();
-  for (int round = 0; round < 5; ++round) {  // draft, rewind, verify, reject all
-    model.cache().commit();
-    model.decode(2);
-    model.truncate(length);
+  for (int round = 0; round < 5; ++round) {
+    model.decode(2, 0);
     ASSERT_NO_FATAL_FAILURE(model.verify());
   }
-  EXPECT_EQ(model.cache().max_extend(), 2);
+  EXPECT_EQ(model.cache().length(), length);
+  EXPECT_EQ(model.cache().max_rows(), 2);
   EXPECT_EQ(model.cache().committed(), 2 * page_size);
 }
 
@@ -277,16 +269,21 @@ struct CacheFixture : testing::Test {
   KvCache cache{*backend, pool, 100};
 };
 
+void append(KvCache& cache, int rows) {
+  cache.reserve(rows);
+  cache.settle(rows);
+}
+
 TEST_F(CacheFixture, RefusesAForwardThatSpansAPageBoundary) {
-  cache.extend(30);
-  EXPECT_EQ(cache.max_extend(), 2);
-  EXPECT_THROW(cache.extend(3), Error);
+  append(cache, 30);
+  EXPECT_EQ(cache.max_rows(), 2);
+  EXPECT_THROW(cache.reserve(3), Error);
   EXPECT_EQ(cache.length(), 30);
 }
 
 TEST_F(CacheFixture, RefusesToForgetWhatIsFinal) {
-  for (int n = 0; n < 64; n += 32) cache.extend(32);
-  cache.commit();
+  for (int n = 0; n < 64; n += 32) append(cache, 32);
+  cache.reserve(1);
   EXPECT_EQ(cache.quantized(), 32);
   EXPECT_EQ(cache.committed(), 64);
   EXPECT_THROW(cache.truncate(63), Error);
@@ -294,16 +291,19 @@ TEST_F(CacheFixture, RefusesToForgetWhatIsFinal) {
   cache.truncate(64);
 }
 
-TEST_F(CacheFixture, RefusesAnExtendBeforeTheCommit) {
-  for (int n = 0; n < 64; n += 32) cache.extend(32);
-  EXPECT_THROW(cache.extend(1), Error);
-  cache.commit();
-  cache.extend(1);
+TEST_F(CacheFixture, SettlesOnlyWhatIsReserved) {
+  EXPECT_THROW(cache.settle(1), Error);
+  cache.reserve(3);
+  cache.settle(2);
+  EXPECT_EQ(cache.reserved(), 1);
+  EXPECT_THROW(cache.settle(2), Error);
+  cache.truncate(1);
+  EXPECT_EQ(cache.reserved(), 0);
 }
 
 TEST_F(CacheFixture, AFullContextIsTheCallersError) {
   try {
-    KvCache::Prefill prefill(cache, 101);
+    cache.begin_prompt(101);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
@@ -311,8 +311,10 @@ TEST_F(CacheFixture, AFullContextIsTheCallersError) {
   }
 }
 
-TEST_F(CacheFixture, AnAbandonedPrefillLeavesTheCacheEmpty) {
-  { KvCache::Prefill prefill(cache, 80); }
+TEST_F(CacheFixture, AnAbandonedChunkLeavesTheCacheEmpty) {
+  std::vector<std::byte> scratch(KvCache::chunk_scratch_bytes(pool.shape(), *backend, 1024));
+  cache.begin_prompt(80);
+  { KvCache::Chunk chunk(cache, 80, scratch.data()); }
   EXPECT_EQ(cache.length(), 0);
   EXPECT_EQ(cache.page_bytes(), 0u);
 }
@@ -321,11 +323,10 @@ TEST_F(CacheFixture, AFullPrecisionCacheNeverMakesAPage) {
   KvCache full(*backend, pool, 90, {KvStore::kFull});
   const KvView view = full.view(0, {KvRead::kUpper});
   EXPECT_EQ(view.full.capacity, 96);
-  EXPECT_EQ(full.max_extend(), 90);
+  EXPECT_EQ(full.max_rows(), 90);
   std::vector<float> key(16), value(16), read(16);
   for (int n = 0; n < 90; ++n) {
-    full.commit();
-    full.extend(1);
+    append(full, 1);
     key.assign(16, static_cast<float>(n));
     backend->write_full_kv(full.shape(), view.full, 0, n, 1, key.data(), key.data());
   }

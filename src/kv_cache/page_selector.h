@@ -25,36 +25,35 @@ class PageSelector {
   // There are so many pages from now on.
   void set_num_pages(int num_pages);
 
-  // Where a target pass writes the mass of each page.
-  PageScores record_mass(int layer);
-  bool has_mass() const;  // of any layer
-  // The lists of `count` of the pages, ascending: [num_kv_heads, count], valid until the next call
-  // for the layer. Empty: all pages, since there are no more, or since no mass has been recorded. A
-  // page that has come after the last target pass is always among them.
-  std::span<const int> by_mass(int layer, int num_pages, int count);
-  // The same by bounds, whose num_pages and out are known here.
-  std::span<const int> by_bound(PageBoundsParams bounds, int count);
+  // Where a target pass writes the mass of each page; once one has, mass_recorded().
+  PageScores mass(int layer) const { return {mass_.as<float>() + layer * entries(), max_pages_}; }
+  void mass_recorded() { has_mass_ = true; }
+  bool has_mass() const { return has_mass_; }
+  // Where the lists of `count` of the pages lie, ascending: [num_kv_heads, count]. Empty: all
+  // pages, since there are no more.
+  std::span<const int> lists(int layer, int num_pages, int count) const;
+  // Fills them: by mass, where a page that has come after the last target pass is always chosen; or
+  // by bounds, whose num_pages and out are known here.
+  void select_by_mass(int layer, int count) const { select(layer, mass(layer), count); }
+  void select_by_bound(PageBoundsParams bounds, int count) const;
   // Forgets what was recorded.
-  void clear();
+  void clear() { has_mass_ = false; }
 
  private:
-  struct Layer {
-    bool has_mass = false;
-    int list_count = 0;  // pages of each list by mass; 0: the lists are out of date
-  };
   std::size_t entries() const { return static_cast<std::size_t>(num_kv_heads_) * max_pages_; }
-  PageScores mass(int layer) { return {mass_.as<float>() + layer * entries(), max_pages_}; }
-  std::span<const int> select(int layer, PageScores scores, int count);
-  std::span<int> lists(int layer, int count);
+  int* list(int layer) const { return lists_.as<int>() + layer * entries(); }
+  void select(int layer, PageScores scores, int count) const;
 
   Backend* backend_;
+  int num_layers_;
   int num_kv_heads_;
   int max_pages_ = 0;
-  std::vector<Layer> layers_;
-  Buffer num_pages_;  // int
-  Buffer mass_;       // [num_layers] PageScores
-  Buffer bounds_;     // PageScores of the layer at hand
-  Buffer lists_;      // [num_layers, entries()]: [num_kv_heads, count] in use
+  bool has_mass_ = false;
+  // NOTE: mutable: what they hold is the backend's, and passes write it.
+  mutable Buffer num_pages_;  // int
+  mutable Buffer mass_;       // [num_layers] PageScores
+  mutable Buffer bounds_;     // PageScores of the layer at hand
+  mutable Buffer lists_;      // [num_layers, entries()]: [num_kv_heads, count] in use
 };
 
 }  // namespace quantspec

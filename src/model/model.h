@@ -7,7 +7,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "kv_cache/kv_cache.h"
 #include "model/config.h"
@@ -18,25 +20,28 @@
 
 namespace quantspec {
 
-// Rows that one sequence adds to a forward pass.
+// Rows that one sequence adds to a forward pass, from cache->length() on.
 struct SequenceInput {
   std::span<const TokenId> tokens;
-  KvCache* cache;
+  const KvCache* cache;
 };
 
-// Rows of a sequence's round, whose tokens only the backend may know: the last token that is chosen
-// or drafted, or, where `verifies`, the pending one and all drafted ones.
+// Rows of a sequence's round, whose tokens only the backend may know. A draft pass has one row, of
+// the last token that is chosen or drafted, `drafted` positions after the cache's; verification
+// has the pending token and all drafted ones.
 struct RoundInput {
   const RoundTokens* at;
   int num_rows;
   bool verifies;
-  KvCache* cache;
+  int drafted;  // before this pass; 0 where it verifies
+  const KvCache* cache;
 };
 
 class Model {
  public:
-  // Takes what was loaded; `backend` outlives the model.
-  Model(ModelConfig config, Weights weights, Backend& backend);
+  // Takes what was loaded; `backend` outlives the model. context: of Rope; 0: what the model was
+  // made for.
+  Model(ModelConfig config, Weights weights, Backend& backend, int context = 0);
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
@@ -47,13 +52,13 @@ class Model {
   // Throws kInvalidRequest, saying what there is, where there are not.
   void require_weights(const Plan& plan) const;
 
-  // Runs every sequence's tokens through all layers, appending K and V to its cache (extend). Rows
-  // are the sequences' tokens in order; logits: [rows, vocab_size], row i predicts what follows
-  // token i. A row's logits have the same bits whatever the rows beside it. Throws kCorruptFile
-  // where the checkpoint's file became shorter meanwhile (MappedFile::survive_losses); so does
-  // prefill.
-  // REQUIRES: as KvCache::extend for each sequence; the caches support the plan (kv_options), the
-  // weights have what it reads; one token each where it chooses pages by bounds.
+  // Runs every sequence's tokens through all layers, writing K and V to the rows that its cache has
+  // reserved; the cache is not changed otherwise. Rows are the sequences' tokens in order; logits:
+  // [rows, vocab_size], row i predicts what follows token i. A row's logits have the same bits
+  // whatever the rows beside it. Throws kCorruptFile where the checkpoint's file became shorter
+  // meanwhile (MappedFile::survive_losses); so does a prefill.
+  // REQUIRES: the rows are reserved; the caches support the plan (kv_options), the weights have
+  // what it reads; one token each where it chooses pages by bounds.
   void forward(std::span<const SequenceInput> batch, const Plan& plan,
                std::span<float> logits) const;
   // The same for a round; it may return before it is done. logits: [num_rows, vocab_size] in the
@@ -64,9 +69,48 @@ class Model {
   // they read beside weights and KV.
   void begin_round(const KvCache& cache) const;
 
-  // Appends all tokens to the cache, layer by layer (exact prefill, section 4 of docs/design.md),
-  // with the target's weights. logits: [vocab_size], of the last token. `progress` gets the share
-  // done in [0, 1] and may throw to cancel, which leaves the cache empty.
+  // A prompt on its way into a cache with the target's weights, chunk by chunk, layer by layer
+  // within a chunk (section 4 of docs/design.md), in slices between which others may use the model.
+  // Of all that live, one at a time may be inside a chunk. Abandoned inside one, it leaves the
+  // cache empty.
+  class Prefill {
+   public:
+    // tokens: the whole text from position 0 on, which outlives this; what the cache keeps of it
+    // (KvCache::begin_prompt) is not read again. logits: [vocab_size] in the backend's memory, of
+    // the last token, when done().
+    Prefill(const Model& model, std::span<const TokenId> tokens, KvCache& cache, float* logits);
+    ~Prefill();
+    Prefill(const Prefill&) = delete;
+    Prefill& operator=(const Prefill&) = delete;
+
+    bool done() const { return !chunk_ && cache_.length() == std::ssize(tokens_); }
+    bool inside_chunk() const { return chunk_.has_value(); }
+    // The share of the tokens that are read, in [0, 1].
+    double share() const;
+    // Computes a slice: some rows of one layer. REQUIRES: !done().
+    void step();
+
+   private:
+    void begin_chunk();
+    void end_layer();
+    void end_chunk();
+    bool is_last_chunk() const { return first_ + count_ == std::ssize(tokens_); }
+
+    const Model& model_;
+    std::span<const TokenId> tokens_;
+    KvCache& cache_;
+    float* logits_;
+    int start_ = 0;  // of what is read
+    std::optional<KvCache::Chunk> chunk_;
+    int first_ = 0;  // of the chunk
+    int count_ = 0;
+    int layer_ = 0;
+    int row_ = 0;  // of the chunk: those before it went through the layer
+    std::vector<float> queries_;
+  };
+
+  // All of a prefill. `progress` gets share() and may throw to cancel; the cache is good for
+  // clear() only then. logits: [vocab_size], of the last token.
   using Progress = std::function<void(double)>;
   void prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<float> logits,
                const Progress& progress = {}) const;
@@ -76,10 +120,10 @@ class Model {
 
   // Bytes of the rotation angles that decoding reads, of caches of this capacity.
   static std::size_t angle_bytes(const ModelConfig& config, int capacity);
-  // Bytes of activations in prefill of this many tokens, the backend's scratch and the logits of a
-  // round included (the rest of a pass is small).
-  static std::size_t activation_bytes(const ModelConfig& config, const Backend& backend,
-                                      int num_tokens);
+  // Bytes of a prefill beside the cache: a chunk's activations, its K and V of one layer, the
+  // backend's scratch; with the logits of a round (the rest of a pass is small).
+  static std::size_t prefill_bytes(const ModelConfig& config, const Backend& backend,
+                                   const KvShape& shape);
 
  private:
   struct Workspace;  // activations of a bounded number of rows
@@ -87,15 +131,14 @@ class Model {
   Workspace& workspace(int rows) const;
   void require_tokens(std::span<const TokenId> tokens) const;
   void make_angles(int first_position, int end, int capacity) const;
-  void run(std::span<SequenceRows> sequences, std::span<KvCache* const> caches, int num_rows,
-           const Plan& plan, float* logits) const;
-  std::vector<float> last_queries(const Rows& all, int layer, int count) const;
+  // choose: lists of pages by mass are chosen anew.
+  void run(std::span<SequenceRows> sequences, std::span<const KvCache* const> caches, int num_rows,
+           const Plan& plan, bool choose, float* logits) const;
   void attention_inputs(const Rows& rows, int layer, float* q,
                         std::span<const SequenceRows> sequences) const;
   void after_attention(const Rows& rows, int layer, const float* attention, float* hidden) const;
   void head(const float* x, int rows, WeightRead weights, float* logits) const;
-  void prefill_layer(const Rows& all, int layer, FullKv kv, int first_position, int first_row,
-                     const std::function<void(int)>& rows_done) const;
+  Rows chunk_rows(const KvShape& shape, int first, int count) const;
 
   ModelConfig config_;
   Weights weights_;

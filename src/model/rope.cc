@@ -20,10 +20,10 @@ float inverse_frequency(float base, int pair, int head_dim) {
   return power(base, static_cast<float>(2 * pair) / static_cast<float>(head_dim));
 }
 
-// The base that stretches the longest wave to the sequence ("dynamic NTK").
-float dynamic_base(const RopeConfig& rope, int head_dim, int max_positions, int sequence_length) {
+// The base that stretches the longest wave to the context ("dynamic NTK").
+float dynamic_base(const RopeConfig& rope, int head_dim, int max_positions, int context) {
   const auto factor = static_cast<float>(rope.factor);
-  const auto length = static_cast<float>(std::max(sequence_length, max_positions));
+  const auto length = static_cast<float>(std::max(context, max_positions));
   const float stretch =
       factor * length / static_cast<float>(max_positions) - static_cast<float>(rope.factor - 1);
   const auto exponent = static_cast<float>(head_dim / (head_dim - 2.0));
@@ -80,30 +80,27 @@ float yarn_frequency(const RopeConfig& rope, int pair, int head_dim) {
 
 }  // namespace
 
-Rope::Rope(const ModelConfig& config)
+Rope::Rope(const ModelConfig& config, int context)
     : rope_(config.rope),
       head_dim_(config.head_dim),
       max_positions_(config.max_positions),
+      context_(context),
       frequencies_(config.head_dim / 2) {
-  for (int i = 0; i < head_dim_ / 2; ++i) frequencies_[i] = frequency(i, 0);
+  for (int i = 0; i < head_dim_ / 2; ++i) frequencies_[i] = frequency(i);
 }
 
-bool Rope::depends_on_length() const {
-  return rope_.type == RopeConfig::Type::kDynamic || rope_.type == RopeConfig::Type::kLongrope;
-}
-
-float Rope::frequency(int pair, int sequence_length) const {
+float Rope::frequency(int pair) const {
   const auto theta = static_cast<float>(rope_.theta);
   const auto factor = static_cast<float>(rope_.factor);
   const float inverse =
       inverse_frequency(rope_.type == RopeConfig::Type::kDynamic
-                            ? dynamic_base(rope_, head_dim_, max_positions_, sequence_length)
+                            ? dynamic_base(rope_, head_dim_, max_positions_, context_)
                             : theta,
                         pair, head_dim_);
   switch (rope_.type) {
     case RopeConfig::Type::kLongrope: {
       const auto& stretch =
-          sequence_length > rope_.original_max_positions ? rope_.long_factor : rope_.short_factor;
+          context_ > rope_.original_max_positions ? rope_.long_factor : rope_.short_factor;
       return 1 / (stretch[pair] * inverse);
     }
     case RopeConfig::Type::kLinear:
@@ -117,14 +114,12 @@ float Rope::frequency(int pair, int sequence_length) const {
   }
 }
 
-void Rope::tables(int first_position, int count, int sequence_length, float* cos,
-                  float* sin) const {
+void Rope::tables(int first_position, int count, float* cos, float* sin) const {
   check(first_position >= 0 && count >= 0, "rope: positions start at 0");
   const auto scale = static_cast<float>(rope_.attention_factor);
   const std::ptrdiff_t pairs = std::ssize(frequencies_);
   for (int pair = 0; pair < pairs; ++pair) {
-    const float frequency =
-        depends_on_length() ? this->frequency(pair, sequence_length) : frequencies_[pair];
+    const float frequency = frequencies_[pair];
     for (int row = 0; row < count; ++row) {
       const float angle = static_cast<float>(first_position + row) * frequency;
       cos[row * pairs + pair] = std::cos(angle) * scale;

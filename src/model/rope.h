@@ -12,23 +12,24 @@ namespace quantspec {
 
 class Rope {
  public:
-  explicit Rope(const ModelConfig& config);
+  // context: the longest text that the model is loaded for. Two types (dynamic, longrope) take
+  // their frequencies from it. NOTE: transformers takes them from the text of each forward pass, so
+  // that the keys of a growing text are rotated by several frequencies. With one length an angle is
+  // a function of its position, as a prefix that texts of different lengths share needs.
+  Rope(const ModelConfig& config, int context);
 
   // cos and sin of the positions [first_position, first_position + count):
-  // [count, head_dim / 2] each. `sequence_length` is that of the sequence which these positions
-  // belong to, as known to the forward pass; it matters only where depends_on_length().
-  void tables(int first_position, int count, int sequence_length, float* cos, float* sin) const;
-
-  // True for the types whose frequencies change as a sequence grows (dynamic, longrope).
-  bool depends_on_length() const;
+  // [count, head_dim / 2] each.
+  void tables(int first_position, int count, float* cos, float* sin) const;
 
  private:
-  float frequency(int pair, int sequence_length) const;
+  float frequency(int pair) const;
 
   RopeConfig rope_;
   int head_dim_;
   int max_positions_;
-  std::vector<float> frequencies_;  // [head_dim / 2], of the model's original length
+  int context_;
+  std::vector<float> frequencies_;  // [head_dim / 2]
 };
 
 }  // namespace quantspec

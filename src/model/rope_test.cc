@@ -22,9 +22,10 @@ struct Row {
   std::vector<float> sin;
 };
 
-Row row_at(const Rope& rope, int head_dim, int position, int length) {
-  Row row{std::vector<float>(head_dim / 2), std::vector<float>(head_dim / 2)};
-  rope.tables(position, 1, length, row.cos.data(), row.sin.data());
+Row row_at(const ModelConfig& config, int position, int context) {
+  const int half = config.head_dim / 2;
+  Row row{std::vector<float>(half), std::vector<float>(half)};
+  Rope(config, context).tables(position, 1, row.cos.data(), row.sin.data());
   return row;
 }
 
@@ -42,10 +43,9 @@ TEST(Rope, AgreesWithTransformers) {
   int total = 0;
   for (const auto& [name, test] : cases.items()) {
     const ModelConfig config = parse_config(test.at("config"), nullptr, name);
-    const Rope rope(config);
     for (const Json& expected : test.at("rows")) {
       const int position = expected.at("position");
-      const Row row = row_at(rope, config.head_dim, position, expected.at("length"));
+      const Row row = row_at(config, position, expected.at("length"));
       const auto cos = expected.at("cos").get<std::vector<float>>();
       const auto sin = expected.at("sin").get<std::vector<float>>();
       ASSERT_EQ(row.cos.size(), cos.size());
@@ -65,10 +65,9 @@ TEST(Rope, AgreesWithTransformers) {
 }
 
 TEST(Rope, DefaultIsTheClosedFormula) {
-  const Rope rope(make_config({}));
-  EXPECT_FALSE(rope.depends_on_length());
+  const ModelConfig config = make_config({});
   for (const int position : {0, 1, 100, 8191}) {
-    const Row row = row_at(rope, 64, position, position + 1);
+    const Row row = row_at(config, position, position + 1);
     for (int i = 0; i < 32; ++i) {
       const double frequency = std::pow(10000.0, -2.0 * i / 64);
       EXPECT_NEAR(row.cos[i], std::cos(position * frequency), tolerance(position, frequency));
@@ -78,32 +77,29 @@ TEST(Rope, DefaultIsTheClosedFormula) {
 }
 
 TEST(Rope, LinearStretchesPositions) {
-  const Rope plain(make_config({}));
-  const Rope linear(make_config({.type = RopeConfig::Type::kLinear, .factor = 4}));
-  const Row a = row_at(plain, 64, 25, 26);
-  const Row b = row_at(linear, 64, 100, 101);
+  const Row a = row_at(make_config({}), 25, 26);
+  const Row b = row_at(make_config({.type = RopeConfig::Type::kLinear, .factor = 4}), 100, 101);
   for (int i = 0; i < 32; ++i) EXPECT_NEAR(a.cos[i], b.cos[i], 1e-5);
 }
 
 TEST(Rope, RowsOfARangeAreThoseOfEachPosition) {
-  const Rope rope(make_config({.theta = 500000}));
+  const ModelConfig config = make_config({.theta = 500000});
   std::vector<float> cos(5 * 32);
   std::vector<float> sin(5 * 32);
-  rope.tables(1000, 5, 1005, cos.data(), sin.data());
+  Rope(config, 1005).tables(1000, 5, cos.data(), sin.data());
   for (int row = 0; row < 5; ++row) {
-    const Row one = row_at(rope, 64, 1000 + row, 1001 + row);
+    const Row one = row_at(config, 1000 + row, 1005);
     EXPECT_EQ(one.cos, std::vector<float>(cos.begin() + 32 * row, cos.begin() + 32 * (row + 1)));
     EXPECT_EQ(one.sin, std::vector<float>(sin.begin() + 32 * row, sin.begin() + 32 * (row + 1)));
   }
 }
 
-TEST(Rope, DynamicDependsOnLengthBeyondTheOriginal) {
-  const Rope rope(make_config({.type = RopeConfig::Type::kDynamic, .factor = 2}));
-  EXPECT_TRUE(rope.depends_on_length());
-  const Row within = row_at(rope, 64, 50, 51);
-  EXPECT_EQ(within.cos, row_at(rope, 64, 50, 512).cos);
-  EXPECT_NE(within.cos, row_at(rope, 64, 50, 513).cos);
-  EXPECT_EQ(within.cos, row_at(Rope(make_config({})), 64, 50, 51).cos);
+TEST(Rope, DynamicDependsOnAContextBeyondTheOriginal) {
+  const ModelConfig config = make_config({.type = RopeConfig::Type::kDynamic, .factor = 2});
+  const Row within = row_at(config, 50, 51);
+  EXPECT_EQ(within.cos, row_at(config, 50, 512).cos);
+  EXPECT_NE(within.cos, row_at(config, 50, 513).cos);
+  EXPECT_EQ(within.cos, row_at(make_config({}), 50, 51).cos);
 }
 
 }  // namespace

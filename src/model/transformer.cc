@@ -1,6 +1,6 @@
 // The forward pass: embed, then for every layer [norm, Q/K/V, RoPE] -> attention -> [output,
 // residual] -> [norm, gate and up, activation] -> [down, residual], then [norm, head]. `forward`
-// runs a few rows of each sequence in decoding; `prefill` runs a whole prompt, layer by layer.
+// runs a few rows of each sequence in decoding; a prefill (prefill.cc) runs the chunks of a prompt.
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "model/model.h"
+#include "model/workspace.h"
 
 namespace quantspec {
 
@@ -17,10 +17,6 @@ namespace {
 // Rows that there is room for from the first pass on: more than a round of decoding has.
 constexpr int kLeastRows = 32;
 
-float attention_scale(const ModelConfig& config) {
-  return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-}
-
 // Positions whose angles are made at a time.
 constexpr int kAnglePositions = 256;
 
@@ -28,71 +24,40 @@ int angle_chunks(int positions) { return (positions + kAnglePositions - 1) / kAn
 
 }  // namespace
 
-// Activations of `rows` tokens, grown when more rows come, and what passes read beside weights.
-struct Model::Workspace {
-  int rows = 0;
-  Buffer x;          // [rows, hidden]
-  Buffer q;          // [rows, num_heads * head_dim]
-  Buffer attention;  // [rows, num_heads * head_dim]
-  Buffer hidden;     // [rows, intermediate]
-  Buffer cos;        // [rows, head_dim / 2]
-  Buffer sin;
-  Buffer tokens;  // [rows] TokenId
-  Buffer logits;  // [rows, vocab], of passes whose logits the host wants
-  std::vector<TokenId> host_tokens;
-  std::vector<SequenceRows> sequences;
-  std::vector<KvCache*> caches;
+float attention_scale(const ModelConfig& config) {
+  return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+}
 
-  // Rotation angles by position, [positions, head_dim / 2]; made in chunks where they are needed.
-  int positions = 0;
-  Buffer cos_table;
-  Buffer sin_table;
-  std::vector<char> made;       // [positions / kAnglePositions]
-  std::vector<float> host_cos;  // a chunk on its way
-  std::vector<float> host_sin;
+void Model::Workspace::grow(const ModelConfig& config, Backend& backend, int wanted) {
+  if (wanted <= rows) return;
+  const int count = std::max(wanted, kLeastRows);
+  rows = 0;  // until all is there
+  host_tokens.reserve(count);
+  sequences.reserve(count);  // of one row at least
+  caches.reserve(count);
+  const auto floats = [&](int columns) {
+    return backend.allocate(sizeof(float) * static_cast<std::size_t>(count) * columns);
+  };
+  x = floats(config.hidden_size);
+  q = floats(config.num_heads * config.head_dim);
+  attention = floats(config.num_heads * config.head_dim);
+  hidden = floats(config.intermediate_size);
+  cos = floats(config.head_dim / 2);
+  sin = floats(config.head_dim / 2);
+  tokens = backend.allocate(sizeof(TokenId) * count);
+  rows = count;
+}
 
-  void grow(const ModelConfig& config, Backend& backend, int wanted) {
-    if (wanted <= rows) return;
-    const int count = std::max(wanted, kLeastRows);
-    rows = 0;  // until all is there
-    host_tokens.reserve(count);
-    sequences.reserve(count);  // of one row at least
-    caches.reserve(count);
-    const auto floats = [&](int columns) {
-      return backend.allocate(sizeof(float) * static_cast<std::size_t>(count) * columns);
-    };
-    x = floats(config.hidden_size);
-    q = floats(config.num_heads * config.head_dim);
-    attention = floats(config.num_heads * config.head_dim);
-    hidden = floats(config.intermediate_size);
-    cos = floats(config.head_dim / 2);
-    sin = floats(config.head_dim / 2);
-    tokens = backend.allocate(sizeof(TokenId) * count);
-    rows = count;
-  }
+float* Model::Workspace::logits_of(Backend& backend, std::size_t floats) {
+  if (logits.size() < floats * sizeof(float)) logits = backend.allocate(floats * sizeof(float));
+  return logits.as<float>();
+}
 
-  float* logits_of(Backend& backend, std::size_t floats) {
-    if (logits.size() < floats * sizeof(float)) logits = backend.allocate(floats * sizeof(float));
-    return logits.as<float>();
-  }
-};
-
-// `count` rows of activations and their rotation angles.
-struct Model::Rows {
-  Phase phase;
-  WeightRead weights;
-  KvShape shape;
-  float* x;
-  int count;
-  const float* cos;
-  const float* sin;
-};
-
-Model::Model(ModelConfig config, Weights weights, Backend& backend)
+Model::Model(ModelConfig config, Weights weights, Backend& backend, int context)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       backend_(backend),
-      rope_(config_),
+      rope_(config_, context > 0 ? context : config_.max_positions),
       workspace_(std::make_shared<Workspace>()) {}
 
 Model::Workspace& Model::workspace(int rows) const {
@@ -116,7 +81,8 @@ void Model::forward(std::span<const SequenceInput> batch, const Plan& plan,
     require_tokens(input.tokens);
     const int rows = static_cast<int>(input.tokens.size());
     const int first_row = static_cast<int>(work.host_tokens.size());
-    const int position = input.cache->extend(rows);
+    check(rows <= input.cache->reserved(), "a forward runs over reserved rows");
+    const int position = input.cache->length();
     work.sequences.push_back({first_row, rows, position, {}});
     work.sequences.back().tokens = work.tokens.as<TokenId>();
     work.sequences.back().first_token = position - first_row;
@@ -125,29 +91,30 @@ void Model::forward(std::span<const SequenceInput> batch, const Plan& plan,
   }
   backend_.upload(work.tokens.data(), work.host_tokens.data(), num_rows * sizeof(TokenId));
   float* out = work.logits_of(backend_, logits.size());
-  run(work.sequences, work.caches, num_rows, plan, out);
+  run(work.sequences, work.caches, num_rows, plan, /*choose=*/true, out);
   backend_.download(logits.data(), out, logits.size_bytes());
 }
 
 void Model::forward(const RoundInput& input, const Plan& plan, float* logits) const {
   workspace(input.num_rows);
-  SequenceRows rows{0, input.num_rows, input.cache->extend(input.num_rows), {}};
+  check(input.drafted + input.num_rows <= input.cache->reserved(),
+        "a round runs over reserved rows");
+  SequenceRows rows{0, input.num_rows, input.cache->length() + input.drafted, {}};
   rows.tokens = input.at->tokens;
   rows.round = input.at->round;
   rows.verifies = input.verifies;
-  run({&rows, 1}, {&input.cache, 1}, input.num_rows, plan, logits);
+  run({&rows, 1}, {&input.cache, 1}, input.num_rows, plan, input.drafted == 0, logits);
 }
 
 void Model::begin_round(const KvCache& cache) const {
   workspace(kMaxDraftLen + 1);
-  make_angles(cache.length(),
-              cache.length() + std::min(cache.max_extend(), cache.shape().page_size),
+  make_angles(cache.length(), cache.length() + std::min(cache.max_rows(), cache.shape().page_size),
               cache.capacity());
 }
 
-// All layers over rows that the caches have made room for.
-void Model::run(std::span<SequenceRows> sequences, std::span<KvCache* const> caches, int num_rows,
-                const Plan& plan, float* logits) const {
+// All layers over rows that the caches have reserved.
+void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* const> caches,
+                int num_rows, const Plan& plan, bool choose, float* logits) const {
   check(std::ssize(plan.layers) == config_.num_layers, "a plan has every layer");
   Workspace& work = *workspace_;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
@@ -180,11 +147,12 @@ void Model::run(std::span<SequenceRows> sequences, std::span<KvCache* const> cac
     rows.weights = read.weights;
     for (std::size_t s = 0; s < sequences.size(); ++s) {
       sequences[s].kv = caches[s]->view(layer, read.kv);
+      if (choose) caches[s]->choose_by_mass(read.kv, sequences[s].kv);
     }
     attention_inputs(rows, layer, q, sequences);
     for (std::size_t s = 0; s < sequences.size(); ++s) {
-      caches[s]->choose_pages(read.kv, q + sequences[s].first_row * q_row, config_.num_heads,
-                              sequences[s].kv);
+      caches[s]->choose_by_bound(read.kv, sequences[s].kv, q + sequences[s].first_row * q_row,
+                                 config_.num_heads);
     }
     backend_.attention(
         {q, attention, config_.num_heads, rows.shape, attention_scale(config_), sequences});
@@ -192,122 +160,6 @@ void Model::run(std::span<SequenceRows> sequences, std::span<KvCache* const> cac
   }
   head(x, num_rows, plan.head, logits);
   weights_.require_whole();
-}
-
-void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<float> logits,
-                    const Progress& progress) const {
-  check(logits.size() == static_cast<std::size_t>(config_.vocab_size),
-        "logits have the wrong size");
-  float* out = workspace_->logits_of(backend_, logits.size());
-  prefill(tokens, cache, out, progress);
-  backend_.download(logits.data(), out, logits.size_bytes());
-}
-
-void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, float* logits,
-                    const Progress& progress) const {
-  require_tokens(tokens);
-  const int count = static_cast<int>(tokens.size());
-  KvCache::Prefill prefill(cache, count);
-  const int first = prefill.first_position();
-  const int half = config_.head_dim / 2;
-  const auto floats = [&](std::size_t columns) {
-    return backend_.allocate(sizeof(float) * columns * count);
-  };
-  Buffer x = floats(config_.hidden_size), cos = floats(half), sin = floats(half);
-  Buffer ids = backend_.allocate(tokens.size_bytes());
-  backend_.upload(ids.data(), tokens.data(), tokens.size_bytes());
-  SequenceRows all_rows{0, count, first, {}};
-  all_rows.tokens = ids.as<TokenId>();
-  all_rows.first_token = first;
-  backend_.embed(
-      {.sequences = {&all_rows, 1}, .table = weights_.embedding(), .out = x.as<float>()});
-  std::vector<float> host_cos(kAnglePositions * half), host_sin(host_cos.size());
-  for (int begin = 0; begin < count; begin += kAnglePositions) {
-    const int rows = std::min(kAnglePositions, count - begin);
-    const std::size_t bytes = sizeof(float) * rows * half;
-    rope_.tables(first + begin, rows, first + count, host_cos.data(), host_sin.data());
-    backend_.upload(cos.as<float>() + static_cast<std::size_t>(begin) * half, host_cos.data(),
-                    bytes);
-    backend_.upload(sin.as<float>() + static_cast<std::size_t>(begin) * half, host_sin.data(),
-                    bytes);
-  }
-
-  const Rows all{.phase = Phase::kPrefill,
-                 .weights = WeightRead::kFull,
-                 .shape = cache.shape(),
-                 .x = x.as<float>(),
-                 .count = count,
-                 .cos = cos.as<float>(),
-                 .sin = sin.as<float>()};
-  for (int layer = 0; layer < config_.num_layers; ++layer) {
-    const FullKv kv = prefill.begin_layer(layer);
-    // Only the last token's logits are wanted: the last layer needs K and V of all, but one row.
-    const int first_row = layer + 1 < config_.num_layers ? 0 : count - 1;
-    const std::vector<float> queries = last_queries(all, layer, prefill.query_rows());
-    prefill_layer(all, layer, kv, first, first_row, [&](int rows_done) {
-      if (progress) progress((layer + static_cast<double>(rows_done) / count) / config_.num_layers);
-    });
-    prefill.end_layer(layer, queries, config_.num_heads);
-  }
-  head(x.as<float>() + static_cast<std::size_t>(count - 1) * config_.hidden_size, 1,
-       WeightRead::kFull, logits);
-  if (progress) progress(1.0);
-  backend_.synchronize();  // x and the rest are given back
-  weights_.require_whole();
-  prefill.finish();
-}
-
-// The queries of the last `count` rows, before the layer changes x.
-std::vector<float> Model::last_queries(const Rows& all, int layer, int count) const {
-  const int first = all.count - count;
-  const std::size_t half = config_.head_dim / 2;
-  std::vector<float> queries(static_cast<std::size_t>(count) * config_.num_heads *
-                             config_.head_dim);
-  if (count == 0) return queries;
-  Rows rows = all;
-  rows.count = count;
-  rows.x += static_cast<std::size_t>(first) * config_.hidden_size;
-  rows.cos += first * half;
-  rows.sin += first * half;
-  Buffer q = backend_.allocate(queries.size() * sizeof(float));
-  attention_inputs(rows, layer, q.as<float>(), {});
-  backend_.download(queries.data(), q.data(), q.size());
-  return queries;
-}
-
-void Model::prefill_layer(const Rows& all, int layer, FullKv kv, int first_position, int first_row,
-                          const std::function<void(int)>& rows_done) const {
-  const auto chunk = [&](int begin) {
-    const std::size_t half = config_.head_dim / 2;
-    Rows rows = all;
-    rows.count = std::min(backend_.prefill_rows(), all.count - begin);
-    rows.x += static_cast<std::size_t>(begin) * config_.hidden_size;
-    rows.cos += begin * half;
-    rows.sin += begin * half;
-    return rows;
-  };
-  for (int begin = 0; begin < all.count; begin += backend_.prefill_rows()) {
-    const Rows rows = chunk(begin);
-    const SequenceRows keys_and_values{
-        0, rows.count, first_position + begin, {.full = kv, .layer = layer}};
-    attention_inputs(rows, layer, nullptr, {&keys_and_values, 1});
-  }
-  Workspace& work = workspace(std::min(backend_.prefill_rows(), all.count));
-  auto* q = work.q.as<float>();
-  for (int begin = first_row; begin < all.count; begin += backend_.prefill_rows()) {
-    const Rows rows = chunk(begin);
-    attention_inputs(rows, layer, q, {});
-    backend_.prefill_attention({q,
-                                q,
-                                config_.num_heads,
-                                rows.shape,
-                                attention_scale(config_),
-                                first_position + begin,
-                                rows.count,
-                                {.full = kv}});
-    after_attention(rows, layer, q, work.hidden.as<float>());
-    rows_done(begin + rows.count);
-  }
 }
 
 void Model::attention_inputs(const Rows& rows, int layer, float* q,
@@ -370,8 +222,7 @@ void Model::require_tokens(std::span<const TokenId> tokens) const {
   }
 }
 
-// Makes sure that the tables have the angles of the positions [first_position, end). A position's
-// angles depend on it alone, also where RoPE depends on the length.
+// Makes sure that the tables have the angles of the positions [first_position, end).
 void Model::make_angles(int first_position, int end, int capacity) const {
   Workspace& work = *workspace_;
   const std::size_t half = config_.head_dim / 2;
@@ -389,9 +240,7 @@ void Model::make_angles(int first_position, int end, int capacity) const {
   for (int chunk = first_position / kAnglePositions; chunk * kAnglePositions < end; ++chunk) {
     if (work.made[chunk]) continue;
     const int begin = chunk * kAnglePositions;
-    for (int i = 0; i < kAnglePositions; ++i) {
-      rope_.tables(begin + i, 1, begin + i + 1, &work.host_cos[i * half], &work.host_sin[i * half]);
-    }
+    rope_.tables(begin, kAnglePositions, work.host_cos.data(), work.host_sin.data());
     const std::size_t bytes = work.host_cos.size() * sizeof(float);
     backend_.upload(work.cos_table.as<float>() + begin * half, work.host_cos.data(), bytes);
     backend_.upload(work.sin_table.as<float>() + begin * half, work.host_sin.data(), bytes);
@@ -408,19 +257,19 @@ std::size_t Model::angle_bytes(const ModelConfig& config, int capacity) {
   return sizeof(float) * positions * config.head_dim;
 }
 
-std::size_t Model::activation_bytes(const ModelConfig& config, const Backend& backend,
-                                    int num_tokens) {
-  constexpr std::size_t kRoundRows = 33;  // logits of 17 target rows and 16 draft rows
+std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backend,
+                                 const KvShape& shape) {
+  constexpr std::size_t kRoundRows = 2 * kMaxDraftLen + 1;  // logits of target and draft rows
   const std::size_t heads = static_cast<std::size_t>(config.num_heads) * config.head_dim;
   const std::size_t hidden = config.hidden_size, inner = config.intermediate_size;
   const std::size_t per_token = hidden + config.head_dim;
-  const std::size_t per_chunk_row = hidden + inner + 2 * heads + config.head_dim;
+  const std::size_t per_slice_row = hidden + inner + 2 * heads + config.head_dim;
   const int inputs = static_cast<int>(std::max({hidden, inner, heads}));
   const std::size_t row_floats =
       hidden + inner + 2 * static_cast<std::size_t>(config.num_kv_heads) * config.head_dim;
-  return sizeof(float) * (per_token * num_tokens +
-                          per_chunk_row * std::min(num_tokens, backend.prefill_rows()) +
-                          kRoundRows * config.vocab_size) +
+  return sizeof(float) * (per_token * backend.prefill_chunk() +
+                          per_slice_row * backend.prefill_rows() + kRoundRows * config.vocab_size) +
+         KvCache::chunk_scratch_bytes(shape, backend, backend.prefill_chunk()) +
          backend.scratch_bytes(inputs, backend.prefill_rows() * row_floats);
 }
 

@@ -43,6 +43,7 @@ class Observer final : public Backend {
     return backend_.place_matrix(matrix, memory);
   }
   int prefill_rows() const override { return backend_.prefill_rows(); }
+  int prefill_chunk() const override { return backend_.prefill_chunk(); }
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
     return backend_.full_kv_bytes(shape, capacity);
   }

@@ -242,11 +242,12 @@ class Preparer {
     std::vector<float> logits;
     while (!tokens.empty()) {
       const auto count =
-          std::min<std::size_t>(tokens.size(), static_cast<std::size_t>(cache.max_extend()));
+          std::min<std::size_t>(tokens.size(), static_cast<std::size_t>(cache.max_rows()));
       logits.resize(count * config.vocab_size);
+      cache.reserve(static_cast<int>(count));
       const SequenceInput input{tokens.first(count), &cache};
       model_.forward({&input, 1}, plan, logits);
-      cache.commit();
+      cache.settle(static_cast<int>(count));
       tokens = tokens.subspan(count);
       done(static_cast<int>(count));
     }

@@ -81,6 +81,7 @@ class PrepareTest : public testing::Test {
     const std::vector<TokenId> tokens = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
     std::vector<float> out(tokens.size() * config.vocab_size);
     const SequenceInput input{tokens, &cache};
+    cache.reserve(static_cast<int>(tokens.size()));
     model.forward({&input, 1}, plan, out);
     return out;
   }

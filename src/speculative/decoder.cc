@@ -167,10 +167,9 @@ TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
                          const Model::Progress& progress) {
   std::vector<TokenId>& tokens = sequence.tokens_;
   tokens.insert(tokens.end(), prompt.begin(), prompt.end());
-  const auto added = std::span<const TokenId>(tokens).subspan(sequence.cache_.length());
-  check(!added.empty(), "a prefill needs a token");
+  check(!tokens.empty(), "a prefill needs a token");
   try {
-    model_.prefill(added, sequence.cache_, target_rows_.as<float>(), progress);
+    model_.prefill(tokens, sequence.cache_, target_rows_.as<float>(), progress);
     sequence.begin_round();
     judge(sequence, 1);
     tokens.push_back(model_.backend().end_round(sequence.round_memory_.as<Round>()).added[0]);
@@ -186,14 +185,11 @@ TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
 Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   check(max_tokens >= 1 && max_tokens <= sequence.room(), "a step needs room for its tokens");
   RoundStats& stats = sequence.stats_;
-  // A round that failed may have left the cache longer.
-  sequence.cache_.truncate(static_cast<int>(sequence.tokens_.size()) - 1);
-  const Stopwatch commit_clock;
-  sequence.cache_.commit();
-  stats.commit_seconds += commit_clock.seconds();
-
-  const int cap = std::min(max_tokens, sequence.cache_.max_extend()) - 1;
+  const int cap = std::min(max_tokens, sequence.cache_.max_rows()) - 1;
   const DraftChoice choice = sequence.control_.choose(cap);
+  const Stopwatch commit_clock;
+  sequence.cache_.reserve(choice.draft_len + 1);
+  stats.commit_seconds += commit_clock.seconds();
   const std::size_t first_new = sequence.tokens_.size();
 
   Backend& backend = model_.backend();
@@ -209,8 +205,7 @@ Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
     backend.mark(Mark::kEnd);
   };
   // By reference: a copy of `issue` would be allocated.
-  const bool issued = backend.run_round(sequence.round_key(choice), std::ref(issue));
-  if (!issued) sequence.cache_.extend(choice.draft_len + 1);
+  backend.run_round(sequence.round_key(choice), std::ref(issue));
   const Round result = backend.end_round(sequence.round_memory_.as<Round>());
   const double draft_seconds = backend.seconds_between(Mark::kBegin, Mark::kDrafted);
   const double verify_seconds = backend.seconds_between(Mark::kDrafted, Mark::kEnd);
@@ -218,7 +213,8 @@ Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   sequence.tokens_.insert(sequence.tokens_.end(), result.added, result.added + result.accepted + 1);
   sequence.known_ = sequence.tokens_.size();
   sequence.round_length_ = result.length;
-  sequence.cache_.truncate(static_cast<int>(sequence.tokens_.size()) - 1);
+  sequence.cache_.settle(result.accepted + 1);
+  sequence.cache_.mass_recorded();
 
   // What the host adds to a round counts: it is a reason to draft more tokens in fewer rounds.
   const double other_seconds = round_clock.seconds() - draft_seconds;
@@ -234,10 +230,9 @@ Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   return {std::span<const TokenId>(sequence.tokens_).subspan(first_new), result.accepted, choice};
 }
 
-// Proposes draft_len tokens; the cache is rewound to where it was.
+// Proposes draft_len tokens.
 void Decoder::draft(Sequence& sequence, DraftChoice choice) {
   const DecodingOptions& options = sequence.options_;
-  const int length = sequence.cache_.length();
   if (choice.draft_len == 0) return;
   const Plan& plan = options.plans[choice.plan];
   const RoundTokens at = sequence.on_backend();
@@ -246,16 +241,15 @@ void Decoder::draft(Sequence& sequence, DraftChoice choice) {
   for (int i = 0; i < choice.draft_len; ++i) {
     float* logits =
         draft_rows_.as<float>() + static_cast<std::size_t>(keep ? i : 0) * at.vocab_size;
-    model_.forward(RoundInput{&at, 1, false, &sequence.cache_}, plan, logits);
+    model_.forward(RoundInput{&at, 1, false, i, &sequence.cache_}, plan, logits);
     model_.backend().propose({at, logits});
   }
-  sequence.cache_.truncate(length);
 }
 
 // Judges the drafted tokens with one target pass over them and the token before.
 void Decoder::verify(Sequence& sequence, int draft_len) {
   const RoundTokens at = sequence.on_backend();
-  model_.forward(RoundInput{&at, draft_len + 1, true, &sequence.cache_}, sequence.target_,
+  model_.forward(RoundInput{&at, draft_len + 1, true, 0, &sequence.cache_}, sequence.target_,
                  target_rows_.as<float>());
   judge(sequence, draft_len + 1);
 }

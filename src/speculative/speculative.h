@@ -1,11 +1,11 @@
 // Self-speculative decoding: the model drafts for itself and verifies what it drafted (section 4 of
 // docs/design.md; arXiv:2502.10424). Plain decoding is the same code with a draft length of 0.
 //
+//     reserve  room for the round's rows; a page's worth of tokens that became old is quantized
 //     draft    draft_len single-token passes over the cheap view     -> proposed tokens
-//     rewind   the cache forgets them: one integer
 //     verify   one target pass over the pending token and the draft  -> draft_len + 1 rows
 //     accept   the longest agreeing run, then one token from the target
-//     commit   when a page's worth of tokens has become old, quantize it (before the next round)
+//     settle   of the rows, the cache keeps those of the accepted tokens: one integer
 //
 // Greedy output, and output with coupled sampling, is bit-identical for every draft length; with
 // rejection sampling it has the target's distribution. Not thread-safe.
@@ -117,13 +117,14 @@ class Decoder {
  public:
   explicit Decoder(const Model& model);
 
-  // Appends a prompt (after the pending token, if there is one) and chooses the token after it.
-  // If it throws (`progress` may, to cancel), the sequence is empty.
+  // Appends a prompt (after the pending token, if there is one) and chooses the token after it. All
+  // of the text counts as a prompt: what was generated before is read again, so that the choice
+  // depends on the tokens alone. If it throws (`progress` may, to cancel), the sequence is empty.
   // REQUIRES: prompt is not empty or a token is pending.
   TokenId prefill(Sequence& sequence, std::span<const TokenId> prompt,
                   const Model::Progress& progress = {});
 
-  // One round. If it throws, the sequence is good for clear() only.
+  // One round. If it throws, the sequence is as it was before.
   struct Step {
     std::span<const TokenId> tokens;  // 1 .. draft_len + 1 new ones; valid until the next step
     int accepted;                     // the first so many were drafted, the last is the target's

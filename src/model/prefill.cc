@@ -1,0 +1,153 @@
+// Prompts, chunk by chunk. A slice is some rows of one layer: Q, K and V, attention, and the rest
+// of the layer, before the next rows begin. The rows that a slice reads are those before it in the
+// chunk, whose K and V are there, and the chunks before, in pages.
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/workspace.h"
+
+namespace quantspec {
+
+Model::Prefill::Prefill(const Model& model, std::span<const TokenId> tokens, KvCache& cache,
+                        float* logits)
+    : model_(model), tokens_(tokens), cache_(cache), logits_(logits) {
+  model.require_tokens(tokens);
+  start_ = cache.begin_prompt(static_cast<int>(tokens.size()));
+}
+
+Model::Prefill::~Prefill() {
+  if (chunk_) model_.workspace_->chunk.in_use = false;
+}
+
+double Model::Prefill::share() const {
+  const double rows = chunk_ ? (layer_ * 1.0 * count_ + row_) / model_.config_.num_layers : 0;
+  return (cache_.length() - start_ + rows) / (static_cast<double>(tokens_.size()) - start_);
+}
+
+// The tokens' rows of the embedding and their angles.
+void Model::Prefill::begin_chunk() {
+  Workspace::Chunk& space = model_.workspace_->chunk;
+  check(!space.in_use, "one prompt at a time is inside a chunk");
+  Backend& backend = model_.backend_;
+  const ModelConfig& config = model_.config_;
+  if (space.rows < cache_.chunk()) {
+    space.rows = 0;  // until all is there
+    const auto floats = [&](std::size_t columns) {
+      return backend.allocate(sizeof(float) * columns * cache_.chunk());
+    };
+    space.x = floats(config.hidden_size);
+    space.cos = floats(config.head_dim / 2);
+    space.sin = floats(config.head_dim / 2);
+    space.tokens = backend.allocate(sizeof(TokenId) * cache_.chunk());
+    space.kv =
+        backend.allocate(KvCache::chunk_scratch_bytes(cache_.shape(), backend, cache_.chunk()));
+    space.rows = cache_.chunk();
+  }
+  first_ = cache_.length();
+  count_ = std::min<int>(cache_.chunk(), static_cast<int>(tokens_.size()) - first_);
+  chunk_.emplace(cache_, count_, space.kv.data());
+  space.in_use = true;
+  layer_ = row_ = 0;
+  model_.make_angles(first_, first_ + count_, cache_.capacity());
+  backend.upload(space.tokens.data(), &tokens_[first_], count_ * sizeof(TokenId));
+  SequenceRows rows{0, count_, first_, {}};
+  rows.tokens = space.tokens.as<TokenId>();
+  rows.first_token = first_;
+  backend.embed({.sequences = {&rows, 1},
+                 .table = model_.weights_.embedding(),
+                 .out = space.x.as<float>(),
+                 .cos_table = model_.workspace_->cos_table.as<float>(),
+                 .sin_table = model_.workspace_->sin_table.as<float>(),
+                 .half = config.head_dim / 2,
+                 .cos = space.cos.as<float>(),
+                 .sin = space.sin.as<float>()});
+}
+
+// Rows [first, first + count) of the chunk.
+Model::Rows Model::chunk_rows(const KvShape& shape, int first, int count) const {
+  Workspace::Chunk& space = workspace_->chunk;
+  const std::size_t half = config_.head_dim / 2;
+  return {.phase = Phase::kPrefill,
+          .weights = WeightRead::kFull,
+          .shape = shape,
+          .x = space.x.as<float>() + static_cast<std::size_t>(first) * config_.hidden_size,
+          .count = count,
+          .cos = space.cos.as<float>() + first * half,
+          .sin = space.sin.as<float>() + first * half};
+}
+
+void Model::Prefill::step() {
+  check(!done(), "a prefill ends");
+  if (!chunk_) begin_chunk();
+  const ModelConfig& config = model_.config_;
+  Backend& backend = model_.backend_;
+  const KvShape& shape = cache_.shape();
+  if (row_ == 0) {  // before the layer changes x
+    const int wanted = chunk_->query_rows();
+    queries_.resize(static_cast<std::size_t>(wanted) * config.num_heads * config.head_dim);
+    if (wanted > 0) {
+      Buffer q = backend.allocate(queries_.size() * sizeof(float));
+      model_.attention_inputs(model_.chunk_rows(shape, count_ - wanted, wanted), layer_,
+                              q.as<float>(), {});
+      backend.download(queries_.data(), q.data(), q.size());
+    }
+  }
+  const int rows = std::min(backend.prefill_rows(), count_ - row_);
+  Workspace& work = model_.workspace(rows);
+  auto* q = work.q.as<float>();
+  const KvView view = chunk_->view(layer_);
+  const SequenceRows keys_and_values{0, rows, first_ + row_, view};
+  // After the last layer only the last token's row is wanted: of the others K and V, no more.
+  const bool all = layer_ + 1 < config.num_layers;
+  model_.attention_inputs(model_.chunk_rows(shape, row_, rows), layer_, all ? q : nullptr,
+                          {&keys_and_values, 1});
+  const bool last = is_last_chunk() && row_ + rows == count_;
+  if (all || last) {
+    const int first = all ? row_ : count_ - 1, count = all ? rows : 1;
+    const Rows wanted = model_.chunk_rows(shape, first, count);
+    if (!all) model_.attention_inputs(wanted, layer_, q, {});
+    backend.prefill_attention(
+        {q, q, config.num_heads, shape, attention_scale(config), first_ + first, count, view});
+    model_.after_attention(wanted, layer_, q, work.hidden.as<float>());
+  }
+  row_ += rows;
+  if (row_ == count_) end_layer();
+}
+
+void Model::Prefill::end_layer() {
+  chunk_->end_layer(layer_, queries_, model_.config_.num_heads);
+  row_ = 0;
+  if (++layer_ == model_.config_.num_layers) end_chunk();
+}
+
+void Model::Prefill::end_chunk() {
+  const bool last = is_last_chunk();
+  if (last) {
+    const Rows row = model_.chunk_rows(cache_.shape(), count_ - 1, 1);
+    model_.head(row.x, 1, WeightRead::kFull, logits_);
+  }
+  model_.weights_.require_whole();
+  chunk_->finish();
+  chunk_.reset();
+  model_.workspace_->chunk.in_use = false;
+  if (last) cache_.end_prompt();
+}
+
+void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, std::span<float> logits,
+                    const Progress& progress) const {
+  check(logits.size() == static_cast<std::size_t>(config_.vocab_size),
+        "logits have the wrong size");
+  float* out = workspace_->logits_of(backend_, logits.size());
+  prefill(tokens, cache, out, progress);
+  backend_.download(logits.data(), out, logits.size_bytes());
+}
+
+void Model::prefill(std::span<const TokenId> tokens, KvCache& cache, float* logits,
+                    const Progress& progress) const {
+  for (Prefill prefill(*this, tokens, cache, logits); !prefill.done();) {
+    prefill.step();
+    if (progress) progress(prefill.share());
+  }
+}
+
+}  // namespace quantspec

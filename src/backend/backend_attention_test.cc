@@ -1,5 +1,5 @@
-// attention and prefill_attention of every backend against the reference, and against themselves:
-// a row alone and in company. K and V are values that fp16 holds, so that storage rounds nothing.
+// attention of every backend against the reference, and against itself: a row alone and in company.
+// K and V are values that fp16 holds, so that storage rounds nothing.
 #include <optional>
 
 #include "backend/op_test_support.h"
@@ -379,77 +379,6 @@ TEST_P(AttentionOps, NanAndInfinityReachTheSamePlaces) {
       EXPECT_TRUE(std::any_of(expected.begin(), expected.end(), [](float x) { return x != x; }));
     }
   }
-}
-
-// --- prefill -------------------------------------------------------------------------------------
-
-struct PrefillCase {
-  int num_heads;
-  KvShape shape;
-  int first_position;
-  int rows;
-  float growth = 0;  // of keys, from a position to the next: later ones have greater scores
-};
-
-Floats prefill(Backend& backend, const PrefillCase& c, bool in_place) {
-  const int dim = c.shape.head_dim, end = c.first_position + c.rows;
-  TestFullKv kv(backend, c.shape, (end + 15) / 16 * 16);
-  for (int p = 0; p < end; ++p) {
-    for (int h = 0; h < c.shape.num_kv_heads; ++h) {
-      kv.write(h, p, half_floats(dim, 100 * p + 2 * h, 1 + c.growth * p).data(),
-               half_floats(dim, 100 * p + 2 * h + 1).data());
-    }
-  }
-  Guarded<float> q(backend, normal_floats(std::size_t(c.rows) * c.num_heads * dim, 40));
-  Guarded<float> out(backend, q.size());
-  backend.prefill_attention({q.data(),
-                             in_place ? q.data() : out.data(),
-                             c.num_heads,
-                             c.shape,
-                             1.0f / std::sqrt(static_cast<float>(dim)),
-                             c.first_position,
-                             c.rows,
-                             {.full = kv.get()}});
-  EXPECT_TRUE(q.intact() && out.intact() && kv.intact());
-  return in_place ? q.values() : out.values();
-}
-
-TEST_P(AttentionOps, PrefillIsNearTheReference) {
-  for (const int head_dim : {64, 80, 96, 128, 256}) {
-    for (const int group : {1, 3, 7}) {
-      for (const auto& [first, rows] : {std::pair{0, 1}, {0, 37}, {0, 150}, {50, 33}, {133, 70}}) {
-        if (group == 7 && rows != 70) continue;
-        const PrefillCase c{2 * group, shape_of(2, head_dim, 64), first, rows};
-        const Floats expected = prefill(*reference_, c, false);
-        EXPECT_TRUE(near(prefill(*backend_, c, false), expected, tolerances_.prefill_attention))
-            << head_dim << ", group " << group << ", " << rows << " rows at " << first;
-        EXPECT_TRUE(near(prefill(*backend_, c, true), expected, tolerances_.prefill_attention))
-            << "in place";
-      }
-    }
-  }
-}
-
-// Many blocks of keys, of which later ones have far greater scores than all before.
-TEST_P(AttentionOps, PrefillOfGrowingScoresIsNearTheReference) {
-  for (const int head_dim : {64, 96, 128}) {
-    for (const auto& [first, rows] : {std::pair{0, 700}, {600, 70}}) {
-      const PrefillCase c{3, shape_of(1, head_dim, 64), first, rows, 0.03f};
-      const Floats expected = prefill(*reference_, c, false);
-      for (const bool in_place : {false, true}) {
-        EXPECT_LT(nmse(prefill(*backend_, c, in_place), expected), 1e-3)
-            << head_dim << ", " << rows << " rows at " << first;
-      }
-    }
-  }
-}
-
-TEST_P(AttentionOps, ThreadsDoNotChangeBitsOfPrefill) {
-  const auto single = make_test_backend(GetParam(), 1);
-  const PrefillCase c{6, shape_of(2, 96, 64), 50, 150};
-  const Floats a = prefill(*backend_, c, false);
-  const Floats b = prefill(*single, c, true);
-  EXPECT_TRUE(same_bits(a.data(), b.data(), a.size()));
 }
 
 QUANTSPEC_FOR_ALL_BACKENDS(AttentionOps);

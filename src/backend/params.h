@@ -38,7 +38,7 @@ struct Linear {
 
 // How an op may compute. In kDecode a row has the same bits whatever the number of rows beside it,
 // as exactness needs (section 3 of docs/design.md); in kPrefill, the bits of a row may depend on
-// its index in the op but not on the number of threads.
+// its index in the op, but not on the number of rows or of threads.
 enum class Phase : std::uint8_t { kDecode, kPrefill };
 
 // K and V of one layer in full precision, all kv heads. Position p lies in slot p mod capacity. The

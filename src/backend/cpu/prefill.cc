@@ -1,5 +1,7 @@
 #include "backend/cpu/prefill.h"
 
+#include <algorithm>
+
 #include "base/gemm.h"
 
 namespace quantspec::cpu {
@@ -9,7 +11,56 @@ namespace {
 constexpr int kTileRows = 128;
 constexpr int kTileColumns = 256;
 
+// A tile of fewer rows is computed as one of at least kLeastRows, a multiple of kRowStep where it
+// is more; the rows that are not there are zeros.
+// NOTE: in dnnl_sgemm a row's bits depend on the number of rows below 16 (AVX-512), and, in the
+// last 1 to 3 rows beyond a multiple of 6, on there being no more (AVX2). Rows 126 and 127 of a
+// whole tile are such rows, but they are in whole tiles alone.
+constexpr int kLeastRows = 16;
+constexpr int kRowStep = 6;
+
 constexpr int tiles(int size, int tile) { return (size + tile - 1) / tile; }
+int padded_rows(int rows) {
+  if (rows <= kLeastRows) return kLeastRows;
+  return std::min(kTileRows, tiles(rows, kRowStep) * kRowStep);
+}
+
+// What a thread works in.
+struct Workspace {
+  float* weights;  // [kTileColumns, inputs]
+  float* x;        // [kTileRows, inputs], of a tile with padding
+  float* y;        // [kTileRows, kTileColumns], of the same
+
+  Workspace(const Context& context, int thread, std::size_t inputs)
+      : weights(context.scratch.get_for_thread<float>(
+            thread, prefill_tile_bytes(static_cast<int>(inputs)) / sizeof(float))),
+        x(weights + kTileColumns * inputs),
+        y(x + kTileRows * inputs) {}
+};
+
+void copy_rows(const float* from, std::ptrdiff_t from_stride, int rows, int columns, float* to,
+               std::ptrdiff_t to_stride) {
+  for (int r = 0; r < rows; ++r) std::copy_n(from + r * from_stride, columns, to + r * to_stride);
+}
+
+// The same product with rows of zeros after those of `g`.
+void gemm_padded(Gemm g, int rows, const Workspace& work) {
+  const int given = g.m;
+  float* const out = g.c;
+  const std::ptrdiff_t out_stride = g.ldc;
+  copy_rows(g.a, g.lda, given, g.k, work.x, g.k);
+  std::fill_n(work.x + static_cast<std::size_t>(given) * g.k,
+              static_cast<std::size_t>(rows - given) * g.k, 0.0f);
+  std::fill_n(work.y, static_cast<std::size_t>(rows) * g.n, 0.0f);
+  if (g.accumulate) copy_rows(out, out_stride, given, g.n, work.y, g.n);
+  g.m = rows;
+  g.a = work.x;
+  g.lda = g.k;
+  g.c = work.y;
+  g.ldc = g.n;
+  gemm(g);
+  copy_rows(work.y, g.n, given, g.n, out, out_stride);
+}
 
 void compute_tile(const Context& context, const ProjectParams& params, const Projection& p, int row,
                   int column, int thread) {
@@ -18,23 +69,27 @@ void compute_tile(const Context& context, const ProjectParams& params, const Pro
   const int columns = std::min(kTileColumns, w.rows - column);
   const std::size_t first = static_cast<std::size_t>(column) * w.cols;
   const auto* data = static_cast<const std::byte*>(w.data) + first * size_of(w.dtype);
-  float* weights =
-      context.scratch.get_for_thread<float>(thread, prefill_tile_bytes(w.cols) / sizeof(float));
-  context.kernels.linear.to_f32[static_cast<int>(w.dtype)](data, columns * w.cols, weights);
+  const Workspace work(context, thread, w.cols);
+  context.kernels.linear.to_f32[static_cast<int>(w.dtype)](data, columns * w.cols, work.weights);
 
   const std::ptrdiff_t stride = w.rows;
   float* y = p.y + row * stride + column;
-  gemm({.transpose_b = true,
-        .accumulate = params.accumulate,
-        .m = rows,
-        .n = columns,
-        .k = w.cols,
-        .a = params.x + static_cast<std::size_t>(row) * w.cols,
-        .lda = w.cols,
-        .b = weights,
-        .ldb = w.cols,
-        .c = y,
-        .ldc = stride});
+  const Gemm product = {.transpose_b = true,
+                        .accumulate = params.accumulate,
+                        .m = rows,
+                        .n = columns,
+                        .k = w.cols,
+                        .a = params.x + static_cast<std::size_t>(row) * w.cols,
+                        .lda = w.cols,
+                        .b = work.weights,
+                        .ldb = w.cols,
+                        .c = y,
+                        .ldc = stride};
+  if (const int padded = padded_rows(rows); padded > rows) {
+    gemm_padded(product, padded, work);
+  } else {
+    gemm(product);
+  }
   if (p.linear->bias == nullptr) return;
   for (int r = 0; r < rows; ++r) {
     context.kernels.linear.add(p.linear->bias + column, columns, y + r * stride);
@@ -44,7 +99,8 @@ void compute_tile(const Context& context, const ProjectParams& params, const Pro
 }  // namespace
 
 std::size_t prefill_tile_bytes(int inputs) {
-  return sizeof(float) * kTileColumns * static_cast<std::size_t>(inputs);
+  return sizeof(float) *
+         ((kTileColumns + kTileRows) * static_cast<std::size_t>(inputs) + kTileRows * kTileColumns);
 }
 
 void project_prefill(const Context& context, const ProjectParams& params) {

@@ -24,16 +24,23 @@ void product(benchmark::State& state, Lab& lab, int outputs, int inputs) {
   lab.report(state, each, {.flops = 2.0 * kRows * outputs * inputs}, lab.threads());
 }
 
-void attention(benchmark::State& state, Lab& lab, int head_dim, int group, int end) {
-  const KvShape shape{1, 512 / head_dim, head_dim, 128};
+// The rows' own K and V are fp16, those before them too, or pages.
+void attention(benchmark::State& state, Lab& lab, int head_dim, int group, int end,
+               bool from_pages) {
+  const KvShape shape{PageStore::kLayers, 512 / head_dim, head_dim, 128};
   const int num_heads = shape.num_kv_heads * group, first = end - kRows;
   const std::vector<float> q = normal_values(std::size_t(kRows) * num_heads * head_dim);
   std::vector<float> out(q.size());
   const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
-  const FullKv kv = lab.next_full_kv(shape, end);
+  KvView kv;
+  if (from_pages) {
+    const PageStore::Place place = lab.pages(shape, first / shape.page_size, kBeyondCaches).next();
+    kv = {.pages = place.pages, .first_full = first, .layer = place.layer};
+  }
+  kv.full = lab.next_full_kv(shape, end - kv.first_full);
   const double each = time_each(state, [&] {
     lab.backend().prefill_attention(
-        {q.data(), out.data(), num_heads, shape, scale, first, kRows, {.full = kv}});
+        {q.data(), out.data(), num_heads, shape, scale, first, kRows, kv});
     benchmark::DoNotOptimize(out.data());
   });
   const double pairs = double(kRows) * first + 0.5 * kRows * (kRows + 1);  // of query and key
@@ -73,11 +80,13 @@ void register_prefill(Lab& lab) {
   }
   for (const int head_dim : {128, 64}) {
     for (const int group : {1, 4}) {
-      add(fmt::format("prefill-attention/fp16/d{}/{}/q{}", head_dim, group == 1 ? "mha" : "gqa4",
-                      kRows),
-          [&lab, head_dim, group](benchmark::State& state) {
-            attention(state, lab, head_dim, group, 8192);
-          });
+      for (const bool from_pages : {false, true}) {
+        add(fmt::format("prefill-attention/{}/d{}/{}/q{}", from_pages ? "both" : "fp16", head_dim,
+                        group == 1 ? "mha" : "gqa4", kRows),
+            [&lab, head_dim, group, from_pages](benchmark::State& state) {
+              attention(state, lab, head_dim, group, 8192, from_pages);
+            });
+      }
     }
   }
   for (const int pages : {1, 64}) {

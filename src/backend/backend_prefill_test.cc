@@ -1,6 +1,8 @@
 // The ops of Phase::kPrefill, and prefill_attention, of every backend against the reference, and
 // against themselves: a row has its bits by its index, however many rows follow.
 #include <numeric>
+#include <random>
+#include <tuple>
 
 #include "backend/op_test_support.h"
 
@@ -143,31 +145,89 @@ struct AttentionCase {
   KvShape shape;
   int first_position;
   int rows;
+  int pages = 0;
   float growth = 0;  // of keys, from a position to the next: later ones have greater scores
+
+  int first_full() const { return pages * shape.page_size; }
+  int end() const { return first_position + rows; }
 };
 
-Floats attend(Backend& backend, const AttentionCase& c, bool in_place) {
-  const int dim = c.shape.head_dim, end = c.first_position + c.rows;
-  TestFullKv kv(backend, c.shape, (end + 15) / 16 * 16);
-  for (int p = 0; p < end; ++p) {
-    for (int h = 0; h < c.shape.num_kv_heads; ++h) {
-      kv.write(h, p, half_floats(dim, 100 * p + 2 * h, 1 + c.growth * p).data(),
-               half_floats(dim, 100 * p + 2 * h + 1).data());
+std::string text(const AttentionCase& c) {
+  return fmt::format("{} heads, {} kv heads, head_dim {}, {} pages of {}, {} rows at {}",
+                     c.num_heads, c.shape.num_kv_heads, c.shape.head_dim, c.pages,
+                     c.shape.page_size, c.rows, c.first_position);
+}
+
+// A prompt in a backend's memory: pages, of which each backend has the same codes, full precision
+// from there on, and queries of all rows.
+class Prompt {
+ public:
+  Prompt(Backend& backend, const AttentionCase& c)
+      : backend_(backend),
+        c_(c),
+        pages_(backend, c.shape, c.pages),
+        kv_(backend, c.shape, (c.end() - c.first_full() + 15) / 16 * 16),
+        q_(normal_floats(std::size_t(c.rows) * row_floats(), 40)) {
+    const int size = c.shape.page_size, layer = c.shape.num_layers - 1;
+    for (int i = 0; i < c.pages * c.shape.num_kv_heads; ++i) {
+      const int page = i / c.shape.num_kv_heads, head = i % c.shape.num_kv_heads;
+      Floats keys, values;
+      for (int p = page * size; p < (page + 1) * size; ++p) {
+        keys = joined(keys, key(p, head));
+        values = joined(values, value(p, head));
+      }
+      const CanonicalUnit unit = encoded(c.shape, keys, values);
+      backend.import_unit(c.shape, layer, head, unit.upper.data(), unit.lower.data(),
+                          pages_.list()[page]);
+    }
+    for (int p = c.first_full(); p < c.end(); ++p) {
+      for (int head = 0; head < c.shape.num_kv_heads; ++head) {
+        kv_.write(head, p, key(p, head).data(), value(p, head).data());
+      }
     }
   }
-  Guarded<float> q(backend, normal_floats(std::size_t(c.rows) * c.num_heads * dim, 40));
-  Guarded<float> out(backend, q.size());
-  backend.prefill_attention({q.data(),
-                             in_place ? q.data() : out.data(),
-                             c.num_heads,
-                             c.shape,
-                             1.0f / std::sqrt(static_cast<float>(dim)),
-                             c.first_position,
-                             c.rows,
-                             {.full = kv.get()}});
-  EXPECT_TRUE(q.intact() && out.intact() && kv.intact());
-  return in_place ? q.values() : out.values();
-}
+
+  // Of rows [first, first + count), counted from the first.
+  Floats attend(int first, int count, bool in_place) {
+    const auto from = q_.begin() + first * row_floats();
+    Guarded<float> q(backend_, Floats(from, from + count * row_floats()));
+    Guarded<float> out(backend_, q.size());
+    backend_.prefill_attention({.q = q.data(),
+                                .out = in_place ? q.data() : out.data(),
+                                .num_heads = c_.num_heads,
+                                .shape = c_.shape,
+                                .scale = 1.0f / std::sqrt(static_cast<float>(c_.shape.head_dim)),
+                                .first_position = c_.first_position + first,
+                                .num_rows = count,
+                                .kv = {.pages = pages_.get(),
+                                       .full = kv_.get(),
+                                       .first_full = c_.first_full(),
+                                       .layer = c_.shape.num_layers - 1}});
+    EXPECT_TRUE(q.intact() && out.intact() && kv_.intact() && pages_.intact());
+    return in_place ? q.values() : out.values();
+  }
+  Floats attend(bool in_place = false) { return attend(0, c_.rows, in_place); }
+
+  std::ptrdiff_t row_floats() const { return std::ptrdiff_t{c_.num_heads} * c_.shape.head_dim; }
+
+ private:
+  static Floats joined(Floats a, const Floats& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  Floats key(int position, int head) const {
+    return half_floats(c_.shape.head_dim, 100 * position + 2 * head, 1 + c_.growth * position);
+  }
+  Floats value(int position, int head) const {
+    return half_floats(c_.shape.head_dim, 100 * position + 2 * head + 1);
+  }
+
+  Backend& backend_;
+  AttentionCase c_;
+  TestPages pages_;
+  TestFullKv kv_;
+  Floats q_;
+};
 
 TEST_P(PrefillOps, AttentionIsNearTheReference) {
   for (const int head_dim : {64, 80, 96, 128, 256}) {
@@ -175,10 +235,29 @@ TEST_P(PrefillOps, AttentionIsNearTheReference) {
       for (const auto& [first, rows] : {std::pair{0, 1}, {0, 37}, {0, 150}, {50, 33}, {133, 70}}) {
         if (group == 7 && rows != 70) continue;
         const AttentionCase c{2 * group, {1, 2, head_dim, 64}, first, rows};
-        const Floats expected = attend(*reference_, c, false);
-        EXPECT_TRUE(near(attend(*backend_, c, false), expected, tolerances_.prefill_attention))
-            << head_dim << ", group " << group << ", " << rows << " rows at " << first;
-        EXPECT_TRUE(near(attend(*backend_, c, true), expected, tolerances_.prefill_attention))
+        const Floats expected = Prompt(*reference_, c).attend();
+        Prompt prompt(*backend_, c);
+        EXPECT_TRUE(near(prompt.attend(), expected, tolerances_.prefill_attention)) << text(c);
+        EXPECT_TRUE(near(prompt.attend(true), expected, tolerances_.prefill_attention))
+            << "in place";
+      }
+    }
+  }
+}
+
+// Pages end within a tile of keys and at its end; rows begin at their end and later, and slots of
+// full precision go around.
+TEST_P(PrefillOps, AttentionToPagesIsNearTheReference) {
+  for (const int head_dim : {64, 80, 96, 128, 256}) {
+    for (const int group : {1, 3, 7}) {
+      for (const auto& [size, pages] : {std::pair{32, 9}, {64, 5}, {128, 2}, {256, 2}, {48, 3}}) {
+        if (group == 7 && size != 64) continue;
+        const int first = size * pages + (group == 3 ? 21 : 0);
+        const AttentionCase c{2 * group, {2, 2, head_dim, size}, first, 39, pages};
+        const Floats expected = Prompt(*reference_, c).attend();
+        Prompt prompt(*backend_, c);
+        EXPECT_TRUE(near(prompt.attend(), expected, tolerances_.prefill_attention)) << text(c);
+        EXPECT_TRUE(near(prompt.attend(true), expected, tolerances_.prefill_attention))
             << "in place";
       }
     }
@@ -188,12 +267,33 @@ TEST_P(PrefillOps, AttentionIsNearTheReference) {
 // Many blocks of keys, of which later ones have far greater scores than all before.
 TEST_P(PrefillOps, AttentionOfGrowingScoresIsNearTheReference) {
   for (const int head_dim : {64, 96, 128}) {
-    for (const auto& [first, rows] : {std::pair{0, 700}, {600, 70}}) {
-      const AttentionCase c{3, {1, 1, head_dim, 64}, first, rows, 0.03f};
-      const Floats expected = attend(*reference_, c, false);
+    for (const auto& [first, rows, pages] :
+         {std::tuple{0, 700, 0}, {600, 70, 0}, {384, 300, 6}, {600, 70, 9}}) {
+      const AttentionCase c{3, {1, 1, head_dim, 64}, first, rows, pages, 0.03f};
+      const Floats expected = Prompt(*reference_, c).attend();
       for (const bool in_place : {false, true}) {
-        EXPECT_LT(nmse(attend(*backend_, c, in_place), expected), 1e-3)
-            << head_dim << ", " << rows << " rows at " << first;
+        EXPECT_LT(nmse(Prompt(*backend_, c).attend(in_place), expected), 1e-3) << text(c);
+      }
+    }
+  }
+}
+
+// However the rows of a chunk are divided among ops, and wherever a part begins.
+TEST_P(PrefillOps, AttentionOfARowDependsOnItsPositionAlone) {
+  std::mt19937 rng(1);
+  for (const auto& [head_dim, group, pages] :
+       {std::tuple{64, 1, 0}, {64, 3, 5}, {96, 7, 4}, {128, 1, 8}, {128, 3, 5}, {256, 1, 3}}) {
+    const AttentionCase c{group, {1, 1, head_dim, 64}, 64 * pages, 400, pages};
+    Prompt prompt(*backend_, c);
+    const Floats all = prompt.attend();
+    for (int division = 0; division < 5; ++division) {
+      for (int first = 0; first < c.rows;) {
+        const int most = std::min(c.rows - first, division == 0 ? 3 : 100 * division);
+        const int count = std::uniform_int_distribution(1, most)(rng);
+        const Floats part = prompt.attend(first, count, division % 2 == 1);
+        ASSERT_TRUE(same_bits(part.data(), &all[first * prompt.row_floats()], part.size()))
+            << text(c) << ": " << count << " from " << first;
+        first += count;
       }
     }
   }
@@ -201,10 +301,12 @@ TEST_P(PrefillOps, AttentionOfGrowingScoresIsNearTheReference) {
 
 TEST_P(PrefillOps, ThreadsDoNotChangeBitsOfAttention) {
   const auto single = make_test_backend(GetParam(), 1);
-  const AttentionCase c{6, {1, 2, 96, 64}, 50, 150};
-  const Floats a = attend(*backend_, c, false);
-  const Floats b = attend(*single, c, true);
-  EXPECT_TRUE(same_bits(a.data(), b.data(), a.size()));
+  for (const int pages : {0, 2}) {
+    const AttentionCase c{6, {1, 2, 96, 64}, 150, 150, pages};
+    const Floats a = Prompt(*backend_, c).attend();
+    const Floats b = Prompt(*single, c).attend(true);
+    EXPECT_TRUE(same_bits(a.data(), b.data(), a.size())) << text(c);
+  }
 }
 
 QUANTSPEC_FOR_ALL_BACKENDS(PrefillOps);

@@ -402,7 +402,8 @@ void attend_page(const AttendPage& a) {
 }
 
 constexpr AttentionKernels attention_kernels() {
-  return {attend_page, attend_full, merge_partials, page_bound, quantize_unit, load_unit};
+  return {attend_page,   attend_full, merge_partials, page_bound,
+          quantize_unit, load_unit,   load_panels};
 }
 
 }  // namespace

@@ -108,6 +108,19 @@ struct LoadUnit {
   std::uint16_t* const* value_blocks;
 };
 
+// Dequantizes tokens [first, first + count) of a unit into panels of prefill attention (fp32, the
+// values of quant.h's target_value()): keys [count / 16][head_dim][16], values
+// [head_dim / 16][panel_tokens][16]. REQUIRES: first, count: multiples of 16; both planes.
+struct LoadPanels {
+  PageUnit page;
+  PageShape shape;
+  int first;
+  int count;
+  float* keys;
+  float* values;
+  int panel_tokens;
+};
+
 struct AttentionKernels {
   void (*attend_page)(const AttendPage&);
   void (*attend_full)(const AttendFull&);
@@ -115,6 +128,7 @@ struct AttentionKernels {
   float (*page_bound)(const PageBound&);
   void (*quantize_unit)(const QuantizeUnit&);
   void (*load_unit)(const LoadUnit&);
+  void (*load_panels)(const LoadPanels&);
 };
 
 }  // namespace quantspec::cpu

@@ -242,6 +242,66 @@ void load_unit(const LoadUnit& a) {
   }
 }
 
+// The codes of a tile, a byte each: byte t % 4 of lane i of codes[t / 4] is of output i, term t.
+struct TileCodes {
+  I32 codes[2];
+
+  QS_INLINE TileCodes(const std::uint8_t* upper, const std::uint8_t* lower) {
+    const I32 low = set1(std::int32_t{0x0f0f0f0f});
+    I32 u, l;
+    __builtin_memcpy(&u, upper, 64);
+    __builtin_memcpy(&l, lower, 64);
+    codes[0] = shift_left<4>(u & low) + (l & low);
+    codes[1] = shift_left<4>(shift_right<4>(u) & low) + (shift_right<4>(l) & low);
+  }
+  template <int kTerm>
+  QS_INLINE F32 term() const {
+    return to_f32(shift_right<8 * (kTerm % 4)>(codes[kTerm / 4]) & set1(std::int32_t{255}));
+  }
+};
+
+// Writes the values of term i to out + 16 * i; its scale and offset are i * stride further.
+// NOTE: scale * code has 19 bits, so that the fused sum is rounded as the plain one.
+template <int kTerm = 0>
+QS_INLINE void store_terms(const TileCodes& tile, const float* scales, const float* offsets,
+                           int stride, float* out) {
+  store(out + 16 * kTerm,
+        fma(tile.term<kTerm>(), set1(scales[kTerm * stride]), set1(offsets[kTerm * stride])));
+  if constexpr (kTerm < 7) store_terms<kTerm + 1>(tile, scales, offsets, stride, out);
+}
+
+QS_INLINE void to_floats(const std::uint16_t* halves, int count, float* out) {
+  for (int i = 0; i < count; i += 16) store(out + i, load_f16(halves + i));
+}
+
+void load_panels(const LoadPanels& a) {
+  constexpr int kMaxGroups = kMaxHeadDim / kValueGroup;
+  float scale[kMaxPageSize * kMaxGroups], offset[kMaxPageSize * kMaxGroups];
+  static_assert(kMaxHeadDim <= kMaxPageSize * kMaxGroups);
+  const auto scales = unit_scale_arrays(a.shape, a.page.upper);
+  const int dim = a.shape.head_dim, groups = a.shape.value_groups;
+  to_floats(scales.key_scale, dim, scale);
+  to_floats(scales.key_offset, dim, offset);
+  for (std::ptrdiff_t t = 0; t < a.count; t += 16) {
+    for (std::ptrdiff_t c = 0; c < dim; c += 8) {
+      const std::ptrdiff_t tile = ((a.first + t) / 16 * dim + c) * 8;
+      store_terms(TileCodes(a.page.upper + tile, a.page.lower + tile), scale + c, offset + c, 1,
+                  a.keys + t * dim + 16 * c);
+    }
+  }
+  to_floats(scales.value_scale + a.first * groups, a.count * groups, scale);
+  to_floats(scales.value_offset + a.first * groups, a.count * groups, offset);
+  const std::ptrdiff_t plane = unit_parts(a.shape).plane_bytes;
+  for (std::ptrdiff_t c = 0; c < dim; c += 16) {
+    for (std::ptrdiff_t t = 0; t < a.count; t += 8) {
+      const std::ptrdiff_t tile = plane + (c / 16 * a.shape.page_size + a.first + t) * 8;
+      const std::ptrdiff_t group = t * groups + c / kValueGroup;
+      store_terms(TileCodes(a.page.upper + tile, a.page.lower + tile), scale + group,
+                  offset + group, groups, a.values + c * a.panel_tokens + 16 * t);
+    }
+  }
+}
+
 // --- bounds --------------------------------------------------------------------------------------
 
 float page_bound(const PageBound& a) {

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "backend/cpu/packing.h"
+#include "backend/cpu/pages.h"
 #include "base/error.h"
 
 namespace quantspec::cpu {
@@ -29,6 +30,7 @@ class Unit {
   Unit(const Context& context, const PrefillAttentionParams& params, int kv_head, int first,
        int last, int thread)
       : kernels_(context.kernels.linear),
+        load_panels_(context.kernels.attention.load_panels),
         p_(params),
         dim_(params.shape.head_dim),
         kv_head_(kv_head),
@@ -79,14 +81,45 @@ class Unit {
   }
 
   // K and V of positions [token, token + count) as fp32 panels: keys [tokens / 16][dim][16],
-  // values [dim / 16][tokens][16].
+  // values [dim / 16][tokens][16]. Piece by piece, of pages and of full precision.
   void load_tile(int token, int count) {
-    const auto* data = reinterpret_cast<const std::uint16_t*>(p_.kv.full.data);
+    for (int done = 0; done < count;) {
+      const int position = token + done, most = count - done;
+      float* const keys = keys_ + static_cast<std::ptrdiff_t>(done) * dim_;
+      float* const values = values_ + kLane * done;
+      done += position < p_.kv.first_full ? load_page(position, most, keys, values)
+                                          : load_full(position, most, keys, values);
+    }
+  }
+
+  // Both load `most` positions, or those up to a border of what they are in; they return how many.
+  int load_page(int position, int most, float* keys, float* values) {
+    const KvShape& shape = p_.shape;
+    const PagePlanes& page = p_.kv.pages[position / shape.page_size];
+    const int first = position % shape.page_size;
+    const int count = std::min(most, shape.page_size - first);
+    const auto* upper = page.upper + shape.upper_offset(p_.kv.layer, kv_head_);
+    const auto* lower = page.lower + shape.lower_offset(p_.kv.layer, kv_head_);
+    load_panels_({.page = {reinterpret_cast<const std::uint8_t*>(upper),
+                           reinterpret_cast<const std::uint8_t*>(lower)},
+                  .shape = {dim_, shape.page_size, shape.value_groups()},
+                  .first = first,
+                  .count = count,
+                  .keys = keys,
+                  .values = values,
+                  .panel_tokens = kTileTokens});
+    return count;
+  }
+  int load_full(int position, int most, float* keys, float* values) {
+    const FullKv& kv = p_.kv.full;
+    const int slot = position % kv.capacity, count = std::min(most, kv.capacity - slot);
     const int padded = (count + kLane - 1) / kLane * kLane;
-    const std::size_t keys = full_key_block(p_.shape, p_.kv.full.capacity, kv_head_, token);
-    kernels_.to_f32[static_cast<int>(DType::kF16)](data + keys, padded * dim_, keys_);
-    const std::size_t values = full_value_row(p_.shape, p_.kv.full.capacity, kv_head_, token);
-    kernels_.value_panels(data + values, count, dim_, kTileTokens, values_);
+    const auto* data = reinterpret_cast<const std::uint16_t*>(kv.data);
+    kernels_.to_f32[static_cast<int>(DType::kF16)](
+        data + full_key_block(p_.shape, kv.capacity, kv_head_, slot), padded * dim_, keys);
+    kernels_.value_panels(data + full_value_row(p_.shape, kv.capacity, kv_head_, slot), count, dim_,
+                          kTileTokens, values);
+    return count;
   }
 
   void attend(int head, int token, int count) {
@@ -134,6 +167,7 @@ class Unit {
   }
 
   const LinearKernels& kernels_;
+  void (*load_panels_)(const LoadPanels&);
   const PrefillAttentionParams& p_;
   int dim_;
   int kv_head_;
@@ -152,9 +186,16 @@ class Unit {
 
 void prefill_attention(const Context& context, const PrefillAttentionParams& p) {
   const int end = p.first_position + p.num_rows;
-  check(p.kv.pages.empty(), "prefill attention reads no pages yet");
-  check(end <= p.kv.full.capacity, "prefill attention reads positions beyond its K and V");
-  check(p.shape.head_dim % kLane == 0, "head_dim is a multiple of 16");
+  const KvView& kv = p.kv;
+  check_shape(p.shape);
+  check(kv.first_full == static_cast<int>(kv.pages.size()) * p.shape.page_size,
+        "prefill attention reads in full precision what is in no page");
+  check(kv.first_full <= p.first_position, "rows come after their pages");
+  check(end - kv.first_full <= kv.full.capacity && kv.full.capacity % kLane == 0,
+        "every position after the pages has a slot");
+  check(kv.read == KvRead::kBoth && kv.page_lists.empty() && kv.num_gathered == 0 &&
+            kv.page_mass.data == nullptr,
+        "prefill attention reads all pages at 8 bits, and nothing else");
   const int size = positions_per_unit(p);
   const int first_block = p.first_position / size;
   const int num_blocks = (end + size - 1) / size - first_block;

@@ -1,6 +1,7 @@
-// Attention of a prompt over the full-precision K and V of one layer: the online softmax of
-// FlashAttention (arXiv:2205.14135) in fp32, on tiles at fixed absolute positions, so that the
-// results do not depend on the number of threads.
+// Attention of a prompt over the pages and the full-precision K and V of one layer: the online
+// softmax of FlashAttention (arXiv:2205.14135) in fp32, on tiles of keys at fixed absolute
+// positions, so that a row's bits depend on its position alone: not on the number of threads or on
+// the rows beside it. Pages become fp32 a tile at a time, without rounding to fp16 in between.
 #pragma once
 
 #include "backend/backend.h"

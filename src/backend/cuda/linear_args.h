@@ -9,8 +9,9 @@
 
 namespace quantspec::cuda {
 
-// Every sum over inputs is cut into so many slices, each summed in order and then the slices in
-// order: however work is shared out, the bits of a row are the same.
+// Every sum over inputs is cut into so many slices, each summed in order; the slices are added as a
+// balanced binary tree. However work is shared out, the bits of a row are the same: the sum of a
+// half, a quarter or an eighth of the slices is a number of its own in the tree.
 inline constexpr int kSlices = 8;
 inline constexpr int kLinearWarps = 8;
 inline constexpr int kLinearThreads = 32 * kLinearWarps;

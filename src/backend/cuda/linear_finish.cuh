@@ -30,7 +30,8 @@ struct Sums {
   }
 
  private:
-  // The sum over slices, in order, of what this block has at `own`, `stride` from slice to slice.
+  // The sum over slices, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), of what this block has at
+  // `own`, `stride` from slice to slice.
   __device__ float over_slices(const float* own, int stride) const {
     const int rank_shift = 3 - row_shift;  // slices of a block
     const std::uint32_t here = shared_address(own);
@@ -41,10 +42,12 @@ struct Sums {
       const std::uint32_t at = here + of_rank * stride * 4;
       parts[slice] = row_shift == 0 ? __uint_as_float(load_shared4(at)) : load_cluster(at, rank);
     }
-    float sum = parts[0];
 #pragma unroll
-    for (int slice = 1; slice < kSlices; ++slice) sum += parts[slice];
-    return sum;
+    for (int step = 1; step < kSlices; step *= 2) {
+#pragma unroll
+      for (int slice = 0; slice < kSlices; slice += 2 * step) parts[slice] += parts[slice + step];
+    }
+    return parts[0];
   }
 };
 static_assert(kSlices == 8);

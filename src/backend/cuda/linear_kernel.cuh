@@ -8,7 +8,7 @@
 //             waits for the end: each slice brings its sum of squares
 //   multiply  a tile's sums, slice by slice. Full matrices of 16 bits have activations streamed, a
 //             unit of them beside each of weights: they are not prepared but made operands here
-//   finish    slices are added in order; bias, factor, and what the op does with a sum
+//   finish    slices are added as a tree; bias, factor, and what the op does with a sum
 //
 // A block of `row_warps` R takes R pairs of tiles x (8 / R) slices at a time; R blocks, a cluster,
 // have all 8 slices between them and read each other's sums from shared memory. A wider block

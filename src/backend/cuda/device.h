@@ -73,7 +73,7 @@ int kernels_capability();
 
 // Memory between the kernels of an op. What an op leaves there is gone when another of the same
 // kind begins; kCounters is zero at every op's begin, and left so.
-enum class Scratch { kAttention, kCounters, kPrefill, kWorkspace, kCount };
+enum class Scratch { kAttention, kCounters, kPrefill, kPromptKv, kWorkspace, kCount };
 
 class Device {
  public:

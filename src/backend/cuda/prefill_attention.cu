@@ -1,20 +1,51 @@
+#include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
 #include "backend/cuda/prefill_attention.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {
 
+namespace {
+
+constexpr int kGrowth = 8192;  // positions, so that scratch grows with few of a prompt's chunks
+
+// K and V of positions [0, end) in full precision, position p in slot p: what lies in pages is
+// rounded to fp16.
+FullKv gather(Device& device, const KvShape& shape, const KvView& view, int end) {
+  const int capacity = round_up(end, kGrowth);
+  const std::size_t elements = full_kv_index(shape, capacity, shape.num_kv_heads, 0, 0);
+  const FullKv all{device.scratch(Scratch::kPromptKv, elements * sizeof(__half)), capacity};
+  load_pages(device, shape, view.layer, view.pages, KvRead::kBoth, all);
+  copy_full_kv(device, shape, view.full, all, view.first_full, end - view.first_full);
+  return all;
+}
+
+void check_view(const PrefillAttentionParams& params) {
+  const KvView& kv = params.kv;
+  check(kv.first_full == static_cast<int>(kv.pages.size()) * params.shape.page_size,
+        "prefill attention reads in full precision what is in no page");
+  check(kv.first_full <= params.first_position, "rows come after their pages");
+  check(params.first_position + params.num_rows - kv.first_full <= kv.full.capacity,
+        "every position after the pages has a slot");
+  check(kv.read == KvRead::kBoth && kv.page_lists.empty() && kv.num_gathered == 0 &&
+            kv.page_mass.data == nullptr,
+        "prefill attention reads all pages at 8 bits, and nothing else");
+}
+
+}  // namespace
+
 void prefill_attention(Device& device, const PrefillAttentionParams& params) {
-  check(params.kv.pages.empty(), "prefill attention reads no pages yet");
-  check(params.first_position + params.num_rows <= params.kv.full.capacity,
-        "prefill attention needs every position in the full-precision K and V");
+  check_view(params);
   if (params.num_rows == 0) return;
+  const int end = params.first_position + params.num_rows;
+  const FullKv kv =
+      params.kv.pages.empty() ? params.kv.full : gather(device, params.shape, params.kv, end);
   constexpr float kLog2E = 1.44269504f;
   const PrefillRows rows{.q = params.q,
                          .q_factor = params.scale * kLog2E,
                          .out = params.out,
-                         .kv = reinterpret_cast<const __half*>(params.kv.full.data),
-                         .capacity = params.kv.full.capacity,
+                         .kv = reinterpret_cast<const __half*>(kv.data),
+                         .capacity = kv.capacity,
                          .head_dim = params.shape.head_dim,
                          .num_heads = params.num_heads,
                          .num_kv_heads = params.shape.num_kv_heads,

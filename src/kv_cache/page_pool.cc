@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace quantspec {
 
 namespace {
@@ -20,7 +22,10 @@ PageRef::~PageRef() {
 
 PagePlanes PageRef::planes() const { return pool_->pages_[page_].planes; }
 
-PagePool::PagePool(Backend& backend, const KvShape& shape) : backend_(backend), shape_(shape) {}
+PagePool::PagePool(Backend& backend, const KvShape& shape, std::size_t max_pages)
+    : backend_(backend),
+      shape_(shape),
+      capacity_(max_pages == 0 ? std::numeric_limits<std::size_t>::max() : max_pages) {}
 
 void PagePool::add_slab(std::size_t pages) {
   // Upper planes first, all of them, so that a draft streams through memory that it uses whole.
@@ -39,19 +44,35 @@ void PagePool::add_slab(std::size_t pages) {
   }
 }
 
+void PagePool::fail_full(std::size_t wanted) const {
+  fail(
+      ErrorKind::kOutOfMemory,
+      "the KV cache: {} more pages of {} tokens are needed, and {} of its {} ({:.0f} MB) are free; "
+      "fewer or shorter sequences at a time work",
+      wanted, shape_.page_size, free(), capacity_, 1e-6 * capacity_ * page_bytes());
+}
+
 void PagePool::reserve(std::size_t count) {
+  if (count > free()) fail_full(count);
   if (count > free_.size()) add_slab(count - free_.size());
 }
 
-PageRef PagePool::allocate() {
+std::optional<PageRef> PagePool::try_allocate() {
+  if (free() == 0) return std::nullopt;
   if (free_.empty()) {
-    add_slab(std::clamp<std::size_t>(pages_.size(), 1,
-                                     std::max<std::size_t>(1, kSlabBytes / page_bytes())));
+    const std::size_t slab = std::max<std::size_t>(1, kSlabBytes / page_bytes());
+    add_slab(std::min(std::clamp<std::size_t>(pages_.size(), 1, slab), free()));
   }
   const int page = free_.back();
   free_.pop_back();
   pages_[page].uses = 1;
-  return {*this, page};
+  return PageRef(*this, page);
+}
+
+PageRef PagePool::allocate() {
+  std::optional<PageRef> page = try_allocate();
+  if (!page) fail_full(1);
+  return *std::move(page);
 }
 
 }  // namespace quantspec

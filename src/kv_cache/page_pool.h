@@ -1,9 +1,14 @@
-// Memory for quantized pages. A page is handed out as a counted reference and goes back to the pool
-// when the last one is dropped, so that sequences may share it. Memory comes from the backend in
-// slabs that double with use, up to 32 MB; between slabs nothing is allocated. Not thread-safe. The
-// pool outlives its pages.
+// Memory for quantized pages, with a budget. A page is handed out as a counted reference and goes
+// back to the pool when the last one is dropped, so that sequences and the prefix tree may share
+// it. Memory comes from the backend in slabs that double with use, up to 32 MB; between slabs
+// nothing is allocated, and nothing at all once reserve() took the whole budget.
+//
+// Not thread-safe: one thread allocates, copies and drops the pages of a pool. The pool outlives
+// its pages.
 #pragma once
 
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,7 +41,8 @@ class PageRef {
 
 class PagePool {
  public:
-  PagePool(Backend& backend, const KvShape& shape);
+  // max_pages: the most pages in use at once; 0: as many as the backend has memory for.
+  PagePool(Backend& backend, const KvShape& shape, std::size_t max_pages = 0);
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
@@ -46,9 +52,20 @@ class PagePool {
     return shape.units() * (shape.upper_unit_bytes() + shape.lower_unit_bytes());
   }
 
+  // A page, or none where the budget is spent; allocate() throws kOutOfMemory then. Both throw it
+  // where the backend has no memory for another slab.
+  std::optional<PageRef> try_allocate();
   PageRef allocate();
-  // Makes sure that `count` pages can be handed out without another slab.
+  // Takes the memory of `count` more pages now, so that handing them out allocates nothing. Throws
+  // kOutOfMemory where they exceed the budget or the backend's memory.
   void reserve(std::size_t count);
+
+  // Pages: those handed out, those that may still be, and the budget (of a pool without one, the
+  // greatest number there is). reserved(): those whose memory is taken, in use or not.
+  std::size_t used() const { return pages_.size() - free_.size(); }
+  std::size_t free() const { return capacity_ - used(); }
+  std::size_t capacity() const { return capacity_; }
+  std::size_t reserved() const { return pages_.size(); }
 
  private:
   friend class PageRef;
@@ -57,9 +74,11 @@ class PagePool {
     int uses = 0;
   };
   void add_slab(std::size_t pages);
+  [[noreturn]] void fail_full(std::size_t wanted) const;
 
   Backend& backend_;
   KvShape shape_;
+  std::size_t capacity_;
   std::vector<Buffer> slabs_;
   std::vector<Page> pages_;
   std::vector<int> free_;  // of pages_

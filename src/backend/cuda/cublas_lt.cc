@@ -39,6 +39,7 @@ CublasLt load() {
   find(functions.preference_init, "cublasLtMatmulPreferenceInit_internal");
   find(functions.preference_set, "cublasLtMatmulPreferenceSetAttribute");
   find(functions.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  find(functions.check, "cublasLtMatmulAlgoCheck");
   find(functions.multiply, "cublasLtMatmul");
   return functions;
 }

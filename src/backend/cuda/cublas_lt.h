@@ -17,6 +17,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceInit_internal) preference_init;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmulAlgoCheck) check;
   decltype(&cublasLtMatmul) multiply;
 };
 

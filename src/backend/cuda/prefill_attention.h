@@ -7,9 +7,11 @@
 
 namespace quantspec::cuda {
 
-// Rows of queries of one sequence and the K and V that they see. Scores are in powers of two: the
-// softmax's scale and log2(e) are in q_factor, by which queries are multiplied before they are
-// rounded to fp16.
+// Rows of queries of one sequence and the K and V that they see. A row's bits depend on its
+// position alone, wherever the rows of a launch begin and end: keys are taken in blocks at fixed
+// positions, in order, and a block that a row does not see adds zeros to it. Scores are in powers
+// of two: the softmax's scale and log2(e) are in q_factor, by which queries are multiplied before
+// they are rounded to fp16.
 struct PrefillRows {
   const float* q;  // [num_rows, num_heads, head_dim]
   float q_factor;

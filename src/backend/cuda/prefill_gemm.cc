@@ -13,7 +13,10 @@ namespace quantspec::cuda {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // what cuBLAS asks for on 9.0
-constexpr std::uintptr_t kMaxAlignment = 256;
+// Rows of a product: algorithms are chosen for so many, and more go through one product after
+// another. A chunk of a prompt has no more.
+constexpr int kMostRows = 1024;
+constexpr int kCandidates = 16;
 
 void require_blas(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -43,6 +46,13 @@ void set(cublasLtMatmulPreferenceOpaque_t& preference,
   QUANTSPEC_CUBLAS(cublas_lt().preference_set(&preference, attribute, &value, sizeof(value)));
 }
 
+// What divides the distance of two rows of out, in bytes.
+std::uint32_t out_alignment(int outputs) {
+  constexpr std::uint32_t kMost = 128;
+  const std::uint32_t bytes = sizeof(float) * static_cast<std::uint32_t>(outputs);
+  return std::min(bytes & (~bytes + 1), kMost);
+}
+
 }  // namespace
 
 // In cuBLAS's column-major terms: out [outputs, rows] = W [inputs, outputs]^T x [inputs, rows].
@@ -50,7 +60,7 @@ struct PrefillGemm::Problem {
   cublasLtMatmulDescOpaque_t product;
   cublasLtMatrixLayoutOpaque_t weights, x, out;
 
-  Problem(const Shape& shape, const float* bias) {
+  Problem(const Shape& shape, int rows, const float* bias) {
     const cudaDataType_t type = data_type(shape.dtype);
     // NOTE: pedantic: fp32 weights are multiplied in fp32, not in tf32.
     const cublasComputeType_t compute =
@@ -65,9 +75,9 @@ struct PrefillGemm::Problem {
     const int stride = padded_cols(shape.inputs);
     QUANTSPEC_CUBLAS(
         cublas_lt().layout_init(&weights, sizeof(weights), type, stride, shape.outputs, stride));
-    QUANTSPEC_CUBLAS(cublas_lt().layout_init(&x, sizeof(x), type, stride, shape.rows, stride));
-    QUANTSPEC_CUBLAS(cublas_lt().layout_init(&out, sizeof(out), CUDA_R_32F, shape.outputs,
-                                             shape.rows, shape.outputs));
+    QUANTSPEC_CUBLAS(cublas_lt().layout_init(&x, sizeof(x), type, stride, rows, stride));
+    QUANTSPEC_CUBLAS(
+        cublas_lt().layout_init(&out, sizeof(out), CUDA_R_32F, shape.outputs, rows, shape.outputs));
   }
 };
 
@@ -75,48 +85,71 @@ PrefillGemm::PrefillGemm() { QUANTSPEC_CUBLAS(cublas_lt().create(&handle_)); }
 
 PrefillGemm::~PrefillGemm() { cublas_lt().destroy(handle_); }
 
-const cublasLtMatmulAlgo_t& PrefillGemm::algorithm(const Shape& shape, Problem& problem) {
+// Whether products of fewer rows, down to one, can be had by it too.
+bool PrefillGemm::takes_any_rows(const Shape& shape, const float* bias,
+                                 const cublasLtMatmulAlgo_t& algorithm) {
+  for (int rows = 1; rows < kMostRows; rows = 2 * rows + 1) {
+    Problem problem(shape, rows, bias);
+    cublasLtMatmulHeuristicResult_t result{};
+    const cublasStatus_t status =
+        cublas_lt().check(handle_, &problem.product, &problem.weights, &problem.x, &problem.out,
+                          &problem.out, &algorithm, &result);
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kWorkspaceBytes) return false;
+  }
+  return true;
+}
+
+const cublasLtMatmulAlgo_t& PrefillGemm::algorithm(const Shape& shape, const float* bias) {
   if (const auto found = algorithms_.find(shape); found != algorithms_.end()) return found->second;
+  Problem problem(shape, kMostRows, bias);
   cublasLtMatmulPreferenceOpaque_t preference;
   QUANTSPEC_CUBLAS(cublas_lt().preference_init(&preference, sizeof(preference)));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.alignment);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.alignment);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out_alignment(shape.outputs));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out_alignment(shape.outputs));
   // NOTE: partial sums only through the workspace: in place they are added by atomics, in any
   // order, and two runs differ.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  cublasLtMatmulHeuristicResult_t result{};
-  int found = 0;
+  cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
+  int count = 0;
   const cublasStatus_t status =
       cublas_lt().heuristic(handle_, &problem.product, &problem.weights, &problem.x, &problem.out,
-                            &problem.out, &preference, 1, &result, &found);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
-    fail(ErrorKind::kDevice, "cuBLASLt has no algorithm for [{}, {}] x [{}, {}] in {} ({})",
-         shape.rows, shape.inputs, shape.inputs, shape.outputs, name_of(shape.dtype),
-         cublas_lt().status_string(status));
+                            &problem.out, &preference, kCandidates, results, &count);
+  for (int i = 0; i < (status == CUBLAS_STATUS_SUCCESS ? count : 0); ++i) {  // the fastest first
+    if (results[i].state == CUBLAS_STATUS_SUCCESS && takes_any_rows(shape, bias, results[i].algo)) {
+      return algorithms_.emplace(shape, results[i].algo).first->second;
+    }
   }
-  return algorithms_.emplace(shape, result.algo).first->second;
+  fail(ErrorKind::kDevice,
+       "cuBLASLt has no algorithm that takes 1 to {} rows of a [{}, {}] matrix in {} ({}; of {} "
+       "none)",
+       kMostRows, shape.outputs, shape.inputs, name_of(shape.dtype),
+       cublas_lt().status_string(status), count);
 }
 
 void PrefillGemm::multiply(Device& device, const Linear& linear, const void* x, int rows, bool add,
                            float* out) {
-  const auto address = reinterpret_cast<std::uintptr_t>(out);
-  const Shape shape{
-      .dtype = linear.full.dtype,
-      .rows = rows,
-      .inputs = linear.inputs(),
-      .outputs = linear.outputs(),
-      .add = add,
-      .bias = linear.bias != nullptr,
-      .alignment = static_cast<unsigned>(std::min(address & (~address + 1), kMaxAlignment))};
-  Problem problem(shape, linear.bias);
+  const Shape shape{.dtype = linear.full.dtype,
+                    .inputs = linear.inputs(),
+                    .outputs = linear.outputs(),
+                    .add = add,
+                    .bias = linear.bias != nullptr};
+  check(reinterpret_cast<std::uintptr_t>(out) % out_alignment(shape.outputs) == 0,
+        "rows of a product are aligned");
+  const cublasLtMatmulAlgo_t& chosen = algorithm(shape, linear.bias);
   const float alpha = 1.0f, beta = add ? 1.0f : 0.0f;
-  const cublasLtMatmulAlgo_t& chosen = algorithm(shape, problem);
-  QUANTSPEC_CUBLAS(cublas_lt().multiply(
-      handle_, &problem.product, &alpha, linear.full.data, &problem.weights, x, &problem.x, &beta,
-      out, &problem.out, out, &problem.out, &chosen,
-      device.scratch(Scratch::kWorkspace, kWorkspaceBytes), kWorkspaceBytes, device.stream()));
+  const std::size_t x_bytes =
+      static_cast<std::size_t>(padded_cols(shape.inputs)) * size_of(shape.dtype);
+  for (int first = 0; first < rows; first += kMostRows) {
+    Problem problem(shape, std::min(kMostRows, rows - first), linear.bias);
+    const auto* rows_x = static_cast<const std::byte*>(x) + first * x_bytes;
+    float* const rows_out = out + static_cast<std::size_t>(first) * shape.outputs;
+    QUANTSPEC_CUBLAS(cublas_lt().multiply(
+        handle_, &problem.product, &alpha, linear.full.data, &problem.weights, rows_x, &problem.x,
+        &beta, rows_out, &problem.out, rows_out, &problem.out, &chosen,
+        device.scratch(Scratch::kWorkspace, kWorkspaceBytes), kWorkspaceBytes, device.stream()));
+  }
 }
 
 PrefillGemm& prefill_gemm(Device& device) {

@@ -12,6 +12,9 @@ namespace quantspec::cuda {
 
 class Device;
 
+// A row's bits depend on its index alone, not on the number of rows: the algorithm is chosen for
+// the matrix, with its tiles and its split of the inputs, and is the same for any number of rows.
+//
 // One per Device. Errors: kDevice, naming the call and the shape.
 class PrefillGemm {
  public:
@@ -22,7 +25,7 @@ class PrefillGemm {
 
   // out = x W^T + bias, or out += where `add`; fp32 sums.
   // x: [rows, padded_cols(inputs)] of the weights' dtype, zeros beyond `inputs`, 16-byte aligned.
-  // out: fp32 [rows, outputs].
+  // out: fp32 [rows, outputs], aligned as its rows are to each other, up to 128 bytes.
   void multiply(Device& device, const Linear& linear, const void* x, int rows, bool add,
                 float* out);
 
@@ -30,14 +33,14 @@ class PrefillGemm {
   // What an algorithm was chosen for.
   struct Shape {
     DType dtype;
-    int rows, inputs, outputs;
+    int inputs, outputs;
     bool add, bias;
-    unsigned alignment;  // of out, in bytes
     auto operator<=>(const Shape&) const = default;
   };
   struct Problem;
 
-  const cublasLtMatmulAlgo_t& algorithm(const Shape& shape, Problem& problem);
+  const cublasLtMatmulAlgo_t& algorithm(const Shape& shape, const float* bias);
+  bool takes_any_rows(const Shape& shape, const float* bias, const cublasLtMatmulAlgo_t& algorithm);
 
   cublasLtHandle_t handle_ = nullptr;
   std::map<Shape, cublasLtMatmulAlgo_t> algorithms_;

@@ -275,9 +275,10 @@ struct ProposeParams {
 // length grows, and nothing is drafted. The target's logits may become its distributions.
 struct JudgeParams {
   RoundTokens at;
-  const float* draft_probs;  // [rows - 1, vocab_size], rows that propose() left
-  float* target_logits;      // [rows, vocab_size]
-  int rows;                  // drafted + 1
+  const float* draft_probs;                     // [rows - 1, vocab_size], rows that propose() left
+  float* target_logits;                         // [rows, vocab_size]
+  int rows;                                     // drafted + 1
+  std::ptrdiff_t draft_stride = at.vocab_size;  // from row to row of draft_probs
 };
 
 // What the ops of a round depend on, beside what lies in the backend's memory.

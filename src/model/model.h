@@ -61,12 +61,13 @@ class Model {
   // what it reads; one token each where it chooses pages by bounds.
   void forward(std::span<const SequenceInput> batch, const Plan& plan,
                std::span<float> logits) const;
-  // The same for a round; it may return before it is done. logits: [num_rows, vocab_size] in the
-  // backend's memory.
-  void forward(const RoundInput& input, const Plan& plan, float* logits) const;
+  // The same for rounds, all at one `drafted`; it may return before it is done. logits: [rows,
+  // vocab_size] in the backend's memory.
+  void forward(std::span<const RoundInput> batch, const Plan& plan, float* logits) const;
 
-  // Makes sure that rounds of the cache's next tokens, up to a multiple of its page size, find what
-  // they read beside weights and KV.
+  // Makes sure that passes of so many rows have room, and that rounds of a cache's next tokens, up
+  // to a multiple of its page size, find what they read beside weights and KV.
+  void reserve(int rows) const { workspace(rows); }
   void begin_round(const KvCache& cache) const;
 
   // A prompt on its way into a cache with the target's weights, chunk by chunk, layer by layer

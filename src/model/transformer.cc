@@ -95,19 +95,31 @@ void Model::forward(std::span<const SequenceInput> batch, const Plan& plan,
   backend_.download(logits.data(), out, logits.size_bytes());
 }
 
-void Model::forward(const RoundInput& input, const Plan& plan, float* logits) const {
-  workspace(input.num_rows);
-  check(input.drafted + input.num_rows <= input.cache->reserved(),
-        "a round runs over reserved rows");
-  SequenceRows rows{0, input.num_rows, input.cache->length() + input.drafted, {}};
-  rows.tokens = input.at->tokens;
-  rows.round = input.at->round;
-  rows.verifies = input.verifies;
-  run({&rows, 1}, {&input.cache, 1}, input.num_rows, plan, input.drafted == 0, logits);
+void Model::forward(std::span<const RoundInput> batch, const Plan& plan, float* logits) const {
+  check(!batch.empty(), "a forward has a sequence");
+  int num_rows = 0;
+  for (const RoundInput& input : batch) num_rows += input.num_rows;
+  Workspace& work = workspace(num_rows);
+  work.sequences.clear();
+  work.caches.clear();
+  int first_row = 0;
+  for (const RoundInput& input : batch) {
+    check(input.drafted + input.num_rows <= input.cache->reserved() &&
+              input.drafted == batch[0].drafted,
+          "rounds run over reserved rows, all at one depth");
+    const int position = input.cache->length() + input.drafted;
+    work.sequences.push_back({first_row, input.num_rows, position, {}});
+    SequenceRows& rows = work.sequences.back();
+    rows.tokens = input.at->tokens;
+    rows.round = input.at->round;
+    rows.verifies = input.verifies;
+    work.caches.push_back(input.cache);
+    first_row += input.num_rows;
+  }
+  run(work.sequences, work.caches, num_rows, plan, batch[0].drafted == 0, logits);
 }
 
 void Model::begin_round(const KvCache& cache) const {
-  workspace(kMaxDraftLen + 1);
   make_angles(cache.length(), cache.length() + std::min(cache.max_rows(), cache.shape().page_size),
               cache.capacity());
 }

@@ -22,14 +22,15 @@ enum class SpecSampling : std::uint8_t {
   kCoupled,    // the output is that of plain sampling with the same seed, token for token
 };
 
-// Distributions of consecutive positions: [rows, vocab_size], rows adjacent.
+// Distributions of consecutive positions: [rows, vocab_size].
 struct ProbsView {
   const float* data;
   int rows;
   int vocab_size;
+  std::ptrdiff_t stride = vocab_size;  // from row to row
 
   std::span<const float> row(int i) const {
-    return {data + static_cast<std::size_t>(i) * vocab_size, static_cast<std::size_t>(vocab_size)};
+    return {data + i * stride, static_cast<std::size_t>(vocab_size)};
   }
 };
 

@@ -120,10 +120,27 @@ void Sequence::begin_round() {
     backend_->upload(rule_memory_.data(), &rule, sizeof(rule));
     rule_known_ = true;
   }
-  if (round_length_ == static_cast<int>(tokens_.size())) return;
-  round_length_ = static_cast<int>(tokens_.size());
-  const Round round{.length = round_length_};
+  // Until the round has ended it is not known.
+  if (std::exchange(round_length_, -1) == static_cast<int>(tokens_.size())) return;
+  const Round round{.length = static_cast<int>(tokens_.size())};
   backend_->upload(round_memory_.data(), &round, sizeof(round));
+}
+
+Step Sequence::end_round(DraftChoice choice) {
+  const Round result = backend_->end_round(round_memory_.as<Round>());
+  const std::size_t first_new = tokens_.size();
+  tokens_.insert(tokens_.end(), result.added, result.added + result.accepted + 1);
+  known_ = tokens_.size();
+  round_length_ = result.length;
+  cache_.settle(result.accepted + 1);
+  cache_.mass_recorded();
+  ++stats_.rounds;
+  stats_.drafted += choice.draft_len;
+  stats_.accepted += result.accepted;
+  stats_.rejections += result.accepted < choice.draft_len;
+  for (int i = 0; i < choice.draft_len; ++i) ++stats_.drafted_at[i];
+  for (int i = 0; i < result.accepted; ++i) ++stats_.accepted_at[i];
+  return {std::span<const TokenId>(tokens_).subspan(first_new), result.accepted, choice};
 }
 
 Sequence Sequence::fork(DecodingOptions options) const {
@@ -171,7 +188,7 @@ TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
   try {
     model_.prefill(tokens, sequence.cache_, target_rows_.as<float>(), progress);
     sequence.begin_round();
-    judge(sequence, 1);
+    model_.backend().judge({sequence.on_backend(), nullptr, target_rows_.as<float>(), 1});
     tokens.push_back(model_.backend().end_round(sequence.round_memory_.as<Round>()).added[0]);
   } catch (...) {
     sequence.clear();
@@ -184,79 +201,151 @@ TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
 
 Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   check(max_tokens >= 1 && max_tokens <= sequence.room(), "a step needs room for its tokens");
-  RoundStats& stats = sequence.stats_;
-  const int cap = std::min(max_tokens, sequence.cache_.max_rows()) - 1;
-  const DraftChoice choice = sequence.control_.choose(cap);
+  const int cap = std::min(max_tokens, sequence.max_rows()) - 1;
+  const Lane lane{&sequence, sequence.control_.choose(cap)};
+  const Outcome done = round({&lane, 1});
+  sequence.control_.observe(
+      {lane.choice, done.steps[0].accepted, done.draft_seconds, done.other_seconds});
+  return done.steps[0];
+}
+
+Decoder::Outcome Decoder::round(std::span<const Lane> lanes) {
+  check(!lanes.empty(), "a round has a lane");
+  const double share = 1.0 / static_cast<double>(lanes.size());
   const Stopwatch commit_clock;
-  sequence.cache_.reserve(choice.draft_len + 1);
-  stats.commit_seconds += commit_clock.seconds();
-  const std::size_t first_new = sequence.tokens_.size();
+  for (const Lane& lane : lanes) lane.sequence->cache_.reserve(lane.choice.draft_len + 1);
+  const double commit_seconds = commit_clock.seconds();
 
   Backend& backend = model_.backend();
   const Stopwatch round_clock;
-  sequence.begin_round();
-  model_.begin_round(sequence.cache_);
-  sequence.round_length_ = -1;  // until it is known again
-  const auto issue = [&] {
-    backend.mark(Mark::kBegin);
-    draft(sequence, choice);
-    backend.mark(Mark::kDrafted);
-    verify(sequence, choice.draft_len);
-    backend.mark(Mark::kEnd);
-  };
-  // By reference: a copy of `issue` would be allocated.
-  backend.run_round(sequence.round_key(choice), std::ref(issue));
-  const Round result = backend.end_round(sequence.round_memory_.as<Round>());
+  begin(lanes);
+  const auto issue = [&] { this->issue(lanes); };
+  if (lanes.size() == 1) {
+    // By reference: a copy of `issue` would be allocated.
+    backend.run_round(lanes[0].sequence->round_key(lanes[0].choice), std::ref(issue));
+  } else {
+    issue();
+  }
+  steps_.clear();
+  for (const Lane& lane : lanes) steps_.push_back(lane.sequence->end_round(lane.choice));
   const double draft_seconds = backend.seconds_between(Mark::kBegin, Mark::kDrafted);
   const double verify_seconds = backend.seconds_between(Mark::kDrafted, Mark::kEnd);
-
-  sequence.tokens_.insert(sequence.tokens_.end(), result.added, result.added + result.accepted + 1);
-  sequence.known_ = sequence.tokens_.size();
-  sequence.round_length_ = result.length;
-  sequence.cache_.settle(result.accepted + 1);
-  sequence.cache_.mass_recorded();
-
+  for (const Lane& lane : lanes) {
+    RoundStats& stats = lane.sequence->stats_;
+    stats.draft_seconds += share * draft_seconds;
+    stats.verify_seconds += share * verify_seconds;
+    stats.commit_seconds += share * commit_seconds;
+  }
   // What the host adds to a round counts: it is a reason to draft more tokens in fewer rounds.
-  const double other_seconds = round_clock.seconds() - draft_seconds;
-  sequence.control_.observe({choice, result.accepted, draft_seconds, other_seconds});
-  ++stats.rounds;
-  stats.drafted += choice.draft_len;
-  stats.accepted += result.accepted;
-  stats.rejections += result.accepted < choice.draft_len;
-  for (int i = 0; i < choice.draft_len; ++i) ++stats.drafted_at[i];
-  for (int i = 0; i < result.accepted; ++i) ++stats.accepted_at[i];
-  stats.draft_seconds += draft_seconds;
-  stats.verify_seconds += verify_seconds;
-  return {std::span<const TokenId>(sequence.tokens_).subspan(first_new), result.accepted, choice};
+  return {steps_, draft_seconds, round_clock.seconds() - draft_seconds};
 }
 
-// Proposes draft_len tokens.
-void Decoder::draft(Sequence& sequence, DraftChoice choice) {
-  const DecodingOptions& options = sequence.options_;
-  if (choice.draft_len == 0) return;
-  const Plan& plan = options.plans[choice.plan];
-  const RoundTokens at = sequence.on_backend();
-  // Rejection needs every distribution that was drawn from; the other rules only the tokens.
-  const bool keep = options.spec_sampling == SpecSampling::kRejection && !at.by_argmax;
-  for (int i = 0; i < choice.draft_len; ++i) {
-    float* logits =
-        draft_rows_.as<float>() + static_cast<std::size_t>(keep ? i : 0) * at.vocab_size;
-    model_.forward(RoundInput{&at, 1, false, i, &sequence.cache_}, plan, logits);
-    model_.backend().propose({at, logits});
+// What the passes of the round read and write beside the caches.
+void Decoder::begin(std::span<const Lane> lanes) {
+  rows_.clear();
+  inputs_.reserve(lanes.size());
+  group_.reserve(lanes.size());
+  grouped_.reserve(lanes.size());
+  int target_rows = 0, longest = 0;
+  for (const auto& [sequence, choice] : lanes) {
+    sequence->begin_round();
+    model_.begin_round(sequence->cache_);
+    const DecodingOptions& options = sequence->options_;
+    const RoundTokens at = sequence->on_backend();
+    // Rejection needs every distribution that was drawn from; the other rules only the tokens.
+    rows_.push_back({.at = at,
+                     .draft = choice.draft_len > 0 ? &options.plans[choice.plan] : nullptr,
+                     .keeps = options.spec_sampling == SpecSampling::kRejection && !at.by_argmax});
+    target_rows += choice.draft_len + 1;
+    longest = std::max(longest, choice.draft_len);
+  }
+  model_.reserve(std::max(target_rows, kMaxDraftLen + 1));
+  const std::size_t row = model_.config().vocab_size * sizeof(float);
+  const auto grow = [&](Buffer& buffer, std::size_t rows) {
+    if (buffer.size() >= rows * row) return;
+    buffer = Buffer();  // never both
+    buffer = model_.backend().allocate(rows * row);
+  };
+  grow(target_rows_, target_rows);
+  grow(draft_rows_, lanes.size() * longest);
+}
+
+template <typename PlanOf, typename F>
+void Decoder::for_plans(std::span<const Lane> lanes, const PlanOf& plan_of, const F& f) {
+  grouped_.assign(lanes.size(), false);
+  for (std::size_t first = 0; first < lanes.size(); ++first) {
+    const Plan* plan = plan_of(first);
+    if (grouped_[first] || plan == nullptr) continue;
+    group_.clear();
+    for (std::size_t i = first; i < lanes.size(); ++i) {
+      const Plan* other = plan_of(i);
+      if (grouped_[i] || other == nullptr || (other != plan && !(*other == *plan))) continue;
+      grouped_[i] = true;
+      group_.push_back(static_cast<int>(i));
+    }
+    f(std::span<int>(group_));
   }
 }
 
-// Judges the drafted tokens with one target pass over them and the token before.
-void Decoder::verify(Sequence& sequence, int draft_len) {
-  const RoundTokens at = sequence.on_backend();
-  model_.forward(RoundInput{&at, draft_len + 1, true, 0, &sequence.cache_}, sequence.target_,
-                 target_rows_.as<float>());
-  judge(sequence, draft_len + 1);
+void Decoder::issue(std::span<const Lane> lanes) {
+  Backend& backend = model_.backend();
+  const std::size_t vocab = model_.config().vocab_size;
+  backend.mark(Mark::kBegin);
+  auto* rows = draft_rows_.as<float>();
+  const auto draft_plan = [&](std::size_t i) { return rows_[i].draft; };
+  for_plans(lanes, draft_plan, [&](std::span<int> group) {
+    draft(lanes, group, rows);
+    rows += group.size() * lanes[group[0]].choice.draft_len * vocab;
+  });
+  backend.mark(Mark::kDrafted);
+  rows = target_rows_.as<float>();
+  const auto target = [&](std::size_t i) { return &lanes[i].sequence->target_; };
+  for_plans(lanes, target, [&](std::span<int> group) {
+    verify(lanes, group, rows);
+    for (const int i : group) rows += (lanes[i].choice.draft_len + 1) * vocab;
+  });
+  backend.mark(Mark::kEnd);
 }
 
-void Decoder::judge(Sequence& sequence, int rows) {
-  model_.backend().judge(
-      {sequence.on_backend(), draft_rows_.as<float>(), target_rows_.as<float>(), rows});
+// Row r of the group lies at [depth][r], so that a pass writes adjacent rows.
+void Decoder::draft(std::span<const Lane> lanes, std::span<int> group, float* rows) {
+  std::ranges::sort(group, std::greater(),  // NOTE: a stable sort would allocate
+                    [&](int i) { return std::pair(lanes[i].choice.draft_len, -i); });
+  const std::size_t vocab = model_.config().vocab_size;
+  const auto stride = static_cast<std::ptrdiff_t>(group.size() * vocab);
+  const bool keep = std::ranges::any_of(group, [&](int i) { return rows_[i].keeps; });
+  for (std::size_t r = 0; r < group.size(); ++r) {
+    rows_[group[r]].draft_probs = rows + r * vocab;
+    rows_[group[r]].draft_stride = stride;
+  }
+  for (int depth = 0; depth < lanes[group[0]].choice.draft_len; ++depth) {
+    float* logits = rows + (keep ? depth * stride : 0);
+    inputs_.clear();
+    for (const int i : group) {
+      if (lanes[i].choice.draft_len <= depth) break;
+      inputs_.push_back({&rows_[i].at, 1, false, depth, &lanes[i].sequence->cache_});
+    }
+    model_.forward(inputs_, *rows_[group[0]].draft, logits);
+    for (std::size_t r = 0; r < inputs_.size(); ++r) {
+      model_.backend().propose({*inputs_[r].at, logits + r * vocab});
+    }
+  }
+}
+
+// Judges what the lanes drafted with one target pass over it and the tokens before.
+void Decoder::verify(std::span<const Lane> lanes, std::span<const int> group, float* rows) {
+  const std::size_t vocab = model_.config().vocab_size;
+  inputs_.clear();
+  for (const int i : group) {
+    inputs_.push_back(
+        {&rows_[i].at, lanes[i].choice.draft_len + 1, true, 0, &lanes[i].sequence->cache_});
+  }
+  model_.forward(inputs_, lanes[group[0]].sequence->target_, rows);
+  for (const int i : group) {
+    const int count = lanes[i].choice.draft_len + 1;
+    model_.backend().judge({rows_[i].at, rows_[i].draft_probs, rows, count, rows_[i].draft_stride});
+    rows += count * vocab;
+  }
 }
 
 }  // namespace quantspec

@@ -57,6 +57,13 @@ struct RoundStats {
   RoundStats& operator+=(const RoundStats& other);
 };
 
+// What a round added to a sequence.
+struct Step {
+  std::span<const TokenId> tokens;  // 1 .. draft_len + 1 new ones; valid until its next round
+  int accepted;                     // the first so many were drafted, the last is the target's
+  DraftChoice choice;               // by what they were drafted
+};
+
 // One sequence being decoded: its tokens and its cache. The last token is pending: chosen, but not
 // yet in the cache, so cache().length() == tokens().size() - 1 between steps.
 class Sequence {
@@ -75,6 +82,8 @@ class Sequence {
   const DecodingOptions& options() const { return options_; }
   // Tokens that can still be chosen before the context is full.
   int room() const { return cache_.capacity() - cache_.length(); }
+  // The most tokens of the next round: it does not cross a page's border.
+  int max_rows() const { return cache_.max_rows(); }
 
   void clear();
   // Replaces how the next tokens are chosen, keeping the cache; statistics start anew.
@@ -94,6 +103,8 @@ class Sequence {
   RoundKey round_key(DraftChoice choice) const;
   // What the backend knows of the tokens and of the rule becomes what is known here.
   void begin_round();
+  // What the round chose, from the backend.
+  Step end_round(DraftChoice choice);
 
   std::uint64_t id_;  // of RoundKey
   Backend* backend_;
@@ -112,9 +123,18 @@ class Sequence {
   RoundStats stats_;
 };
 
-// Runs rounds. One decoder serves any number of sequences of its model, one at a time.
+// What a sequence does in a round.
+struct Lane {
+  Sequence* sequence;
+  DraftChoice choice;  // REQUIRES: draft_len < sequence->max_rows()
+};
+
+// Runs rounds of any number of sequences of its model at once. What a round adds to a sequence is
+// the same whatever sequences are beside it: its rows have the same bits, and it is judged alone.
 class Decoder {
  public:
+  using Step = quantspec::Step;
+
   explicit Decoder(const Model& model);
 
   // Appends a prompt (after the pending token, if there is one) and chooses the token after it. All
@@ -124,23 +144,46 @@ class Decoder {
   TokenId prefill(Sequence& sequence, std::span<const TokenId> prompt,
                   const Model::Progress& progress = {});
 
-  // One round. If it throws, the sequence is as it was before.
-  struct Step {
-    std::span<const TokenId> tokens;  // 1 .. draft_len + 1 new ones; valid until the next step
-    int accepted;                     // the first so many were drafted, the last is the target's
-    DraftChoice choice;               // by what they were drafted
+  // One round of every lane, no two of one sequence. If it throws, the sequences are as they were
+  // before. REQUIRES: prefill was called for each.
+  struct Outcome {
+    std::span<const Step> steps;  // of each lane; valid until the next round
+    double draft_seconds;         // all draft passes together, their sampling included
+    double other_seconds;         // everything else
   };
+  Outcome round(std::span<const Lane> lanes);
+
+  // A round of one sequence, whose DraftControl chooses what it drafts.
   // REQUIRES: prefill was called; 1 <= max_tokens <= sequence.room().
   Step step(Sequence& sequence, int max_tokens);
 
  private:
-  void draft(Sequence& sequence, DraftChoice choice);
-  void verify(Sequence& sequence, int draft_len);
-  void judge(Sequence& sequence, int rows);
+  // A lane at work.
+  struct Row {
+    RoundTokens at;
+    const Plan* draft;  // null: nothing is drafted
+    bool keeps;         // what it drafts from is needed to judge
+    const float* draft_probs = nullptr;
+    std::ptrdiff_t draft_stride = 0;
+  };
+  void begin(std::span<const Lane> lanes);
+  void issue(std::span<const Lane> lanes);
+  // Lanes that draft by one plan; sorts them, those of the longest drafts first.
+  void draft(std::span<const Lane> lanes, std::span<int> group, float* rows);
+  void verify(std::span<const Lane> lanes, std::span<const int> group, float* rows);
+  // Calls f(group) for the lanes of each plan that `plan_of` names, where it names one.
+  template <typename PlanOf, typename F>
+  void for_plans(std::span<const Lane> lanes, const PlanOf& plan_of, const F& f);
 
   const Model& model_;
-  Buffer target_rows_;  // [kMaxDraftLen + 1, vocab] logits, then probabilities
-  Buffer draft_rows_;   // [kMaxDraftLen, vocab]
+  Buffer target_rows_;  // [rows, vocab] logits, then probabilities
+  Buffer draft_rows_;
+  // Of the round at hand.
+  std::vector<Row> rows_;
+  std::vector<int> group_;
+  std::vector<char> grouped_;
+  std::vector<RoundInput> inputs_;
+  std::vector<Step> steps_;
 };
 
 }  // namespace quantspec

@@ -168,7 +168,8 @@ __device__ TokenId draw_excess(RowBlocks& blocks, double* chunks, int vocab_size
 
 // accept() of speculative/: every row is judged for itself, as if the round had come to it.
 __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
-    accept_kernel(RoundTokens at, const float* draft_probs, const float* target_probs, int rows) {
+    accept_kernel(RoundTokens at, const float* draft_probs, std::ptrdiff_t draft_stride,
+                  const float* target_probs, int rows) {
   __shared__ RowExchange exchange;
   __shared__ double chunks[kMostChunks];
   RowBlocks blocks(exchange);
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   }
 
   const bool bonus = row == drafted;
-  const float* const draft = bonus ? nullptr : draft_probs + offset;
+  const float* const draft = bonus ? nullptr : draft_probs + row * draft_stride;
   if (!bonus) {
     const TokenId token = at.tokens[position];
     const float draft_prob = draft[token];
@@ -263,7 +264,8 @@ void judge(Device& device, const JudgeParams& params) {
     accept_argmax(device, params.at, params.target_logits, params.rows);
   } else {
     target_distributions(device, params.at, params.target_logits, params.rows);
-    accept(device, params.at, params.draft_probs, params.target_logits, params.rows);
+    accept(device, params.at, params.draft_probs, params.draft_stride, params.target_logits,
+           params.rows);
   }
 }
 
@@ -282,9 +284,9 @@ void draft_token(Device& device, const RoundTokens& at, const float* probs) {
 }
 
 void accept(Device& device, const RoundTokens& at, const float* draft_probs,
-            const float* target_probs, int rows) {
+            std::ptrdiff_t draft_stride, const float* target_probs, int rows) {
   check_round(device, at, rows);
-  launch_rows(device, accept_kernel, rows, 0, at, draft_probs, target_probs, rows);
+  launch_rows(device, accept_kernel, rows, 0, at, draft_probs, draft_stride, target_probs, rows);
 }
 
 void accept_argmax(Device& device, const RoundTokens& at, const float* target_logits, int rows) {

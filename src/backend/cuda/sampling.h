@@ -61,7 +61,7 @@ void draft_argmax(Device& device, const RoundTokens& at, const float* logits);
 
 // accept() of distributions, or accept_matching() of the argmax of every row of logits; commits.
 void accept(Device& device, const RoundTokens& at, const float* draft_probs,
-            const float* target_probs, int rows);
+            std::ptrdiff_t draft_stride, const float* target_probs, int rows);
 void accept_argmax(Device& device, const RoundTokens& at, const float* target_logits, int rows);
 
 // The id of the largest of each row, the lowest on ties. logits: [rows, vocab_size]. `status` as

@@ -408,7 +408,8 @@ class Acceptances : public CudaSampling {
     Sequence sequence(device(), vocab_size, params, mode);
     sequence.set(tokens, draft_len);
     Array<float> draft_there(device(), draft), target_there(device(), target);
-    cuda::accept(device(), sequence.view(), draft_there.data(), target_there.data(), rows);
+    cuda::accept(device(), sequence.view(), draft_there.data(), vocab_size, target_there.data(),
+                 rows);
     tokens.resize(length + expected.accepted);
     tokens.push_back(expected.next);
     expect_committed(sequence, tokens, expected, length);
@@ -477,7 +478,7 @@ TEST_F(Acceptances, ReportADraftThatCannotBe) {
   Sequence sequence(device(), 2, {});
   sequence.set({1, 1}, 1);
   Array<float> draft(device(), {1, 0}), target(device(), {0.5f, 0.5f, 0.5f, 0.5f});
-  cuda::accept(device(), sequence.view(), draft.data(), target.data(), 2);
+  cuda::accept(device(), sequence.view(), draft.data(), 2, target.data(), 2);
   EXPECT_EQ(sequence.round().status, static_cast<int>(cuda::SamplingStatus::kImpossibleDraft));
   EXPECT_THROW(cuda::require_chosen(sequence.round().status, 2), Error);
 }
@@ -499,7 +500,8 @@ TEST_F(Acceptances, AreSimulatedWhereTheRuleSaysSo) {
           cuda::draft_token(device(), sequence.view(), there.data());
         }
         if (greedy) cuda::accept_argmax(device(), sequence.view(), there.data(), kRows);
-        if (!greedy) cuda::accept(device(), sequence.view(), there.data(), there.data(), kRows);
+        if (!greedy)
+          cuda::accept(device(), sequence.view(), there.data(), kVocab, there.data(), kRows);
         const int run = sequence.round().accepted;
         accepted += run;
         judged += std::min(run + 1, kRows - 1);

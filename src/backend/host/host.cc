@@ -104,8 +104,9 @@ void HostBackend::judge(const JudgeParams& params) {
       to_distribution(at, round.length + i,
                       params.target_logits + static_cast<std::ptrdiff_t>(i) * at.vocab_size);
     }
-    verdict = accept(at.rule->mode, {params.draft_probs, round.drafted, at.vocab_size}, target,
-                     proposed, CounterRng(at.rule->sampling.seed), round.length);
+    verdict = accept(at.rule->mode,
+                     {params.draft_probs, round.drafted, at.vocab_size, params.draft_stride},
+                     target, proposed, CounterRng(at.rule->sampling.seed), round.length);
   }
   std::copy_n(proposed.begin(), verdict.accepted, round.added);
   round.added[verdict.accepted] = verdict.next;

@@ -1,0 +1,76 @@
+#include "speculative/acceptance_estimates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace quantspec {
+namespace {
+
+// Weights are in trials.
+constexpr float kPrior = 0.8f;  // of a plan before any evidence: worth a try
+constexpr float kPriorWeight = 3;
+constexpr float kPlanWeight = 8;       // of the plan's estimate in a sequence's
+constexpr float kPositionWeight = 20;  // of all positions in one
+// Of the evidence, kept from one round to the next.
+constexpr float kKeepPlan = 0.99f;
+constexpr float kMostTrials = 200;  // of a plan, however many sequences it drafts for
+constexpr float kKeep = 0.98f;
+constexpr float kKeepIdle = 0.995f;
+constexpr float kOptimism = 0.5f;  // in standard errors
+
+}  // namespace
+
+void AcceptanceCounts::add(int draft_len, int accepted) {
+  for (int i = 0; i < std::min({draft_len, accepted + 1, kMaxDraftLen}); ++i) {
+    for (Count* count : {&pooled, &by_position[i]}) {
+      count->trials += 1;
+      count->accepted += i < accepted;
+    }
+  }
+}
+
+void AcceptanceCounts::discount(float keep) {
+  pooled = {pooled.accepted * keep, pooled.trials * keep};
+  for (Count& count : by_position) count = {count.accepted * keep, count.trials * keep};
+}
+
+void PlanAcceptance::end_round() {
+  counts_.discount(std::min(kKeepPlan, kMostTrials / std::max(counts_.pooled.trials, 1.0f)));
+}
+
+float PlanAcceptance::pooled() const { return counts_.pooled.share(kPrior, kPriorWeight); }
+
+float PlanAcceptance::at(int position) const {
+  return counts_.by_position[position].share(pooled(), kPositionWeight);
+}
+
+void SequenceAcceptance::observe(const PlanAcceptance& plan, int draft_len, int accepted) {
+  check(draft_len > 0 && accepted >= 0 && accepted <= draft_len,
+        "no more tokens are accepted than were drafted");
+  counts_.discount(kKeep);
+  counts_.add(draft_len, accepted);
+  refresh(plan);
+}
+
+void SequenceAcceptance::idle(const PlanAcceptance& plan, int rounds) {
+  counts_.discount(std::pow(kKeepIdle, static_cast<float>(rounds)));
+  refresh(plan);
+}
+
+void SequenceAcceptance::refresh(const PlanAcceptance& plan) {
+  const float pooled = counts_.pooled.share(plan.pooled(), kPlanWeight);
+  const float ratio = pooled / plan.pooled();  // this sequence to all, at any position
+  const float evidence = counts_.pooled.trials + std::min(plan.trials(), kPlanWeight);
+  const float error = std::sqrt(pooled * (1 - pooled) / (evidence + kPriorWeight));
+  float all = 1, hopeful_all = 1;
+  for (int i = 0; i < kMaxDraftLen; ++i) {
+    const float prior = std::min(1.0f, plan.at(i) * ratio);
+    const float here = counts_.by_position[i].share(prior, kPositionWeight);
+    survival_[i] = all *= here;
+    hopeful_[i] = hopeful_all *= std::min(1.0f, here + kOptimism * error);
+  }
+}
+
+}  // namespace quantspec

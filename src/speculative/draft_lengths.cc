@@ -1,0 +1,434 @@
+#include "speculative/draft_lengths.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quantspec {
+namespace {
+
+constexpr int kExploreRounds = 2;  // of each plan, and of plain decoding
+constexpr std::array<int, kExploreRounds> kExploreLens = {1, 2};  // cheap if drafting does not pay
+constexpr int kSomeSequences = 8;   // enough to learn from, in a round that may be lost
+constexpr double kPays = 1.03;      // times plain decoding's tokens a second; less is not worth it
+constexpr double kSwitchOn = 1.04;  // the same when drafting is off
+constexpr double kKeepPlan = 1.01;  // a plan stays unless another is so much better
+constexpr double kKeepLengths = 0.01;  // of the goodput may be lost by lengths that stay
+constexpr int kProbeSpacing = 16;      // rounds between probes, at least
+constexpr double kProbeShare = 0.01;   // of all time may be lost to probes
+constexpr double kProbeRounds = 4;     // whose time may be saved up for probes
+constexpr int kProbeLen = 2;           // when drafting is off
+constexpr float kSurprising = 0.5f;    // what was less likely to be accepted in full
+constexpr int kFreshRounds = 64;       // what was measured so recently needs no probe
+constexpr int kIdleRounds = 16;        // estimates of plans not in use are told of time so often
+
+int drafted(std::span<const int> lengths) {
+  int sum = 0;
+  for (const int length : lengths) sum += length;
+  return sum;
+}
+
+}  // namespace
+
+DraftLengths::DraftLengths(Options options)
+    : fixed_len_(options.fixed_len),
+      costs_(options.target_bytes, options.plan_bytes, options.max_rows),
+      rows_seen_(costs_.target().num_knots(), kNever),
+      sizes_drafted_(costs_.target().num_knots(), false) {
+  check(options.plans.size() == options.plan_bytes.size(), "every plan's passes read some bytes");
+  check(!fixed_len_ || (*fixed_len_ >= 0 && *fixed_len_ <= kMaxDraftLen),
+        "fixed_len is within kMaxDraftLen");
+  for (std::string& name : options.plans) arms_.push_back({std::move(name), {}});
+}
+
+SequenceDrafts DraftLengths::sequence(std::span<const int> plans) const {
+  SequenceDrafts drafts;
+  for (const Arm& arm : arms_) {
+    drafts.plans_.push_back({false, SequenceAcceptance(arm.acceptance), round_});
+  }
+  for (const int plan : plans) {
+    check(plan >= 0 && plan < std::ssize(arms_), "a sequence drafts by plans of its engine");
+    drafts.plans_[plan].allowed = true;
+  }
+  return drafts;
+}
+
+SequenceDrafts DraftLengths::sequence() const {
+  SequenceDrafts drafts = sequence({});
+  for (auto& plan : drafts.plans_) plan.allowed = true;
+  return drafts;
+}
+
+RoundChoice DraftLengths::choose(std::span<const SequenceLoad> batch) {
+  check(!batch.empty() && std::ssize(batch) <= costs_.target().max_rows(),
+        "a batch has a sequence or more, and no more than a pass has rows");
+  lengths_.assign(batch.size(), 0);
+  trial_.assign(batch.size(), 0);
+  probe_.running = false;
+  if (!mark_usable(batch)) return {kPlain, lengths_};
+  Found found;
+  told_.exploring = explore(batch, found);
+  if (!told_.exploring) {
+    found = best(batch);
+    if (found.plan != kPlain) note_wanted(batch);
+    if (!fixed_len_ && probe(batch, found)) lengths_ = trial_;
+  }
+  return {found.plan, lengths_};
+}
+
+void DraftLengths::observe(std::span<const SequenceLoad> batch, const RoundChoice& run,
+                           std::span<const int> accepted, double draft_seconds,
+                           double verify_seconds) {
+  check(run.lengths.size() == batch.size() && accepted.size() == batch.size(),
+        "a length and an outcome for every sequence");
+  ++round_;
+  set_lanes(batch, run.plan);
+  const PassLoad verify = goodput_.verify_load(run.lengths);
+  costs_.observe(run.plan, goodput_.draft_loads(run.lengths), draft_seconds, verify,
+                 verify_seconds);
+  rows_seen_[costs_.target().knot(verify.rows)] = round_;
+  plain_rounds_ += drafted(run.lengths) == 0;
+  if (probe_.running && off_) note_promising(batch, run, accepted);
+  learn(batch, run, accepted);
+  settle_probe(draft_seconds + verify_seconds);
+}
+
+// Which plans some sequence could draft by now; false: none.
+bool DraftLengths::mark_usable(std::span<const SequenceLoad> batch) {
+  bool any = false;
+  for (std::size_t plan = 0; plan < arms_.size(); ++plan) {
+    arms_[plan].usable = std::ranges::any_of(batch, [&](const SequenceLoad& load) {
+      check(load.cap >= 0, "a cap on the draft length is not negative");
+      check(load.drafts->plans_.size() == arms_.size() && load.draft_bytes.size() == arms_.size(),
+            "a sequence knows every plan of its engine");
+      return load.cap > 0 && load.drafts->plans_[plan].allowed;
+    });
+    any |= arms_[plan].usable;
+  }
+  return any && fixed_len_ != 0 && std::ssize(batch) < costs_.target().max_rows();
+}
+
+// Of a verification. NOTE: not beyond twice the most rows that were tried: times are extrapolated.
+int DraftLengths::max_rows(std::size_t sequences) const {
+  const int plain = static_cast<int>(sequences);
+  const int most = costs_.target().max_rows();
+  if (fixed_len_) return most;
+  return std::min(most, std::max({plain + 4, 2 * plain, 2 * costs_.target().most_rows() - 1}));
+}
+
+// goodput_ is about this batch and plan from now on. kPlain: nobody drafts.
+void DraftLengths::set_lanes(std::span<const SequenceLoad> batch, int plan, bool hopeful) {
+  lanes_.clear();
+  if (hopeful && blended_.size() < batch.size()) blended_.resize(batch.size());
+  const float hope = 1 / std::sqrt(static_cast<float>(batch.size()));  // errors average out
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const SequenceLoad& load = batch[i];
+    const bool may = plan != kPlain && load.drafts->plans_[plan].allowed;
+    DraftLane lane{nullptr, may ? std::min(load.cap, kMaxDraftLen) : 0, 0, load.verify_bytes};
+    if (may) {
+      const SequenceAcceptance& acceptance = load.drafts->plans_[plan].acceptance;
+      lane.draft_bytes = load.draft_bytes[plan];
+      lane.survival = &acceptance.survival();
+      if (hopeful) {
+        for (int d = 0; d < kMaxDraftLen; ++d) {
+          blended_[i][d] = acceptance.survival()[d] +
+                           hope * (acceptance.hopeful()[d] - acceptance.survival()[d]);
+        }
+        lane.survival = &blended_[i];
+      }
+    }
+    lanes_.push_back(lane);
+  }
+  goodput_.set(costs_, std::max(plan, 0), lanes_);
+}
+
+// trial_: the best lengths that draft, or the fixed ones. Returns their tokens a second; 0 if
+// nobody can draft.
+double DraftLengths::find_lengths() {
+  if (!fixed_len_) return goodput_.best(trial_, max_rows(lanes_.size()));
+  int room = max_rows(lanes_.size()) - static_cast<int>(lanes_.size());
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    trial_[i] = std::min({*fixed_len_, lanes_[i].cap, room});
+    room -= trial_[i];
+  }
+  return drafted(trial_) > 0 ? goodput_.of(trial_) : 0;
+}
+
+// trial_: that length for so many sequences, from `first` on.
+void DraftLengths::spread(int length, int first, std::size_t sequences) {
+  std::ranges::fill(trial_, 0);
+  const std::size_t count = lanes_.size();
+  int room = max_rows(count) - static_cast<int>(count);
+  for (std::size_t i = 0; i < count && sequences > 0; ++i) {
+    const std::size_t lane = (static_cast<std::size_t>(first) + i) % count;
+    trial_[lane] = std::min({length, lanes_[lane].cap, room});
+    room -= trial_[lane];
+    sequences -= trial_[lane] > 0;
+  }
+}
+
+// What must be tried before anything can be judged: plain decoding, at about this batch's size, and
+// every plan in turn.
+bool DraftLengths::explore(std::span<const SequenceLoad> batch, Found& found) {
+  const int knot = costs_.target().knot(static_cast<int>(batch.size()));
+  const bool plain_known = plain_rounds_ >= kExploreRounds && rows_seen_[knot] != kNever;
+  if (!fixed_len_ && !plain_known) return true;
+  int plan = kPlain;
+  for (int i = 0; i < std::ssize(arms_); ++i) {
+    if (arms_[i].usable && (plan == kPlain || arms_[i].rounds < arms_[plan].rounds)) plan = i;
+  }
+  if (arms_[plan].rounds >= kExploreRounds) return false;
+  found.plan = plan;
+  set_lanes(batch, plan);
+  if (fixed_len_) {
+    find_lengths();
+  } else {
+    spread(kExploreLens[arms_[plan].rounds], 0, kSomeSequences);
+  }
+  lengths_ = trial_;
+  return true;
+}
+
+DraftLengths::Found DraftLengths::best(std::span<const SequenceLoad> batch) {
+  Found found = best_plan(batch, true);
+  if (found.plan != kPlain && !pays(batch, found)) {
+    found = best_plan(batch, false);
+    if (found.plan != kPlain && !pays(batch, found)) found.plan = kPlain;
+  }
+  off_ = !fixed_len_ && found.plan == kPlain;
+  if (found.plan == kPlain) found.rate = goodput_.plain();
+  plan_ = found.plan;
+  told_ = {false, static_cast<int>(batch.size()), drafted(lengths_), found.rate, goodput_.plain()};
+  return found;
+}
+
+// The plan that is best, or might be by what its sequences might turn out to accept; kPlain if even
+// so it does not pay.
+DraftLengths::Found DraftLengths::best_plan(std::span<const SequenceLoad> batch, bool hopeful) {
+  Found best;
+  for (int plan = 0; plan < std::ssize(arms_); ++plan) {
+    if (!arms_[plan].usable) continue;
+    set_lanes(batch, plan, hopeful);
+    const double found = fixed_len_ ? find_lengths() : goodput_.best_rate(max_rows(batch.size()));
+    const double rate = found * (plan == plan_ ? kKeepPlan : 1);
+    if (rate > best.rate) best = {plan, rate};
+  }
+  if (hopeful) candidate_ = best.plan;
+  if (!fixed_len_ && best.rate < kPays * goodput_.plain()) best.plan = kPlain;
+  return best;
+}
+
+// lengths_: the best of that plan. False: they are not worth it.
+bool DraftLengths::pays(std::span<const SequenceLoad> batch, Found& found) {
+  set_lanes(batch, found.plan);
+  find_lengths();
+  if (!fixed_len_) goodput_.refine(trial_, max_rows(batch.size()));
+  if (!fixed_len_ && found.plan == plan_) keep_lengths(batch);
+  found.rate = goodput_.of(trial_);
+  const double needed = plan_ == kPlain ? kSwitchOn : kPays;
+  if (!fixed_len_ && found.rate < needed * goodput_.plain()) return false;
+  lengths_ = trial_;
+  return true;
+}
+
+// trial_: what a sequence had before, wherever that costs next to nothing.
+void DraftLengths::keep_lengths(std::span<const SequenceLoad> batch) {
+  wanted_.clear();
+  for (const SequenceLoad& load : batch) wanted_.push_back(load.drafts->wanted_);
+  goodput_.prefer(trial_, wanted_, max_rows(batch.size()), kKeepLengths);
+}
+
+void DraftLengths::note_wanted(std::span<const SequenceLoad> batch) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    int& wanted = batch[i].drafts->wanted_;
+    const bool cut_short = lengths_[i] == lanes_[i].cap && wanted > lengths_[i];
+    if (!cut_short) wanted = lengths_[i];
+  }
+}
+
+// What could turn out to be better than the estimates say, in turn. A probe runs if it is time for
+// one and what it may lose was saved up; but a batch of a new size is drafted for as a whole once,
+// since the time of so many rows was never measured.
+bool DraftLengths::probe(std::span<const SequenceLoad> batch, Found& found) {
+  if (std::exchange(probe_.repeat, false) && probe_again(batch, found)) return true;
+  char& drafted_for = sizes_drafted_[costs_.target().knot(static_cast<int>(batch.size()))];
+  if (found.plan == kPlain && candidate_ != kPlain && !std::exchange(drafted_for, true)) {
+    set_lanes(batch, candidate_);
+    spread(1, 0, batch.size());
+    start_probe(candidate_, found.rate, found);
+    return true;
+  }
+  if (round_ - probe_.last_round < kProbeSpacing) return false;
+  const int num_plans = static_cast<int>(arms_.size());
+  const int count = 2 * (found.plan == kPlain ? num_plans : 2 + num_plans);
+  for (int tried = 0; tried < count; ++tried, ++probe_.next) {
+    const int kind = probe_.next % count;
+    const std::optional<int> plan =
+        found.plan == kPlain ? probe_off(batch, kind) : probe_on(batch, found.plan, kind);
+    if (!plan || trial_ == lengths_ || is_fresh(*plan, found)) continue;
+    if (loss_of_trial(found.rate) > probe_.seconds) return false;
+    start_probe(*plan, found.rate, found);
+    return true;
+  }
+  return false;
+}
+
+// Sequences that accepted more of a probe than was expected, when drafts are off, are looked at
+// once more, on credit.
+bool DraftLengths::probe_again(std::span<const SequenceLoad> batch, Found& found) {
+  if (found.plan != kPlain || !arms_[probe_.plan].usable) return false;
+  set_lanes(batch, probe_.plan);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    trial_[i] = batch[i].drafts->promising_ ? std::min(kProbeLen, lanes_[i].cap) : 0;
+  }
+  if (drafted(trial_) == 0 || goodput_.verify_load(trial_).rows > max_rows(batch.size())) {
+    return false;
+  }
+  if (loss_of_trial(found.rate) > probe_.seconds + probe_.credit) return false;
+  start_probe(probe_.plan, found.rate, found);
+  return true;
+}
+
+// trial_: lengths of a probe when drafting is off: by every plan for some sequences, and one token
+// for all. goodput_ is about its plan. nullopt: there is no such probe now.
+std::optional<int> DraftLengths::probe_off(std::span<const SequenceLoad> batch, int kind) {
+  const bool all = kind % 2 == 1;
+  const int plan = kind / 2;
+  if (!arms_[plan].usable || (all && batch.size() == 1)) return std::nullopt;
+  set_lanes(batch, plan);
+  if (all) {
+    spread(1, 0, batch.size());
+  } else {
+    spread(kProbeLen, probe_.next_lane, kSomeSequences);
+  }
+  return plan;
+}
+
+// The same when it is on: every other time plain decoding, since all is judged beside it, and in
+// between shorter and longer drafts, and those of the other plans.
+std::optional<int> DraftLengths::probe_on(std::span<const SequenceLoad> batch, int usual,
+                                          int kind) {
+  const bool plain = kind % 2 == 0;
+  const int other = kind / 2;  // 0: shorter, 1: longer, then plans
+  const int plan = plain || other < 2 ? usual : other - 2;
+  if (!arms_[plan].usable || (!plain && other >= 2 && plan == usual)) return std::nullopt;
+  set_lanes(batch, plan);
+  if (plain) {
+    std::ranges::fill(trial_, 0);
+    return plan;
+  }
+  if (other == 0) scale_lengths(2, 3, 0);
+  if (other == 1) scale_lengths(3, 2, 1);
+  if (other >= 2) find_lengths();
+  return drafted(trial_) > 0 ? std::optional(plan) : std::nullopt;
+}
+
+void DraftLengths::scale_lengths(int numerator, int denominator, int more) {
+  int room = max_rows(lanes_.size()) - static_cast<int>(lanes_.size());
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const int scaled = lengths_[i] == 0 ? 0 : lengths_[i] * numerator / denominator + more;
+    trial_[i] = std::min({scaled, lanes_[i].cap, room});
+    room -= trial_[i];
+  }
+}
+
+// What the probe would show was measured recently.
+bool DraftLengths::is_fresh(int plan, const Found& usual) {
+  if (plan != usual.plan && !recent(arms_[plan].last_round)) return false;
+  if (plan != usual.plan && usual.plan != kPlain) return true;
+  return recent(rows_seen_[costs_.target().knot(goodput_.verify_load(trial_).rows)]);
+}
+
+bool DraftLengths::recent(int round) const {
+  return round != kNever && round_ - round < kFreshRounds;
+}
+
+double DraftLengths::loss_of_trial(double usual_rate) {
+  return goodput_.seconds(trial_) - goodput_.tokens(trial_) / usual_rate;
+}
+
+void DraftLengths::start_probe(int plan, double usual_rate, Found& found) {
+  probe_.running = true;
+  probe_.plan = plan;
+  probe_.loss = loss_of_trial(usual_rate);
+  found.plan = plan;
+}
+
+// Before the round is learned from.
+void DraftLengths::note_promising(std::span<const SequenceLoad> batch, const RoundChoice& run,
+                                  std::span<const int> accepted) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const int length = run.lengths[i];
+    const bool surprising =
+        length > 0 && accepted[i] == length &&
+        batch[i].drafts->plans_[run.plan].acceptance.survival()[length - 1] < kSurprising;
+    batch[i].drafts->promising_ = surprising;
+    probe_.repeat |= surprising;
+  }
+}
+
+void DraftLengths::learn(std::span<const SequenceLoad> batch, const RoundChoice& run,
+                         std::span<const int> accepted) {
+  const bool drafts = drafted(run.lengths) > 0;
+  if (drafts) {
+    Arm& arm = arms_[run.plan];
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      if (run.lengths[i] > 0) arm.acceptance.observe(run.lengths[i], accepted[i]);
+    }
+    arm.acceptance.end_round();
+    ++arm.rounds;
+    arm.last_round = round_;
+  }
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    auto& plans = batch[i].drafts->plans_;
+    for (int plan = 0; plan < std::ssize(plans); ++plan) {
+      const PlanAcceptance& all = arms_[plan].acceptance;
+      if (drafts && plan == run.plan && run.lengths[i] > 0) {
+        plans[plan].acceptance.observe(all, run.lengths[i], accepted[i]);
+        plans[plan].seen_round = round_;
+      } else if (round_ - plans[plan].seen_round >= kIdleRounds) {
+        plans[plan].acceptance.idle(all, round_ - plans[plan].seen_round);
+        plans[plan].seen_round = round_;
+      }
+    }
+  }
+}
+
+void DraftLengths::settle_probe(double seconds) {
+  probe_.seconds += kProbeShare * seconds;
+  if (!std::exchange(probe_.running, false)) return;
+  probe_.seconds -= std::max(0.0, probe_.loss);
+  probe_.credit = kProbeRounds * seconds;
+  probe_.seconds = std::min(probe_.seconds, probe_.credit);
+  probe_.last_round = round_;
+  if (probe_.repeat) return;
+  ++probe_.next;
+  if (off_) probe_.next_lane += kSomeSequences;
+}
+
+std::string DraftLengths::explain() const {
+  if (arms_.empty() || fixed_len_ == 0) return "plain decoding: no drafts are wanted";
+  std::string arms;
+  for (std::size_t i = 0; i < arms_.size(); ++i) {
+    const Arm& arm = arms_[i];
+    arms += arm.rounds == 0
+                ? fmt::format("; {} not tried", arm.name)
+                : fmt::format(
+                      "; {} drafts a token in {:.2f} ms and 1 ns for {:.0f} bytes of KV, accepts "
+                      "{:.2f}",
+                      arm.name, 1e3 * costs_.draft(static_cast<int>(i)).weights_seconds(1),
+                      1e-9 / costs_.draft(static_cast<int>(i)).kv_rate(), arm.acceptance.pooled());
+  }
+  if (told_.exploring) return "still measuring" + arms;
+  const std::string plain = fmt::format("{:.2f} without drafts", told_.plain_rate);
+  if (plan_ == kPlain) return "drafting does not pay; expects " + plain + " tokens/s" + arms;
+  return fmt::format("now drafts {} tokens for {} sequences by {}, expects {:.2f} tokens/s, {}{}",
+                     told_.drafted, told_.sequences, arms_[plan_].name, told_.rate, plain, arms);
+}
+
+}  // namespace quantspec

@@ -1,0 +1,175 @@
+// Chooses how many tokens each sequence of a batch drafts in the next round, and by which plan, so
+// that the batch as a whole yields most tokens a second: from what rounds were measured to take
+// (cost_model.h), from what sequences accept (acceptance_estimates.h), by goodput.h. Length 0 is
+// plain decoding, so drafts that do not pay are switched off: for a sequence, or for all. A batch
+// of one is a batch.
+//
+// All drafts of a round are by one plan: draft passes of two plans share no read of the weights, so
+// a second plan costs its passes anew at every depth. A sequence that may not use the round's plan
+// drafts nothing in it.
+//
+// A plan of which little is known is judged by what it might turn out to accept (a bandit's upper
+// confidence bound). What is not in use is probed again, rarely: of all time at most a share is
+// expected to be lost to that. Lengths and plans are kept unless a change gains more than a little,
+// and a round drafts only if that beats plain decoding by 3%.
+//
+// One DraftLengths serves an engine; it is not thread-safe. It is deterministic given the
+// observations: it owns no clock and no randomness, and sees no token (acceptance_estimates.h says
+// why). It allocates when a batch is larger than all before, and to explain. Times are in seconds.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "speculative/acceptance_estimates.h"
+#include "speculative/goodput.h"
+
+namespace quantspec {
+
+// What is known of one sequence's drafts; made by DraftLengths::sequence.
+class SequenceDrafts {
+ private:
+  friend class DraftLengths;
+  struct ByPlan {
+    bool allowed;
+    SequenceAcceptance acceptance;
+    int seen_round;  // up to which acceptance was told of rounds
+  };
+  std::vector<ByPlan> plans_;
+  int wanted_ = -1;         // the last length that no cap cut short; -1: none yet
+  bool promising_ = false;  // it accepted more of a probe than was expected
+};
+
+// A sequence of the next round.
+struct SequenceLoad {
+  SequenceDrafts* drafts;
+  int cap;              // most tokens to draft, >= 0: page border, tokens still wanted
+  double verify_bytes;  // of KV that a verification reads of it (kv_bytes of the target's plan)
+  // The same of a draft pass, by plan. For plans that the sequence may not use: anything.
+  std::span<const double> draft_bytes;
+};
+
+struct RoundChoice {
+  int plan;                      // of no meaning if all lengths are 0
+  std::span<const int> lengths;  // γ by sequence, in the order of the loads
+};
+
+class DraftLengths {
+ public:
+  struct Options {
+    std::vector<std::string> plans;  // the names of the plans that may draft; none: never draft
+    std::vector<double> plan_bytes;  // what a pass of each reads besides the cache
+    double target_bytes = 1;         // what verification does
+    int max_rows = 1024;             // of one pass
+    std::optional<int> fixed_len;  // always so many, as far as caps allow; only the plan is chosen
+  };
+  // REQUIRES: as many plan_bytes as plans; 0 <= fixed_len <= kMaxDraftLen.
+  explicit DraftLengths(Options options);
+
+  // For a new sequence that may draft by these plans (indices). It begins with the engine's
+  // estimates.
+  SequenceDrafts sequence(std::span<const int> plans) const;
+  SequenceDrafts sequence() const;  // by all plans
+
+  // For the next round of these sequences. The lengths are valid until the next call.
+  // REQUIRES: 1 <= batch.size() <= max_rows.
+  RoundChoice choose(std::span<const SequenceLoad> batch);
+  // What came of a round: `run` as it ran (a choice, or less), and tokens accepted by sequence.
+  // draft_seconds: all draft passes, their sampling included. verify_seconds: all else in the
+  // round.
+  void observe(std::span<const SequenceLoad> batch, const RoundChoice& run,
+               std::span<const int> accepted, double draft_seconds, double verify_seconds);
+
+  // Priors of times go in here (set_target_prior, set_draft_prior).
+  CostModel& costs() { return costs_; }
+  const CostModel& costs() const { return costs_; }
+
+  // Speculation does not pay for the batch of the last choice, and is off but for rare probes.
+  bool off() const { return off_; }
+  // One line: what was chosen last and why, for a log.
+  std::string explain() const;
+
+ private:
+  static constexpr int kPlain = -1;
+  static constexpr int kNever = -1;
+
+  struct Arm {  // a plan
+    std::string name;
+    PlanAcceptance acceptance;
+    int rounds = 0;           // that it drafted
+    int last_round = kNever;  // of those
+    bool usable = false;      // by a sequence of the batch at hand
+  };
+  struct Found {
+    int plan = kPlain;
+    double rate = 0;  // tokens a second
+  };
+  struct Probe {
+    bool running = false;  // the last choice was one
+    bool repeat = false;   // sequences accepted more of it than was expected: look again at once
+    int plan = kPlain;
+    double loss = 0;  // expected of the running one
+    int next = 0;     // kind of the next one, in turn
+    int next_lane = 0;
+    int last_round = 0;
+    double seconds = 0;  // that may still be lost to probes
+    double credit = 0;   // the same beyond that, by one that is repeated
+  };
+  struct Told {  // of the last choice, for explain()
+    bool exploring = true;
+    int sequences = 0, drafted = 0;
+    double rate = 0, plain_rate = 0;
+  };
+
+  bool mark_usable(std::span<const SequenceLoad> batch);
+  int max_rows(std::size_t sequences) const;
+  void set_lanes(std::span<const SequenceLoad> batch, int plan, bool hopeful = false);
+  double find_lengths();
+  void spread(int length, int first, std::size_t sequences);
+
+  bool explore(std::span<const SequenceLoad> batch, Found& found);
+  Found best(std::span<const SequenceLoad> batch);
+  Found best_plan(std::span<const SequenceLoad> batch, bool hopeful);
+  bool pays(std::span<const SequenceLoad> batch, Found& found);
+  void keep_lengths(std::span<const SequenceLoad> batch);
+  void note_wanted(std::span<const SequenceLoad> batch);
+
+  bool probe(std::span<const SequenceLoad> batch, Found& found);
+  bool probe_again(std::span<const SequenceLoad> batch, Found& found);
+  std::optional<int> probe_off(std::span<const SequenceLoad> batch, int kind);
+  std::optional<int> probe_on(std::span<const SequenceLoad> batch, int usual, int kind);
+  void scale_lengths(int numerator, int denominator, int more);
+  bool is_fresh(int plan, const Found& usual);
+  double loss_of_trial(double usual_rate);
+  void start_probe(int plan, double usual_rate, Found& found);
+
+  void learn(std::span<const SequenceLoad> batch, const RoundChoice& run,
+             std::span<const int> accepted);
+  void note_promising(std::span<const SequenceLoad> batch, const RoundChoice& run,
+                      std::span<const int> accepted);
+  void settle_probe(double seconds);
+  bool recent(int round) const;
+
+  std::optional<int> fixed_len_;
+  CostModel costs_;
+  std::vector<Arm> arms_;
+  Goodput goodput_;
+  int round_ = 0;
+  int plain_rounds_ = 0;
+  std::vector<int> rows_seen_;  // by knot of rows: the last round whose verification had so many
+
+  std::vector<char> sizes_drafted_;  // by knot of rows: a batch of that size drafted, all of it
+
+  std::vector<DraftLane> lanes_;
+  std::vector<SequenceAcceptance::Survival> blended_;
+  std::vector<int> lengths_, trial_, wanted_;
+  int plan_ = kPlain;       // chosen last, probes aside
+  int candidate_ = kPlain;  // the best plan, whether it pays or not
+  bool off_ = false;
+  Probe probe_;
+  Told told_;
+};
+
+}  // namespace quantspec

@@ -1,0 +1,272 @@
+#include "speculative/draft_lengths.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace quantspec {
+namespace {
+
+// A batch on a machine of fixed times: a draft pass by plan i takes step[i], a verification 10 ms
+// and 0.1 ms a row. All sequences accept the same number of tokens.
+struct Batch {
+  DraftLengths lengths;
+  std::vector<double> step;
+  std::vector<double> draft_bytes;
+  std::vector<SequenceDrafts> drafts;
+  std::vector<int> caps;
+
+  Batch(int sequences, std::vector<double> steps, std::optional<int> fixed_len = {},
+        int max_rows = 1024)
+      : lengths(options(steps, fixed_len, max_rows)), step(steps), draft_bytes(steps.size(), 1.0) {
+    for (int i = 0; i < sequences; ++i) add(lengths.sequence());
+  }
+  static DraftLengths::Options options(const std::vector<double>& steps,
+                                       std::optional<int> fixed_len, int max_rows) {
+    DraftLengths::Options options{
+        .target_bytes = 1e6, .max_rows = max_rows, .fixed_len = fixed_len};
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      options.plans.push_back("plan" + std::to_string(i));
+      options.plan_bytes.push_back(1e8 * steps[i]);
+    }
+    return options;
+  }
+  void add(SequenceDrafts sequence, int cap = kMaxDraftLen) {
+    drafts.push_back(std::move(sequence));
+    caps.push_back(cap);
+  }
+
+  std::vector<SequenceLoad> loads() {
+    std::vector<SequenceLoad> loads;
+    for (std::size_t i = 0; i < drafts.size(); ++i) {
+      loads.push_back({&drafts[i], caps[i], 2.0, draft_bytes});
+    }
+    return loads;
+  }
+  struct Round {
+    int plan;
+    std::vector<int> lengths;
+    bool drafts() const {
+      return std::ranges::any_of(lengths, [](int n) { return n > 0; });
+    }
+  };
+  // accept(i): how many tokens sequence i would accept at most.
+  template <typename F>
+  Round round(const F& accept) {
+    const std::vector<SequenceLoad> loads = this->loads();
+    const RoundChoice choice = lengths.choose(loads);
+    const Round round{choice.plan, {choice.lengths.begin(), choice.lengths.end()}};
+    std::vector<int> accepted;
+    for (std::size_t i = 0; i < loads.size(); ++i) {
+      accepted.push_back(std::min(round.lengths[i], accept(i)));
+    }
+    const int rows =
+        static_cast<int>(loads.size()) + std::reduce(round.lengths.begin(), round.lengths.end());
+    const int longest = *std::ranges::max_element(round.lengths);
+    lengths.observe(loads, choice, accepted, round.drafts() ? longest * step[round.plan] : 0,
+                    0.01 + 1e-4 * rows);
+    return round;
+  }
+  Round rounds(int count, int accept) {
+    Round last;
+    for (int i = 0; i < count; ++i) last = round([&](std::size_t) { return accept; });
+    return last;
+  }
+};
+
+TEST(DraftLengths, DraftsLongWhereAllIsAccepted) {
+  Batch batch(4, {1e-3});
+  batch.rounds(200, kMaxDraftLen);
+  EXPECT_FALSE(batch.lengths.off());
+  for (const int length : batch.rounds(1, kMaxDraftLen).lengths) EXPECT_GT(length, 6);
+  EXPECT_NE(batch.lengths.explain().find("plan0"), std::string::npos);
+  EXPECT_NE(batch.lengths.explain().find("without drafts"), std::string::npos);
+}
+
+TEST(DraftLengths, IsOffWhereNothingIsAccepted) {
+  Batch batch(4, {1e-3, 2e-3});
+  EXPECT_NE(batch.lengths.explain().find("still measuring"), std::string::npos);
+  batch.rounds(100, 0);
+  EXPECT_TRUE(batch.lengths.off());
+  int drafting = 0;
+  for (int i = 0; i < 200; ++i) drafting += batch.rounds(1, 0).drafts();
+  EXPECT_GT(drafting, 0);  // probes
+  EXPECT_LT(drafting, 14);
+  EXPECT_NE(batch.lengths.explain().find("does not pay"), std::string::npos);
+}
+
+TEST(DraftLengths, GivesEverySequenceItsOwnLength) {
+  Batch batch(8, {1e-3});
+  Batch::Round last;
+  for (int i = 0; i < 300; ++i) {
+    last = batch.round([](std::size_t s) { return s % 2 == 0 ? kMaxDraftLen : 0; });
+  }
+  int usual = 0;
+  for (int i = 0; i < 20; ++i) {
+    last = batch.round([](std::size_t s) { return s % 2 == 0 ? kMaxDraftLen : 0; });
+    bool as_expected = true;
+    for (std::size_t s = 0; s < 8; ++s) as_expected &= (last.lengths[s] > 3) == (s % 2 == 0);
+    usual += as_expected;
+  }
+  EXPECT_GE(usual, 17);  // but for probes
+}
+
+TEST(DraftLengths, ANewSequenceBeginsWithWhatTheEngineKnows) {
+  Batch batch(2, {1e-3});
+  batch.rounds(200, kMaxDraftLen);
+  batch.add(batch.lengths.sequence());
+  batch.rounds(1, kMaxDraftLen);  // a new size
+  const Batch::Round next = batch.rounds(1, kMaxDraftLen);
+  EXPECT_GT(next.lengths[2], 4);
+}
+
+// One plan a round, and only for those that may use it.
+TEST(DraftLengths, SequencesMayHaveDifferentPlans) {
+  Batch batch(0, {1e-3, 1.1e-3});
+  batch.add(batch.lengths.sequence(std::vector<int>{0}));
+  batch.add(batch.lengths.sequence(std::vector<int>{1}));
+  batch.add(batch.lengths.sequence(std::vector<int>{1}));
+  batch.add(batch.lengths.sequence({}));
+  int by_first = 0, by_second = 0;
+  for (int i = 0; i < 300; ++i) {
+    const Batch::Round round = batch.rounds(1, kMaxDraftLen);
+    if (!round.drafts()) continue;
+    (round.plan == 0 ? by_first : by_second) += 1;
+    for (std::size_t s = 0; s < 4; ++s) {
+      const bool may = s < 3 && round.plan == (s == 0 ? 0 : 1);
+      EXPECT_TRUE(may || round.lengths[s] == 0) << s;
+    }
+  }
+  EXPECT_GT(by_second, 10 * by_first);  // two of them are worth more than one
+  EXPECT_GT(by_first, 0);
+}
+
+TEST(DraftLengths, AFixedLengthStillChoosesThePlan) {
+  Batch batch(3, {3e-3, 1e-3}, 5);
+  batch.caps = {16, 3, 5};
+  int chosen = 0;
+  for (int i = 0; i < 100; ++i) {
+    const Batch::Round round = batch.rounds(1, 4);
+    EXPECT_EQ(round.lengths, (std::vector<int>{5, 3, 5}));
+    chosen += round.plan == 1;
+  }
+  EXPECT_GT(chosen, 90);
+  EXPECT_FALSE(batch.lengths.off());
+}
+
+TEST(DraftLengths, AFixedLengthKeepsTheRowsOfAPass) {
+  Batch batch(3, {1e-3}, 4, 10);
+  EXPECT_EQ(batch.rounds(1, 4).lengths, (std::vector<int>{4, 3, 0}));
+}
+
+// A length of 0 is learned from as well, and a batch as large as a pass drafts nothing.
+TEST(DraftLengths, DraftsNothingWithoutACandidate) {
+  Batch none(2, {}), zero(2, {1e-3}, 0), full(8, {1e-3}, {}, 8);
+  for (Batch* batch : {&none, &zero, &full}) {
+    for (int i = 0; i < 30; ++i) EXPECT_FALSE(batch->rounds(1, 4).drafts());
+    EXPECT_FALSE(batch->lengths.off());
+  }
+  EXPECT_NE(none.lengths.explain().find("no drafts are wanted"), std::string::npos);
+  EXPECT_NE(zero.lengths.explain().find("no drafts are wanted"), std::string::npos);
+}
+
+// Rounds cut short by a page border say nothing against long ones.
+TEST(DraftLengths, DoesNotLearnFromTheCap) {
+  Batch batch(2, {1e-3});
+  batch.rounds(300, kMaxDraftLen);
+  batch.caps = {1, 0};
+  for (int i = 0; i < 50; ++i) {
+    const Batch::Round round = batch.rounds(1, kMaxDraftLen);
+    EXPECT_LE(round.lengths[0], 1);
+    EXPECT_EQ(round.lengths[1], 0);
+  }
+  batch.caps = {16, 16};
+  int longest = 0;
+  for (int i = 0; i < 5; ++i) {
+    longest = std::max(longest, batch.rounds(1, kMaxDraftLen).lengths[0]);
+  }
+  EXPECT_GT(longest, 6);
+}
+
+// Small changes of the estimates change nothing.
+TEST(DraftLengths, LengthsStay) {
+  Batch batch(6, {1e-3});
+  int round = 0;
+  const auto accept = [&](std::size_t s) { return static_cast<int>((round * 5 + s * 3) % 7) + 1; };
+  for (; round < 300; ++round) batch.round(accept);
+  int changes = 0;
+  std::vector<int> before;
+  for (; round < 500; ++round) {
+    const std::vector<int> lengths = batch.round(accept).lengths;
+    for (std::size_t s = 0; s < before.size(); ++s) changes += lengths[s] != before[s];
+    before = lengths;
+  }
+  EXPECT_LT(changes, 200);  // of 1,200; probes make 70
+}
+
+RC_GTEST_PROP(DraftLengths, KeepsCapsWhateverHappens, ()) {
+  const int max_rows = *rc::gen::inRange(1, 65);
+  const auto fixed_len = *rc::gen::inRange(0, 4) == 0
+                             ? std::optional(*rc::gen::inRange(0, kMaxDraftLen + 1))
+                             : std::nullopt;
+  const int plans = *rc::gen::inRange(0, 4);
+  Batch batch(1, std::vector<double>(plans, 1e-3), fixed_len, max_rows);
+  for (int i = 0; i < 60; ++i) {
+    if (*rc::gen::inRange(0, 4) == 0) {  // the batch changes
+      batch.drafts.clear(), batch.caps.clear();
+      const int count = *rc::gen::inRange(1, max_rows + 1);
+      for (int s = 0; s < count; ++s) {
+        std::vector<int> allowed;
+        for (int plan = 0; plan < plans; ++plan) {
+          if (*rc::gen::inRange(0, 3) > 0) allowed.push_back(plan);
+        }
+        batch.add(batch.lengths.sequence(allowed), *rc::gen::inRange(0, 40));
+      }
+    }
+    const Batch::Round round = batch.rounds(1, *rc::gen::inRange(0, kMaxDraftLen + 1));
+    int rows = static_cast<int>(round.lengths.size());
+    for (std::size_t s = 0; s < round.lengths.size(); ++s) {
+      rows += round.lengths[s];
+      RC_ASSERT(round.lengths[s] >= 0 && round.lengths[s] <= std::min(batch.caps[s], kMaxDraftLen));
+    }
+    RC_ASSERT(rows <= max_rows);
+    RC_ASSERT(!round.drafts() || (round.plan >= 0 && round.plan < plans));
+  }
+}
+
+TEST(DraftLengths, TakesPriorsOfTimes) {
+  Batch batch(1, {1e-3});
+  batch.lengths.costs().set_target_prior({.rows = 1}, 0.01);
+  batch.lengths.costs().set_draft_prior(0, {.rows = 1}, 0.001);
+  EXPECT_NEAR(batch.lengths.costs().draft(0).seconds({.rows = 1}), 0.001, 1e-4);
+}
+
+TEST(DraftLengths, RefusesWhatCannotBe) {
+  EXPECT_THROW(Batch(1, {1e-3}, 17), Error);
+  EXPECT_THROW(Batch(1, {1e-3}, -1), Error);
+  EXPECT_THROW(DraftLengths({.plans = {"a"}}), Error);
+  Batch batch(1, {1e-3}, {}, 2);
+  EXPECT_THROW(batch.lengths.choose({}), Error);
+  EXPECT_THROW(batch.lengths.sequence(std::vector<int>{1}), Error);
+  batch.caps = {-1};
+  EXPECT_THROW(batch.rounds(1, 0), Error);
+  batch.caps = {1};
+  batch.add(batch.lengths.sequence());
+  batch.add(batch.lengths.sequence());
+  EXPECT_THROW(batch.rounds(1, 0), Error);
+  Batch other(1, {1e-3, 1e-3});
+  batch.drafts = {other.lengths.sequence()};
+  batch.caps = {1};
+  EXPECT_THROW(batch.rounds(1, 0), Error);
+}
+
+}  // namespace
+}  // namespace quantspec

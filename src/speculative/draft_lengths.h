@@ -123,6 +123,7 @@ class DraftLengths {
     double rate = 0, plain_rate = 0;
   };
 
+  static int drafted(std::span<const int> lengths);  // all together
   bool mark_usable(std::span<const SequenceLoad> batch);
   int max_rows(std::size_t sequences) const;
   void set_lanes(std::span<const SequenceLoad> batch, int plan, bool hopeful = false);

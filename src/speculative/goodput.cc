@@ -7,7 +7,10 @@
 namespace quantspec {
 namespace {
 
-constexpr int kBlock = 8;  // lanes that are summed side by side
+// Fixed point of tokens in sums over lanes: compilers add integers side by side, and kMostLanes of
+// them fit.
+constexpr int kOne = 1 << 18;
+constexpr int kMostLanes = (1 << 13) - 1;
 // What a drafted token must be worth, in tokens; finer where most good choices are.
 constexpr std::array kPrices = {0.0f, 0.1f, 0.22f, 0.4f, 0.65f};
 constexpr std::array kFinerPrices = {-0.05f, 0.0f, 0.05f};  // around the best of those
@@ -17,7 +20,7 @@ constexpr int kRefinePasses = 4;   // over all lanes
 }  // namespace
 
 void Goodput::set(const CostModel& costs, int plan, std::span<const DraftLane> lanes) {
-  check(!lanes.empty() && std::ssize(lanes) <= costs.target().max_rows(),
+  check(!lanes.empty() && std::ssize(lanes) <= std::min(costs.target().max_rows(), kMostLanes),
         "a round has a sequence or more, each a row");
   costs_ = &costs;
   draft_ = nullptr;
@@ -31,15 +34,16 @@ void Goodput::set(const CostModel& costs, int plan, std::span<const DraftLane> l
   }
   if (deepest_ == 0) return;
   draft_ = &costs.draft(plan);
-  const std::size_t padded = (lanes.size() + kBlock - 1) / kBlock * kBlock;
-  survival_.assign(deepest_ * padded, -1.0f);
-  byte_seconds_.assign(padded, 0.0f);
-  byte_price_.assign(padded, 0.0f);
+  survival_.assign(deepest_ * lanes.size(), -1);
+  byte_seconds_.resize(lanes.size());
+  byte_price_.resize(lanes.size());
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     const DraftLane& lane = lanes[i];
-    for (int d = 0; d < lane.cap; ++d) survival_[d * padded + i] = (*lane.survival)[d];
-    byte_seconds_[i] = static_cast<float>(draft_->kv_rate() * lane.draft_bytes +
-                                          costs.target().row_rate() * lane.verify_bytes);
+    for (int d = 0; d < lane.cap; ++d) {
+      survival_[d * lanes.size() + i] = static_cast<int>((*lane.survival)[d] * kOne);
+    }
+    byte_seconds_[i] =
+        draft_->kv_rate() * lane.draft_bytes + costs.target().row_rate() * lane.verify_bytes;
   }
 }
 
@@ -51,35 +55,31 @@ double Goodput::rate(const Round& round) const { return round.tokens / seconds(r
 
 double Goodput::plain() const { return rate(plain_); }
 
+// What the time of a token's bytes costs if the round yields so many tokens a second. Nothing is
+// worth more than one token.
 void Goodput::set_byte_prices(double rate) {
-  const auto price = static_cast<float>(rate);
-  for (std::size_t i = 0; i < byte_price_.size(); ++i) byte_price_[i] = price * byte_seconds_[i];
+  byte_rate_ = rate;
+  for (std::size_t i = 0; i < byte_price_.size(); ++i) {
+    byte_price_[i] = static_cast<int>(std::min(rate * byte_seconds_[i], 1.0) * kOne);
+  }
 }
 
 // Over the lanes whose token at this depth is worth more than the price.
-Goodput::Sums Goodput::sums(int depth, float price) const {
-  const std::size_t padded = byte_price_.size();
-  const float* survival = &survival_[depth * padded];
-  std::array<float, kBlock> rows{}, tokens{}, seconds{};
-  for (std::size_t begin = 0; begin < padded; begin += kBlock) {
-    for (int k = 0; k < kBlock; ++k) {
-      const std::size_t i = begin + k;
-      const bool on = survival[i] - byte_price_[i] > price;
-      rows[k] += on ? 1.0f : 0.0f;
-      tokens[k] += on ? survival[i] : 0.0f;
-      seconds[k] += on ? byte_seconds_[i] : 0.0f;
-    }
+Goodput::Sums Goodput::sums(int depth, int price) const {
+  const int count = size();
+  const int* survival = &survival_[static_cast<std::size_t>(depth) * count];
+  const int* byte_price = byte_price_.data();
+  int rows = 0, tokens = 0, bytes = 0;
+  for (int i = 0; i < count; ++i) {
+    const bool on = survival[i] - byte_price[i] > price;
+    rows += on ? 1 : 0;
+    tokens += on ? survival[i] : 0;
+    bytes += on ? byte_price[i] : 0;
   }
-  Sums sums;
-  for (int k = 0; k < kBlock; ++k) {
-    sums.rows += static_cast<int>(rows[k]);
-    sums.survival += tokens[k];
-    sums.byte_seconds += seconds[k];
-  }
-  return sums;
+  return {rows, static_cast<double>(tokens) / kOne, bytes / (kOne * byte_rate_)};
 }
 
-Goodput::Choice Goodput::scan(float price, int max_rows) const {
+Goodput::Choice Goodput::scan(int price, int max_rows) const {
   Choice best{.price = price};
   int rows = size();
   double tokens = size();
@@ -99,11 +99,10 @@ Goodput::Choice Goodput::scan(float price, int max_rows) const {
   return best;
 }
 
-Goodput::Choice Goodput::scan_prices(std::span<const float> prices, float from,
-                                     int max_rows) const {
+Goodput::Choice Goodput::scan_prices(std::span<const float> prices, int from, int max_rows) const {
   Choice best;
   for (const float price : prices) {
-    const Choice choice = scan(std::max(0.0f, from + price), max_rows);
+    const Choice choice = scan(std::max(0, from + static_cast<int>(price * kOne)), max_rows);
     if (choice.rate > best.rate) best = choice;
     if (size() == 1) break;  // there is nothing to choose between
   }
@@ -128,11 +127,10 @@ void Goodput::fewest(std::span<int> lengths) const {
 }
 
 void Goodput::read_off(const Choice& choice, std::span<int> lengths) const {
-  const std::size_t padded = byte_price_.size();
   for (int i = 0; i < size(); ++i) {
     int length = 0;
     while (length < std::min(choice.depth, lanes_[i].cap) &&
-           survival_[length * padded + i] - byte_price_[i] > choice.price) {
+           survival_[length * size() + i] - byte_price_[i] > choice.price) {
       ++length;
     }
     lengths[i] = length;

@@ -32,7 +32,7 @@ struct DraftLane {
 class Goodput {
  public:
   // What the next calls are about. `costs` and the lanes' survival outlive them. plan: of `costs`;
-  // any if no lane drafts. REQUIRES: 1 <= lanes.size() <= costs.target().max_rows().
+  // any if no lane drafts. REQUIRES: 1 <= lanes.size() <= costs.target().max_rows(), < 8192.
   void set(const CostModel& costs, int plan, std::span<const DraftLane> lanes);
 
   // Tokens a second without drafts.
@@ -72,7 +72,7 @@ class Goodput {
   // The tokens worth more than `price`, down to the depth at which N / T is best.
   struct Choice {
     double rate = 0;  // N / T; 0: nothing is worth it
-    float price = 0;
+    int price = 0;
     int depth = 0;
   };
   struct Sums {  // over the lanes that draft at a depth
@@ -84,9 +84,9 @@ class Goodput {
   double seconds(const Round& round) const;
   void build(std::span<const int> lengths);
   void set_byte_prices(double rate);
-  Sums sums(int depth, float price) const;
-  Choice scan(float price, int max_rows) const;
-  Choice scan_prices(std::span<const float> prices, float from, int max_rows) const;
+  Sums sums(int depth, int price) const;
+  Choice scan(int price, int max_rows) const;
+  Choice scan_prices(std::span<const float> prices, int from, int max_rows) const;
   void fewest(std::span<int> lengths) const;
   void read_off(const Choice& choice, std::span<int> lengths) const;
   // Adds (by = 1) or takes (-1) a lane's token at a depth.
@@ -96,10 +96,12 @@ class Goodput {
   const CostModel* costs_ = nullptr;
   const PassTime* draft_ = nullptr;
   std::vector<DraftLane> lanes_;
-  int deepest_ = 0;                  // cap
-  std::vector<float> survival_;      // [depth, lane], padded; negative beyond the cap
-  std::vector<float> byte_seconds_;  // [lane], padded: of the KV that a drafted token reads
-  std::vector<float> byte_price_;    // the same in tokens
+  int deepest_ = 0;  // cap
+  // In fixed point.
+  std::vector<int> survival_;         // [depth, lane]; negative beyond the cap
+  std::vector<int> byte_price_;       // [lane]: of the KV that a drafted token reads, in tokens
+  double byte_rate_ = 1;              // tokens a second at which that is so
+  std::vector<double> byte_seconds_;  // [lane]
   Round plain_;
   Round round_;  // as built and changed
   std::array<Depth, kMaxDraftLen> depths_;

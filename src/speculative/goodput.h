@@ -7,7 +7,9 @@
 // sequences. Since survival never rises with depth, the good choices are nested: a token is drafted
 // if what it is expected to yield, less the time of the bytes that it reads (at the rate N / T, as
 // in Dinkelbach's method), is worth more than some price of a row. All prices of a grid and all
-// greatest depths are tried, each by its true N / T, and the best one is refined by single tokens.
+// greatest depths are tried, each by its true N / T (best), and the best one can be refined by
+// single tokens (refine). Where times are linear in rows and drafts pay, that is the optimum to
+// within a percent.
 //
 // Deterministic; not thread-safe; allocates when a batch is larger than all before.
 #pragma once

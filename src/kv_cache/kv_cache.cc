@@ -290,6 +290,29 @@ int KvCache::begin_prompt(int num_tokens) {
   return length_;
 }
 
+void KvCache::attach(std::span<const PageRef> pages) {
+  const int page_size = shape().page_size, length = std::ssize(pages) * page_size;
+  check(length_ == prompt_ && length_ % chunk_ == 0 && length % chunk_ == 0 && !gathers(options_) &&
+            options_.store != KvStore::kFull && options_.full_layers.empty(),
+        "whole chunks are attached to whole chunks");
+  require_room(length);
+  std::vector<PagePlanes> planes;
+  for (const PageRef& page : pages) {
+    pages_.push_back(page);
+    planes.push_back(page.planes());
+  }
+  backend_->upload(planes_.as<PagePlanes>() + length_ / page_size, planes.data(),
+                   planes.size() * sizeof(PagePlanes));
+  length_ += length;
+  prompt_ = length_;
+  set_quantized(first_full(length_));
+}
+
+std::span<const PageRef> KvCache::pages_of(int first, int last) const {
+  const int page_size = shape().page_size;
+  return std::span(pages_).subspan(first / page_size, (last - first) / page_size);
+}
+
 void KvCache::end_prompt() {
   for (int layer = 0; layer < shape().num_layers; ++layer) {
     const std::vector<float>& queries = last_queries_[layer];

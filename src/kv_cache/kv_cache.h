@@ -88,6 +88,16 @@ class KvCache {
   // which the text is to be read, a multiple of C. Throws kInvalidRequest where it does not fit.
   // REQUIRES: num_tokens > length().
   int begin_prompt(int num_tokens);
+  // So many tokens of a text of num_tokens may be attached: the others must be read, for the ring
+  // and for the logits of the last one. A multiple of C.
+  int most_attached(int num_tokens) const { return first_full(num_tokens) / chunk_ * chunk_; }
+  // Appends whole chunks that another cache read after the same tokens: their pages, C / G each.
+  // REQUIRES: all of [0, length()) is whole chunks; the text to be read is long enough
+  // (most_attached).
+  void attach(std::span<const PageRef> pages);
+  // Those of positions [first, last), multiples of the page size.
+  std::span<const PageRef> pages_of(int first, int last) const;
+  int num_pages() const { return static_cast<int>(pages_.size()); }
   // One chunk on its way through the layers, from the first to the last. The passes of a layer
   // write the chunk's K and V to view(layer).full and read view(layer). Abandoned before finish(),
   // it leaves the cache empty.

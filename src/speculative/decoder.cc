@@ -178,25 +178,61 @@ Decoder::Decoder(const Model& model) : model_(model) {
   const std::size_t row = model.config().vocab_size * sizeof(float);
   target_rows_ = model.backend().allocate((kMaxDraftLen + 1) * row);
   draft_rows_ = model.backend().allocate(kMaxDraftLen * row);
+  prompt_row_ = model.backend().allocate(row);
 }
 
 TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
                          const Model::Progress& progress) {
-  std::vector<TokenId>& tokens = sequence.tokens_;
-  tokens.insert(tokens.end(), prompt.begin(), prompt.end());
-  check(!tokens.empty(), "a prefill needs a token");
   try {
-    model_.prefill(tokens, sequence.cache_, target_rows_.as<float>(), progress);
-    sequence.begin_round();
-    model_.backend().judge({sequence.on_backend(), nullptr, target_rows_.as<float>(), 1});
-    tokens.push_back(model_.backend().end_round(sequence.round_memory_.as<Round>()).added[0]);
+    const auto reader = begin_prompt(sequence, prompt);
+    while (!reader->done()) {
+      reader->step();
+      if (progress) progress(reader->share());
+    }
+    return end_prompt(sequence);
   } catch (...) {
     sequence.clear();
     throw;
   }
-  sequence.known_ = tokens.size();
-  sequence.round_length_ = static_cast<int>(tokens.size());
-  return tokens.back();
+}
+
+std::unique_ptr<Model::Prefill> Decoder::begin_prompt(Sequence& sequence,
+                                                      std::span<const TokenId> prompt) {
+  std::vector<TokenId>& tokens = sequence.tokens_;
+  tokens.insert(tokens.end(), prompt.begin(), prompt.end());
+  check(!tokens.empty(), "a prefill needs a token");
+  return std::make_unique<Model::Prefill>(model_, tokens, sequence.cache_,
+                                          prompt_row_.as<float>());
+}
+
+TokenId Decoder::end_prompt(Sequence& sequence) {
+  sequence.begin_round();
+  model_.backend().judge({sequence.on_backend(), nullptr, prompt_row_.as<float>(), 1});
+  const Round round = model_.backend().end_round(sequence.round_memory_.as<Round>());
+  sequence.tokens_.push_back(round.added[0]);
+  sequence.known_ = sequence.tokens_.size();
+  sequence.round_length_ = round.length;
+  return round.added[0];
+}
+
+void Decoder::resume(Sequence& sequence, std::span<const TokenId> chosen) {
+  check(!chosen.empty(), "a token is pending");
+  sequence.tokens_.insert(sequence.tokens_.end(), chosen.begin(), chosen.end());
+}
+
+bool Decoder::replay(Sequence& sequence) {
+  KvCache& cache = sequence.cache_;
+  const auto tokens = std::span<const TokenId>(sequence.tokens_).subspan(cache.length());
+  const int left = static_cast<int>(tokens.size()) - 1;
+  if (left == 0) return false;
+  const int rows = std::min({left, cache.max_rows(), kMaxDraftLen + 1});
+  replay_logits_.resize(static_cast<std::size_t>(rows) * model_.config().vocab_size);
+  cache.reserve(rows);
+  const SequenceInput input{tokens.first(rows), &cache};
+  model_.forward({&input, 1}, sequence.target_, replay_logits_);
+  cache.settle(rows);
+  cache.mass_recorded();
+  return true;
 }
 
 Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -91,6 +92,8 @@ class Sequence {
   void set_options(DecodingOptions options);
   // Goes on with what another sequence has measured. REQUIRES: of the same plans and draft_len.
   void adopt_control(const DraftControl& control) { control_ = control; }
+  // On an empty sequence: the beginning of the next prompt is in these pages (KvCache::attach).
+  void attach(std::span<const PageRef> pages) { cache_.attach(pages); }
   // Forgets the tokens from `count` on, for a stop inside an accepted run.
   // REQUIRES: no more tokens are dropped than the last step added, and one remains.
   void truncate(std::size_t count);
@@ -143,6 +146,16 @@ class Decoder {
   // REQUIRES: prompt is not empty or a token is pending.
   TokenId prefill(Sequence& sequence, std::span<const TokenId> prompt,
                   const Model::Progress& progress = {});
+  // The same in slices: the prompt is read by what begin_prompt() returns, which the sequence
+  // outlives, and when that is done(), end_prompt() chooses the token. Between a slice that
+  // finishes a prompt and its end_prompt(), no other prompt is read.
+  std::unique_ptr<Model::Prefill> begin_prompt(Sequence& sequence, std::span<const TokenId> prompt);
+  TokenId end_prompt(Sequence& sequence);
+  // Instead of end_prompt(): goes on with tokens that were chosen before, the last of which is
+  // pending. replay() reads some of those that are not in the cache yet, by a target pass as a
+  // round's is; false: none was left.
+  void resume(Sequence& sequence, std::span<const TokenId> chosen);
+  bool replay(Sequence& sequence);
 
   // One round of every lane, no two of one sequence. If it throws, the sequences are as they were
   // before. REQUIRES: prefill was called for each.
@@ -178,12 +191,14 @@ class Decoder {
   const Model& model_;
   Buffer target_rows_;  // [rows, vocab] logits, then probabilities
   Buffer draft_rows_;
+  Buffer prompt_row_;  // [vocab] logits after a prompt
   // Of the round at hand.
   std::vector<Row> rows_;
   std::vector<int> group_;
   std::vector<char> grouped_;
   std::vector<RoundInput> inputs_;
   std::vector<Step> steps_;
+  std::vector<float> replay_logits_;
 };
 
 }  // namespace quantspec

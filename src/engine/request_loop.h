@@ -1,0 +1,108 @@
+// Many requests at once: the loop that admits them, reads their prompts in slices, and runs rounds
+// of all that decode. What comes out of a request is a function of the request and the engine
+// (contract E3 of docs/design.md): nothing of what runs beside it, of cached prefixes, of when it
+// came, or of being preempted shows in its tokens.
+//
+//     RequestLoop loop(*engine, {.plans = engine->plans("quantspec", 0)});
+//     loop.submit({.prompt = tokens, .predict = 64, .on_tokens = ...});
+//     while (loop.step()) {
+//     }
+//
+// Thread-safety: submit() and cancel() from any thread; step() and all else from one at a time,
+// which is also the one that calls back. Of one engine one loop or session computes at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "scheduler/scheduler.h"
+
+namespace quantspec {
+
+// How a request ended.
+enum class RequestEnd : std::uint8_t {
+  kDone,       // it has its tokens, or on_tokens wanted no more
+  kCancelled,  // by cancel()
+  kFailed,     // by what was thrown while it was computed; the others go on
+};
+
+struct Request {
+  std::vector<TokenId> prompt;
+  int predict = 1;  // tokens to generate, at least 1
+  SamplingParams sampling = {};
+  SpecSampling spec_sampling = SpecSampling::kCoupled;
+  // By which of the loop's plans it may draft, and how many tokens; none: what yields most.
+  std::optional<DraftChoice> forced = {};
+  OwnerId owner = 0;  // on whose behalf; owners share the engine fairly
+  int priority = 0;   // greater ones go first
+  // Whose prefixes it may find: requests of other salts see nothing of its prompt.
+  std::string salt = {};
+
+  // What a round added. Returns how many of them it takes: fewer end the request after those.
+  using OnTokens = std::function<std::size_t(std::span<const TokenId> tokens, int drafted)>;
+  OnTokens on_tokens = {};
+  struct Ended {
+    RequestEnd end;
+    std::string error;      // of kFailed
+    int cached_tokens = 0;  // of the prompt, that were found
+    RoundStats stats;
+  };
+  std::function<void(const Ended&)> on_end = {};
+};
+
+struct RequestLoopOptions {
+  int sequences = 8;                // that are in the cache at once
+  int context = 0;                  // tokens of a request at most; 0: the engine's
+  std::size_t pages = 0;            // of the cache; 0: what all sequences can come to hold
+  std::vector<Plan> plans = {};     // by which to draft; none: plain decoding
+  KvStore store = KvStore::kHierarchical;
+  bool share_prefixes = true;       // REQUIRES: store is kHierarchical, for it to be
+  Admission admission = Admission::kGuaranteed;
+  int max_waiting = 1024;
+};
+
+class RequestLoop {
+ public:
+  // Throws kInvalidRequest for plans that gather tokens (docs/bench.md): those are for one sequence.
+  // The engine outlives the loop.
+  RequestLoop(Engine& engine, RequestLoopOptions options);
+  ~RequestLoop();
+  RequestLoop(const RequestLoop&) = delete;
+  RequestLoop& operator=(const RequestLoop&) = delete;
+
+  // Throws kInvalidRequest for what can never fit, and kOutOfMemory where the queue is full.
+  RequestId submit(Request request);
+  // on_end comes with the next step, if the request has not ended.
+  void cancel(RequestId id);
+
+  // Does what there is to do next: a round of all that decode, and slices of a prompt. False: there
+  // is nothing.
+  bool step();
+  // Preempts a request as if pages were short, for tests. Returns whether it could be.
+  bool preempt(RequestId id);
+
+  struct Statistics {
+    Scheduler::Statistics scheduler;
+    PrefixTree::Statistics prefixes;
+    std::size_t free_pages = 0;
+    int free_slots = 0;
+    std::uint64_t rounds = 0;
+    double round_seconds = 0;
+    double slice_seconds = 0;
+  };
+  Statistics statistics() const;
+  std::string explain_drafts() const;
+  void check_integrity() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quantspec

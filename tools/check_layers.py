@@ -21,6 +21,7 @@ FLOORS = [
     {"kv_cache", "datasets"},
     {"model"},
     {"speculative", "roofline", "prepare"},
+    {"scheduler"},
     {"engine"},
     {"bench", "eval"},
     {"apps/cli", "apps/server", "apps/bench", "examples"},
@@ -35,6 +36,8 @@ DOORS = {
     "base": None,
     "tests": None,
     "backend": {"backend/backend.h", "backend/params.h"},
+    "engine": {"engine/engine.h", "engine/request_loop.h"},
+    "kv_cache": {"kv_cache/kv_cache.h", "kv_cache/prefix_tree.h"},
     "sampler": {"sampler/sampler.h", "sampler/acceptance.h", "sampler/parameters.h"},
 }
 # A room implements the backend, so it may look up at that floor's doors.

@@ -3,13 +3,13 @@
 // (contract E3 of docs/design.md): nothing of what runs beside it, of cached prefixes, of when it
 // came, or of being preempted shows in its tokens.
 //
-//     RequestLoop loop(*engine, {.plans = engine->plans("quantspec", 0)});
+//     RequestLoop loop(model, shape, {.context = 4096, .plans = plans});
 //     loop.submit({.prompt = tokens, .predict = 64, .on_tokens = ...});
 //     while (loop.step()) {
 //     }
 //
 // Thread-safety: submit() and cancel() from any thread; step() and all else from one at a time,
-// which is also the one that calls back. Of one engine one loop or session computes at a time.
+// which is also the one that calls back. Of one model one loop or session computes at a time.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "kv_cache/prefix_tree.h"
 #include "scheduler/scheduler.h"
+#include "speculative/speculative.h"
 
 namespace quantspec {
 
@@ -57,21 +58,22 @@ struct Request {
 };
 
 struct RequestLoopOptions {
-  int sequences = 8;                // that are in the cache at once
-  int context = 0;                  // tokens of a request at most; 0: the engine's
-  std::size_t pages = 0;            // of the cache; 0: what all sequences can come to hold
-  std::vector<Plan> plans = {};     // by which to draft; none: plain decoding
+  int sequences = 8;             // that are in the cache at once
+  int context = 0;               // tokens of a request at most
+  int chunk = 0;                 // as in KvOptions
+  std::size_t pages = 0;         // of the cache; 0: what all sequences can come to hold
+  std::vector<Plan> plans = {};  // by which to draft; none: plain decoding
   KvStore store = KvStore::kHierarchical;
-  bool share_prefixes = true;       // REQUIRES: store is kHierarchical, for it to be
+  bool share_prefixes = true;  // REQUIRES: store is kHierarchical, for it to be
   Admission admission = Admission::kGuaranteed;
   int max_waiting = 1024;
 };
 
 class RequestLoop {
  public:
-  // Throws kInvalidRequest for plans that gather tokens (docs/bench.md): those are for one sequence.
-  // The engine outlives the loop.
-  RequestLoop(Engine& engine, RequestLoopOptions options);
+  // Throws kInvalidRequest for plans that gather tokens (docs/bench.md): those are for one
+  // sequence. The model outlives the loop. REQUIRES: options.context >= 1.
+  RequestLoop(const Model& model, const KvShape& shape, RequestLoopOptions options);
   ~RequestLoop();
   RequestLoop(const RequestLoop&) = delete;
   RequestLoop& operator=(const RequestLoop&) = delete;
@@ -101,6 +103,7 @@ class RequestLoop {
   void check_integrity() const;
 
  private:
+  struct Live;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -201,8 +201,7 @@ std::unique_ptr<Model::Prefill> Decoder::begin_prompt(Sequence& sequence,
   std::vector<TokenId>& tokens = sequence.tokens_;
   tokens.insert(tokens.end(), prompt.begin(), prompt.end());
   check(!tokens.empty(), "a prefill needs a token");
-  return std::make_unique<Model::Prefill>(model_, tokens, sequence.cache_,
-                                          prompt_row_.as<float>());
+  return std::make_unique<Model::Prefill>(model_, tokens, sequence.cache_, prompt_row_.as<float>());
 }
 
 TokenId Decoder::end_prompt(Sequence& sequence) {

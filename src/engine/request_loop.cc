@@ -1,0 +1,525 @@
+#include "engine/request_loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "kv_cache/prefix_tree.h"
+#include "model/pass_bytes.h"
+#include "speculative/draft_lengths.h"
+
+namespace quantspec {
+
+namespace {
+
+// K and V that a pass by this plan reads of a sequence of so many tokens.
+double kv_bytes_of(const KvShape& shape, const Plan& plan, int tokens) {
+  double bytes = 0;
+  for (const LayerPlan& layer : plan.layers) {
+    if (layer.run) bytes += static_cast<double>(kv_bytes(shape, layer.kv, tokens));
+  }
+  return bytes;
+}
+
+DraftLengths::Options draft_options(const Model& model, const KvShape& shape,
+                                    const std::vector<Plan>& plans) {
+  DraftLengths::Options options;
+  const auto bytes = [&](const Plan& plan) {
+    return static_cast<double>(pass_bytes(model.weights(), model.backend(), shape, plan, 0));
+  };
+  for (const Plan& plan : plans) {
+    options.plans.push_back(plan.name);
+    options.plan_bytes.push_back(bytes(plan));
+  }
+  options.target_bytes = bytes(Plan::target(model.config().num_layers));
+  return options;
+}
+
+KvOptions cache_options(const RequestLoopOptions& options) {
+  KvOptions kv = kv_options(options.plans);
+  kv.store = options.store;
+  kv.chunk = options.chunk;
+  for (const KvAccess& access : kv.accesses) {
+    if (!access.gathers()) continue;
+    fail(ErrorKind::kInvalidRequest,
+         "plans that gather tokens (streaming, snapkv, retrieval) are for one sequence; quantspec "
+         "and its sparse plans work for many");
+  }
+  return kv;
+}
+
+}  // namespace
+
+// One request while it is known.
+struct RequestLoop::Live {
+  RequestId id = 0;
+  Request request;
+  std::vector<TokenId> generated;
+  int cached_tokens = 0;
+  SequenceDrafts drafts;
+  RoundStats stats;
+  // While it is admitted:
+  Sequence* sequence = nullptr;
+  PrefixTree::Path path;                   // of what was read or found of the prompt
+  std::unique_ptr<Model::Prefill> reader;  // while the prompt is read
+
+  int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
+  int left() const { return request.predict - static_cast<int>(generated.size()); }
+};
+
+struct RequestLoop::Impl {
+  Impl(const Model& used, const KvShape& of, RequestLoopOptions given);
+
+  // --- from other threads ---
+  std::mutex inbox_mutex;
+  std::vector<std::unique_ptr<Live>> submitted;
+  std::vector<RequestId> cancelled;
+  RequestId last_id = 0;
+
+  // --- the loop's ---
+  RequestLoopOptions options;
+  const Model& model;
+  KvShape shape;
+  PagePool pool;  // before all that holds pages
+  PrefixTree tree;
+  Decoder decoder;
+  DraftLengths lengths;
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  std::vector<Sequence*> free_sequences;
+  Scheduler scheduler;
+  std::map<RequestId, std::unique_ptr<Live>> live;
+  Live* producer = nullptr;  // whose chunk is in flight
+  Stopwatch clock;
+  Statistics totals;
+
+  int chunk() const { return tree.chunk_tokens(); }
+  double now() const { return clock.seconds(); }
+  PoolState pool_state() const {
+    return {pool.free(), tree.statistics().idle_pages, static_cast<int>(free_sequences.size())};
+  }
+  Held held(const Live& of) const {
+    const KvCache& cache = of.sequence->cache();
+    return {cache.length(), static_cast<std::size_t>(cache.num_pages())};
+  }
+  void make_room(std::size_t pages);
+
+  bool drain_inbox();
+  void admit_waiting();
+  bool admit(Live& request);
+  void give_back(Live& request);
+  void end(Live& request, RequestEnd how, std::string error = {});
+  void preempt(Live& request);
+
+  void run_round(const std::vector<RequestId>& ids);
+  void choose(std::span<Live* const> requests, std::vector<Lane>& lanes);
+  void observe(std::span<Live* const> requests, std::span<const Lane> lanes,
+               const Decoder::Outcome& outcome);
+  void run_alone(std::span<Live* const> requests, std::span<const Lane> lanes);
+  bool take(Live& request, const Step& step);
+
+  bool run_slices();
+  bool find_chunk(Live& request);
+  void run_chunk(Live& request, double seconds);
+  void end_prompt(Live& request);
+
+  // Of the round at hand.
+  std::vector<SequenceLoad> loads;
+  std::vector<double> load_bytes;
+  std::vector<int> lane_of_load;
+  std::vector<int> accepted;
+  std::optional<RoundChoice> choice;
+};
+
+RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions given)
+    : options(std::move(given)),
+      model(used),
+      shape(of),
+      pool(model.backend(), shape, options.pages),
+      tree(pool, options.chunk),
+      decoder(model),
+      lengths(draft_options(model, shape, options.plans)),
+      scheduler({.page_tokens = shape.page_size,
+                 .chunk_tokens = options.chunk,
+                 .total_pages = options.pages,
+                 .context_tokens = options.context,
+                 .most_waiting = options.max_waiting,
+                 .admission = options.admission}) {
+  const KvOptions kv = cache_options(options);
+  for (int i = 0; i < options.sequences; ++i) {
+    sequences.push_back(std::make_unique<Sequence>(model, pool, options.context,
+                                                   DecodingOptions{.plans = options.plans}, kv));
+    free_sequences.push_back(sequences.back().get());
+  }
+}
+
+// Pages that nobody uses are what the tree is made of.
+void RequestLoop::Impl::make_room(std::size_t pages) {
+  if (pages > pool.free()) tree.evict(pages - pool.free());
+}
+
+// --- requests come and go ------------------------------------------------------------------------
+
+bool RequestLoop::Impl::drain_inbox() {
+  std::vector<std::unique_ptr<Live>> arrived;
+  std::vector<RequestId> gone;
+  {
+    const std::lock_guard lock(inbox_mutex);
+    arrived.swap(submitted);
+    gone.swap(cancelled);
+  }
+  for (std::unique_ptr<Live>& request : arrived) {
+    const Request& wanted = request->request;
+    const RequestInfo info{.id = request->id,
+                           .owner = wanted.owner,
+                           .priority = wanted.priority,
+                           .prompt_tokens = request->prompt_tokens(),
+                           .most_new_tokens = wanted.predict,
+                           .arrival = now()};
+    Live& known = *(live[request->id] = std::move(request));
+    known.drafts = lengths.sequence();
+    switch (scheduler.submit(info)) {
+      case Scheduler::Submission::kAccepted:
+        break;
+      case Scheduler::Submission::kQueueFull:
+        end(known, RequestEnd::kFailed, "too many requests wait; one of them has to end first");
+        break;
+      case Scheduler::Submission::kExceedsContext:
+      case Scheduler::Submission::kExceedsPages:
+        end(known, RequestEnd::kFailed,
+            fmt::format("{} tokens of prompt and {} to generate do not fit the {} of a context",
+                        info.prompt_tokens, info.most_new_tokens, options.context));
+    }
+  }
+  for (const RequestId id : gone) {
+    if (!scheduler.cancel(id)) continue;
+    end(*live.at(id), RequestEnd::kCancelled);
+  }
+  return !arrived.empty() || !gone.empty();
+}
+
+void RequestLoop::Impl::admit_waiting() {
+  while (const auto id = scheduler.candidate(now(), pool_state())) {
+    if (!admit(*live.at(*id))) break;
+  }
+}
+
+bool RequestLoop::Impl::admit(Live& request) {
+  // Its prefix is held first: pages that it shares are not to be evicted for its others.
+  const Request& wanted = request.request;
+  Sequence& sequence = *free_sequences.back();
+  const std::span<const TokenId> prompt(wanted.prompt);
+  if (options.share_prefixes) {
+    const int most = sequence.cache().most_attached(request.prompt_tokens());
+    request.path = tree.match(wanted.salt, prompt.first(most));
+  }
+  const Held found{request.path.tokens(),
+                   static_cast<std::size_t>(request.path.tokens() / shape.page_size)};
+  if (!scheduler.admit(request.id, found, now(), pool_state())) {
+    request.path = {};
+    return false;
+  }
+  request.cached_tokens = std::max(request.cached_tokens, found.tokens);
+  request.sequence = &sequence;
+  free_sequences.pop_back();
+  sequence.clear();
+  sequence.set_options(
+      {.sampling = wanted.sampling, .spec_sampling = wanted.spec_sampling, .plans = options.plans});
+  if (found.tokens > 0) sequence.attach(request.path.pages());
+  return true;
+}
+
+void RequestLoop::Impl::give_back(Live& request) {
+  if (producer == &request) producer = nullptr;
+  request.reader.reset();
+  request.path = {};
+  if (request.sequence == nullptr) return;
+  request.stats += request.sequence->stats();
+  request.sequence->clear();
+  free_sequences.push_back(std::exchange(request.sequence, nullptr));
+}
+
+// The scheduler knows it no more.
+void RequestLoop::Impl::end(Live& request, RequestEnd how, std::string error) {
+  give_back(request);
+  const auto gone = live.extract(request.id);
+  if (!request.request.on_end) return;
+  request.request.on_end({how, std::move(error), request.cached_tokens, request.stats});
+}
+
+void RequestLoop::Impl::preempt(Live& request) {
+  give_back(request);
+  scheduler.preempted(request.id, now());
+}
+
+// --- rounds --------------------------------------------------------------------------------------
+
+void RequestLoop::Impl::run_round(const std::vector<RequestId>& ids) {
+  std::vector<Live*> requests;
+  std::vector<Lane> lanes;
+  for (const RequestId id : ids) requests.push_back(live.at(id).get());
+  choose(requests, lanes);
+  make_room(lanes.size());
+  const Stopwatch round_clock;
+  try {
+    const Decoder::Outcome outcome = decoder.round(lanes);
+    observe(requests, lanes, outcome);
+    std::vector<Scheduler::RoundResult> results;
+    std::vector<Live*> ended;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      const bool more = take(*requests[i], outcome.steps[i]);
+      if (!more) ended.push_back(requests[i]);
+      results.push_back({requests[i]->id, static_cast<int>(outcome.steps[i].tokens.size()),
+                         held(*requests[i]).pages});
+    }
+    const double seconds = round_clock.seconds();
+    scheduler.round_ran(results, seconds);
+    ++totals.rounds;
+    totals.round_seconds += seconds;
+    for (Live* request : ended) {
+      scheduler.finished(request->id);
+      end(*request, RequestEnd::kDone);
+    }
+  } catch (const Error&) {
+    // One of them; the others are as they were.
+    run_alone(requests, lanes);
+  }
+}
+
+void RequestLoop::Impl::run_alone(std::span<Live* const> requests, std::span<const Lane> lanes) {
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Live& request = *requests[i];
+    try {
+      const Stopwatch round_clock;
+      const Step step = decoder.round(lanes.subspan(i, 1)).steps[0];
+      const bool more = take(request, step);
+      const Scheduler::RoundResult result{request.id, static_cast<int>(step.tokens.size()),
+                                          held(request).pages};
+      scheduler.round_ran({&result, 1}, round_clock.seconds());
+      if (more) continue;
+      scheduler.finished(request.id);
+      end(request, RequestEnd::kDone);
+    } catch (const Error& error) {
+      scheduler.finished(request.id);
+      end(request, RequestEnd::kFailed, error.what());
+    }
+  }
+}
+
+// By its own wish, or by what yields most for the batch.
+void RequestLoop::Impl::choose(std::span<Live* const> requests, std::vector<Lane>& lanes) {
+  const std::size_t plans = options.plans.size();
+  loads.clear();
+  lane_of_load.clear();
+  load_bytes.resize(requests.size() * plans);
+  const Plan target = Plan::target(model.config().num_layers);
+  for (Live* request : requests) {
+    const int cap = std::min(request->sequence->max_rows(), request->left()) - 1;
+    const int tokens = request->sequence->cache().length();
+    lanes.push_back({request->sequence, {0, 0}});
+    if (const auto& forced = request->request.forced) {
+      lanes.back().choice = {forced->plan, std::min(forced->draft_len, cap)};
+      continue;
+    }
+    double* bytes = &load_bytes[loads.size() * plans];
+    for (std::size_t p = 0; p < plans; ++p) {
+      bytes[p] = kv_bytes_of(shape, options.plans[p], tokens);
+    }
+    lane_of_load.push_back(static_cast<int>(lanes.size()) - 1);
+    loads.push_back({&request->drafts, cap, kv_bytes_of(shape, target, tokens), {bytes, plans}});
+  }
+  choice.reset();
+  if (loads.empty()) return;
+  choice = lengths.choose(loads);
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    lanes[lane_of_load[i]].choice = {std::max(choice->plan, 0), choice->lengths[i]};
+  }
+}
+
+// A round in which some lengths were forced says nothing of the others' time.
+void RequestLoop::Impl::observe(std::span<Live* const> requests, std::span<const Lane>,
+                                const Decoder::Outcome& outcome) {
+  if (!choice || loads.size() != requests.size()) return;
+  accepted.clear();
+  for (const Step& step : outcome.steps) accepted.push_back(step.accepted);
+  lengths.observe(loads, *choice, accepted, outcome.draft_seconds, outcome.other_seconds);
+}
+
+// Whether the request wants more.
+bool RequestLoop::Impl::take(Live& request, const Step& step) {
+  request.generated.insert(request.generated.end(), step.tokens.begin(), step.tokens.end());
+  if (request.request.on_tokens &&
+      request.request.on_tokens(step.tokens, step.accepted) < step.tokens.size()) {
+    return false;
+  }
+  return request.left() > 0;
+}
+
+// --- prompts -------------------------------------------------------------------------------------
+
+bool RequestLoop::Impl::run_slices() {
+  bool ran = false;
+  while (const auto slices = scheduler.prefill(now(), pool_state())) {
+    Live& request = *live.at(slices->id);
+    ran = true;
+    try {
+      if (find_chunk(request)) continue;
+      run_chunk(request, slices->seconds);
+      if (!std::isfinite(slices->seconds)) break;  // others may have come meanwhile
+    } catch (const Error& error) {
+      scheduler.cancel(request.id);
+      end(request, RequestEnd::kFailed, error.what());
+    }
+  }
+  return ran;
+}
+
+// Whether the tree has the next chunk by now, and the cache takes it. If it has not, the request
+// becomes its producer.
+bool RequestLoop::Impl::find_chunk(Live& request) {
+  const KvCache& cache = request.sequence->cache();
+  const std::span<const TokenId> prompt(request.request.prompt);
+  if (producer == &request || !options.share_prefixes) return false;
+  const int begin = cache.length(), end = begin + chunk();
+  if (begin % chunk() != 0 || end > std::ssize(prompt) || request.path.tokens() != begin) {
+    return false;
+  }
+  const auto next = request.path.advance(prompt.subspan(begin, chunk()));
+  check(next != PrefixTree::Next::kInMaking, "one chunk is in flight");
+  if (next == PrefixTree::Next::kYours || end > cache.most_attached(request.prompt_tokens())) {
+    return false;
+  }
+  request.sequence->attach(request.path.last_pages());
+  request.cached_tokens += chunk();
+  scheduler.found(request.id, held(request));
+  return true;
+}
+
+// Slices of one chunk, or of what was generated before a preemption.
+void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
+  const Stopwatch slice_clock;
+  Sequence& sequence = *request.sequence;
+  const int begin = sequence.cache().length();
+  const bool reads_prompt = begin < request.prompt_tokens();
+  if (reads_prompt && request.reader == nullptr) {
+    request.reader = decoder.begin_prompt(sequence, request.request.prompt);
+  }
+  bool in_flight = false, reads = true;
+  if (reads_prompt) {
+    if (!request.reader->inside_chunk()) make_room(chunk() / shape.page_size + 1);
+    do {
+      request.reader->step();
+      in_flight = request.reader->inside_chunk();
+    } while (in_flight && slice_clock.seconds() < seconds);
+    producer = in_flight ? &request : nullptr;
+    if (!in_flight && request.path.making()) {
+      request.path.seal(sequence.cache().pages_of(begin, begin + chunk()));
+    }
+    reads = !request.reader->done();
+    if (!reads) end_prompt(request);
+  } else {
+    make_room(1);
+    decoder.replay(sequence);
+  }
+  const double spent = slice_clock.seconds();
+  totals.slice_seconds += spent;
+  scheduler.slices_ran(request.id, held(request), in_flight, spent);
+  if (reads || request.left() > 0) return;
+  scheduler.finished(request.id);
+  end(request, RequestEnd::kDone);
+}
+
+// The prompt is in the cache: its first token, or those that were generated before a preemption.
+void RequestLoop::Impl::end_prompt(Live& request) {
+  request.reader.reset();
+  if (!request.generated.empty()) return decoder.resume(*request.sequence, request.generated);
+  const TokenId first = decoder.end_prompt(*request.sequence);
+  const bool more = take(request, {{&first, 1}, 0, {}});
+  if (!more) request.request.predict = static_cast<int>(request.generated.size());
+}
+
+// --- the door ------------------------------------------------------------------------------------
+
+namespace {
+
+RequestLoopOptions resolved(const Model& model, const KvShape& shape, RequestLoopOptions options) {
+  if (options.chunk == 0) options.chunk = model.backend().prefill_chunk();
+  options.share_prefixes &= options.store == KvStore::kHierarchical;
+  if (options.pages == 0) {
+    const int each = (options.context + shape.page_size - 1) / shape.page_size;
+    options.pages = static_cast<std::size_t>(options.sequences) * each;
+  }
+  return options;
+}
+
+}  // namespace
+
+RequestLoop::RequestLoop(const Model& model, const KvShape& shape, RequestLoopOptions options)
+    : impl_(std::make_unique<Impl>(model, shape, resolved(model, shape, std::move(options)))) {}
+
+RequestLoop::~RequestLoop() = default;
+
+RequestId RequestLoop::submit(Request request) {
+  const int vocab = impl_->model.config().vocab_size;
+  for (const TokenId token : request.prompt) {
+    if (token >= 0 && token < vocab) continue;
+    fail(ErrorKind::kInvalidRequest, "the prompt has the token {}; the model's are 0 to {}", token,
+         vocab - 1);
+  }
+  if (request.prompt.empty() || request.predict < 1) {
+    fail(ErrorKind::kInvalidRequest, "a request has a prompt and generates a token or more");
+  }
+  request.sampling.validate();
+  auto live = std::make_unique<Live>();
+  live->request = std::move(request);
+  const std::lock_guard lock(impl_->inbox_mutex);
+  live->id = ++impl_->last_id;
+  impl_->submitted.push_back(std::move(live));
+  return impl_->last_id;
+}
+
+void RequestLoop::cancel(RequestId id) {
+  const std::lock_guard lock(impl_->inbox_mutex);
+  impl_->cancelled.push_back(id);
+}
+
+bool RequestLoop::step() {
+  Impl& at = *impl_;
+  bool worked = at.drain_inbox();
+  while (const auto id = at.scheduler.victim(at.now(), at.pool_state())) {
+    at.preempt(*at.live.at(*id));
+  }
+  at.admit_waiting();
+  const std::vector<RequestId> decoding = at.scheduler.decoding();
+  if (!decoding.empty()) at.run_round(decoding);
+  return at.run_slices() || !decoding.empty() || worked || !at.live.empty();
+}
+
+bool RequestLoop::preempt(RequestId id) {
+  const auto found = impl_->live.find(id);
+  if (found == impl_->live.end() || found->second->sequence == nullptr) return false;
+  if (impl_->producer == found->second.get()) return false;
+  impl_->preempt(*found->second);
+  return true;
+}
+
+RequestLoop::Statistics RequestLoop::statistics() const {
+  Statistics statistics = impl_->totals;
+  statistics.scheduler = impl_->scheduler.statistics();
+  statistics.prefixes = impl_->tree.statistics();
+  statistics.free_pages = impl_->pool.free();
+  statistics.free_slots = static_cast<int>(impl_->free_sequences.size());
+  return statistics;
+}
+
+std::string RequestLoop::explain_drafts() const { return impl_->lengths.explain(); }
+
+void RequestLoop::check_integrity() const {
+  impl_->scheduler.check_integrity();
+  impl_->tree.check_integrity();
+}
+
+}  // namespace quantspec

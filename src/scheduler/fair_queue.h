@@ -1,0 +1,101 @@
+// Who is next: strict classes with ageing, within a class the owner who got least, within an
+// owner's class what is asked for. A request's class is its priority, and one more for every
+// `ageing` seconds since it arrived.
+//
+// So nobody starves, whatever arrives: of two requests r and s in a queue, s can only be before r
+// if
+//
+//     s.arrival < r.arrival + ageing * (1 + s.priority - r.priority)
+//
+// (s's class would be lower otherwise). Those are finitely many.
+//
+// With n requests beside each other every operation takes O(log n), but for owners whose requests
+// are in k classes, whose counter takes O(k log n) to change. Not thread-safe. Deterministic.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "scheduler/request.h"
+
+namespace quantspec {
+
+class FairQueue {
+ public:
+  // ageing: seconds, > 0.
+  explicit FairQueue(double ageing) : ageing_(ageing) {}
+
+  struct Entry {
+    RequestId id;
+    OwnerId owner;
+    int priority;
+    double arrival;  // seconds
+    // Before all of its class that do not: a request that was preempted has been chosen before.
+    bool resumes = false;
+    // Within an owner's class the least size goes first, then the least number.
+    std::int64_t size = 0;
+    std::uint64_t number = 0;  // of no other entry
+  };
+
+  bool empty() const { return entries_.empty(); }
+  std::size_t size() const { return entries_.size(); }
+  bool contains(RequestId id) const { return entries_.contains(id); }
+
+  // counter: what the entry's owner got; the same for all of its entries. REQUIRES: the id is new.
+  void push(const Entry& entry, double counter);
+  // Whether it was there.
+  bool erase(RequestId id);
+  void set_counter(OwnerId owner, double counter);
+
+  std::optional<RequestId> front(double now);
+  // As of the last front(). REQUIRES: contains(id).
+  std::int64_t class_of(RequestId id) const;
+
+ private:
+  // Greater goes first: 2 * class, and one more where entries resume.
+  using Level = std::int64_t;
+  struct Place {
+    std::int64_t size;
+    std::uint64_t number;
+    RequestId id;
+    auto operator<=>(const Place&) const = default;
+  };
+  struct Waiting {
+    Entry entry;
+    std::int64_t aged = 0;  // classes
+    Level level() const { return 2 * (entry.priority + aged) + (entry.resumes ? 1 : 0); }
+    Place place() const { return {entry.size, entry.number, entry.id}; }
+  };
+  // An owner's entries of one level.
+  struct Bucket {
+    double counter;
+    std::set<Place> places;
+  };
+  using Buckets = std::map<std::pair<OwnerId, Level>, Bucket>;
+  struct Key {  // of a bucket in order_
+    Level minus_level;
+    double counter;
+    Place first;
+    OwnerId owner;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  static Key key_of(const Buckets::value_type& bucket);
+  void insert(const Waiting& waiting, double counter);
+  double remove(const Waiting& waiting);  // returns the counter
+  double due(const Waiting& waiting) const;
+  void age(double now);
+
+  double ageing_;
+  std::unordered_map<RequestId, Waiting> entries_;
+  Buckets buckets_;                                    // none is empty
+  std::set<Key> order_;                                // of the buckets
+  std::set<std::pair<double, RequestId>> promotions_;  // when an entry goes a class up
+};
+
+}  // namespace quantspec

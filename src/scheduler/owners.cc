@@ -1,0 +1,66 @@
+#include "scheduler/owners.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace quantspec {
+
+void Owners::add(OwnerId id) {
+  const auto [place, is_new] = owners_.try_emplace(id);
+  Owner& owner = place->second;
+  if (owner.live++ == 0 && !is_new) idle_.erase(owner.idle);
+}
+
+void Owners::remove(OwnerId id) {
+  Owner& owner = owners_.at(id);
+  check(owner.live > 0, "an owner has fewer requests than ended");
+  if (--owner.live > 0) return;
+  owner.idle = idle_.insert(idle_.end(), id);
+  if (idle_.size() <= kMostIdle) return;
+  owners_.erase(idle_.front());
+  idle_.pop_front();
+}
+
+double Owners::enter(OwnerId id) {
+  Owner& owner = owners_.at(id);
+  if (owner.competing++ == 0) {
+    const double least = competing_.empty() ? last_left_ : competing_.begin()->first;
+    owner.counter = std::max(owner.counter, least);
+    competing_.emplace(owner.counter, id);
+  }
+  return owner.counter;
+}
+
+void Owners::leave(OwnerId id) {
+  Owner& owner = owners_.at(id);
+  check(owner.competing > 0, "an owner competes with no request");
+  if (--owner.competing > 0) return;
+  competing_.erase({owner.counter, id});
+  last_left_ = owner.counter;
+}
+
+double Owners::charge(OwnerId id, double cost) {
+  Owner& owner = owners_.at(id);
+  if (owner.competing > 0) {
+    auto node = competing_.extract({owner.counter, id});
+    node.value().first += cost;
+    competing_.insert(std::move(node));
+  }
+  return owner.counter += cost;
+}
+
+void Owners::observe_output(OwnerId owner, int tokens) {
+  owners_.at(owner).outputs.observe(tokens);
+  outputs_.observe(tokens);
+}
+
+int Owners::expected_output(OwnerId owner, int most, double factor) const {
+  const OutputStatistics& own = owners_.at(owner).outputs;
+  const OutputStatistics& outputs = own.empty() ? outputs_ : own;
+  if (outputs.empty()) return most;
+  return static_cast<int>(std::clamp(std::ceil(factor * outputs.upper()), 1.0, 1.0 * most));
+}
+
+}  // namespace quantspec

@@ -8,9 +8,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "kv_cache/prefix_tree.h"
-#include "model/pass_bytes.h"
-#include "speculative/draft_lengths.h"
 
 namespace quantspec {
 
@@ -226,8 +223,10 @@ bool RequestLoop::Impl::admit(Live& request) {
   request.sequence = &sequence;
   free_sequences.pop_back();
   sequence.clear();
-  sequence.set_options(
-      {.sampling = wanted.sampling, .spec_sampling = wanted.spec_sampling, .plans = options.plans});
+  sequence.set_options({.sampling = wanted.sampling,
+                        .spec_sampling = wanted.spec_sampling,
+                        .plans = options.plans,
+                        .log_probs = wanted.log_probs});
   if (found.tokens > 0) sequence.attach(request.path.pages());
   return true;
 }
@@ -351,8 +350,7 @@ void RequestLoop::Impl::observe(std::span<Live* const> requests, std::span<const
 // Whether the request wants more.
 bool RequestLoop::Impl::take(Live& request, const Step& step) {
   request.generated.insert(request.generated.end(), step.tokens.begin(), step.tokens.end());
-  if (request.request.on_tokens &&
-      request.request.on_tokens(step.tokens, step.accepted) < step.tokens.size()) {
+  if (request.request.on_tokens && request.request.on_tokens(step) < step.tokens.size()) {
     return false;
   }
   return request.left() > 0;
@@ -436,8 +434,7 @@ void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
 void RequestLoop::Impl::end_prompt(Live& request) {
   request.reader.reset();
   if (!request.generated.empty()) return decoder.resume(*request.sequence, request.generated);
-  const TokenId first = decoder.end_prompt(*request.sequence);
-  const bool more = take(request, {{&first, 1}, 0, {}});
+  const bool more = take(request, decoder.end_prompt(*request.sequence));
   if (!more) request.request.predict = static_cast<int>(request.generated.size());
 }
 

@@ -45,8 +45,11 @@ struct Request {
   // Whose prefixes it may find: requests of other salts see nothing of its prompt.
   std::string salt = {};
 
-  // What a round added. Returns how many of them it takes: fewer end the request after those.
-  using OnTokens = std::function<std::size_t(std::span<const TokenId> tokens, int drafted)>;
+  bool log_probs = false;  // wanted of every token
+
+  // What a round added; step.accepted of the tokens were drafted. Returns how many of them it
+  // takes: fewer end the request after those.
+  using OnTokens = std::function<std::size_t(const Step& step)>;
   OnTokens on_tokens = {};
   struct Ended {
     RequestEnd end;

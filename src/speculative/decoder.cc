@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -189,7 +190,7 @@ TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
       reader->step();
       if (progress) progress(reader->share());
     }
-    return end_prompt(sequence);
+    return end_prompt(sequence).tokens[0];
   } catch (...) {
     sequence.clear();
     throw;
@@ -204,14 +205,49 @@ std::unique_ptr<Model::Prefill> Decoder::begin_prompt(Sequence& sequence,
   return std::make_unique<Model::Prefill>(model_, tokens, sequence.cache_, prompt_row_.as<float>());
 }
 
-TokenId Decoder::end_prompt(Sequence& sequence) {
+Step Decoder::end_prompt(Sequence& sequence) {
+  const bool wants = sequence.options_.log_probs;
+  if (wants) reserve_log_probs(1);
   sequence.begin_round();
+  const float* kept = wants ? keep_logits(prompt_row_.as<float>(), 1) : nullptr;
   model_.backend().judge({sequence.on_backend(), nullptr, prompt_row_.as<float>(), 1});
   const Round round = model_.backend().end_round(sequence.round_memory_.as<Round>());
   sequence.tokens_.push_back(round.added[0]);
   sequence.known_ = sequence.tokens_.size();
   sequence.round_length_ = round.length;
-  return round.added[0];
+  const auto tokens = std::span<const TokenId>(sequence.tokens_).last(1);
+  return {tokens, 0, {}, log_probs(kept, tokens)};
+}
+
+void Decoder::reserve_log_probs(std::size_t rows) {
+  kept_ = 0;
+  log_probs_.clear();
+  log_probs_.reserve(rows);  // spans of it are given out
+  host_row_.resize(model_.config().vocab_size);
+  const std::size_t bytes = rows * model_.config().vocab_size * sizeof(float);
+  if (kept_rows_.size() < bytes) kept_rows_ = model_.backend().allocate(bytes);
+}
+
+float* Decoder::keep_logits(const float* logits, int rows) {
+  const std::size_t vocab = model_.config().vocab_size;
+  float* to = kept_rows_.as<float>() + kept_ * vocab;
+  model_.backend().copy(to, const_cast<float*>(logits), rows * vocab * sizeof(float));
+  kept_ += rows;
+  return to;
+}
+
+std::span<const float> Decoder::log_probs(const float* logits, std::span<const TokenId> tokens) {
+  if (logits == nullptr) return {};
+  const std::size_t first = log_probs_.size();
+  for (const TokenId token : tokens) {
+    model_.backend().download(host_row_.data(), logits, host_row_.size() * sizeof(float));
+    const float most = *std::ranges::max_element(host_row_);
+    double sum = 0;
+    for (const float x : host_row_) sum += std::exp(static_cast<double>(x) - most);
+    log_probs_.push_back(static_cast<float>(host_row_[token] - most - std::log(sum)));
+    logits += host_row_.size();
+  }
+  return std::span<const float>(log_probs_).subspan(first);
 }
 
 void Decoder::resume(Sequence& sequence, std::span<const TokenId> chosen) {
@@ -262,7 +298,10 @@ Decoder::Outcome Decoder::round(std::span<const Lane> lanes) {
     issue();
   }
   steps_.clear();
-  for (const Lane& lane : lanes) steps_.push_back(lane.sequence->end_round(lane.choice));
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    steps_.push_back(lanes[i].sequence->end_round(lanes[i].choice));
+    steps_[i].log_probs = log_probs(rows_[i].logits, steps_[i].tokens);
+  }
   const double draft_seconds = backend.seconds_between(Mark::kBegin, Mark::kDrafted);
   const double verify_seconds = backend.seconds_between(Mark::kDrafted, Mark::kEnd);
   for (const Lane& lane : lanes) {
@@ -281,7 +320,7 @@ void Decoder::begin(std::span<const Lane> lanes) {
   inputs_.reserve(lanes.size());
   group_.reserve(lanes.size());
   grouped_.reserve(lanes.size());
-  int target_rows = 0, longest = 0;
+  int target_rows = 0, longest = 0, wanted = 0;
   for (const auto& [sequence, choice] : lanes) {
     sequence->begin_round();
     model_.begin_round(sequence->cache_);
@@ -293,7 +332,9 @@ void Decoder::begin(std::span<const Lane> lanes) {
                      .keeps = options.spec_sampling == SpecSampling::kRejection && !at.by_argmax});
     target_rows += choice.draft_len + 1;
     longest = std::max(longest, choice.draft_len);
+    if (options.log_probs) wanted += choice.draft_len + 1;
   }
+  if (wanted > 0) reserve_log_probs(wanted);
   model_.reserve(std::max(target_rows, kMaxDraftLen + 1));
   const std::size_t row = model_.config().vocab_size * sizeof(float);
   const auto grow = [&](Buffer& buffer, std::size_t rows) {
@@ -378,6 +419,7 @@ void Decoder::verify(std::span<const Lane> lanes, std::span<const int> group, fl
   model_.forward(inputs_, lanes[group[0]].sequence->target_, rows);
   for (const int i : group) {
     const int count = lanes[i].choice.draft_len + 1;
+    if (lanes[i].sequence->options_.log_probs) rows_[i].logits = keep_logits(rows, count);
     model_.backend().judge({rows_[i].at, rows_[i].draft_probs, rows, count, rows_[i].draft_stride});
     rows += count * vocab;
   }

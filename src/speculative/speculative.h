@@ -24,6 +24,7 @@
 #include "sampler/acceptance.h"
 #include "sampler/sampler.h"
 #include "speculative/draft_control.h"
+#include "speculative/draft_lengths.h"
 
 namespace quantspec {
 
@@ -34,6 +35,7 @@ struct DecodingOptions {
   std::vector<Plan> plans;       // by which to draft; none: plain decoding
   // For measurements of speed on weights that mean nothing (TokenRule); negative: off.
   float simulated_acceptance = -1.0f;
+  bool log_probs = false;  // of every token (Step)
 };
 
 // What rounds have done. Times in seconds.
@@ -63,6 +65,9 @@ struct Step {
   std::span<const TokenId> tokens;  // 1 .. draft_len + 1 new ones; valid until its next round
   int accepted;                     // the first so many were drafted, the last is the target's
   DraftChoice choice;               // by what they were drafted
+  // Of each token, where they are wanted: the logarithm of its probability by the target's logits,
+  // before temperature, penalties and truncation.
+  std::span<const float> log_probs = {};
 };
 
 // One sequence being decoded: its tokens and its cache. The last token is pending: chosen, but not
@@ -150,7 +155,7 @@ class Decoder {
   // outlives, and when that is done(), end_prompt() chooses the token. Between a slice that
   // finishes a prompt and its end_prompt(), no other prompt is read.
   std::unique_ptr<Model::Prefill> begin_prompt(Sequence& sequence, std::span<const TokenId> prompt);
-  TokenId end_prompt(Sequence& sequence);
+  Step end_prompt(Sequence& sequence);
   // Instead of end_prompt(): goes on with tokens that were chosen before, the last of which is
   // pending. replay() reads some of those that are not in the cache yet, by a target pass as a
   // round's is; false: none was left.
@@ -178,6 +183,7 @@ class Decoder {
     bool keeps;         // what it drafts from is needed to judge
     const float* draft_probs = nullptr;
     std::ptrdiff_t draft_stride = 0;
+    float* logits = nullptr;  // a copy of the target's, where log-probabilities are wanted
   };
   void begin(std::span<const Lane> lanes);
   void issue(std::span<const Lane> lanes);
@@ -187,6 +193,12 @@ class Decoder {
   // Calls f(group) for the lanes of each plan that `plan_of` names, where it names one.
   template <typename PlanOf, typename F>
   void for_plans(std::span<const Lane> lanes, const PlanOf& plan_of, const F& f);
+
+  void reserve_log_probs(std::size_t rows);
+  // A copy of logits that judging changes, for log_probs().
+  float* keep_logits(const float* logits, int rows);
+  // Of the tokens that were chosen by these rows.
+  std::span<const float> log_probs(const float* logits, std::span<const TokenId> tokens);
 
   const Model& model_;
   Buffer target_rows_;  // [rows, vocab] logits, then probabilities
@@ -199,6 +211,10 @@ class Decoder {
   std::vector<RoundInput> inputs_;
   std::vector<Step> steps_;
   std::vector<float> replay_logits_;
+  Buffer kept_rows_;  // [rows, vocab] logits
+  int kept_ = 0;
+  std::vector<float> host_row_;
+  std::vector<float> log_probs_;
 };
 
 }  // namespace quantspec

@@ -40,7 +40,7 @@ struct Request {
 
 TEST_P(BatchExactness, RoundsOfManySequencesGiveEachWhatItGivesAlone) {
   const bool slow = GetParam() == "reference" || GetParam() == "cpu/scalar";
-  const int count = slow ? 40 : 120, num_requests = slow ? 6 : 24;
+  const int count = slow ? 40 : 120, num_requests = slow ? 6 : 44;
   const int layers = model_.model.config().num_layers;
   const PlanContext context{layers, kPage, 6 * kPage, 3 * kPage};
   const std::vector<Plan> plans = {Plan::draft(layers, WeightRead::kUpper),
@@ -107,7 +107,7 @@ TEST_P(BatchExactness, RoundsOfManySequencesGiveEachWhatItGivesAlone) {
   }
   EXPECT_GT(accepted, 2 * num_requests);
   EXPECT_GT(rejections, 2 * num_requests);
-  EXPECT_GE(most_lanes, num_requests / 2);
+  EXPECT_GT(most_lanes, slow ? num_requests / 2 : 32);  // more than a launch on a GPU has
 }
 
 // Rejection draws by position, so that equal drafts are judged alike.

@@ -242,6 +242,29 @@ TEST_P(AttentionOps, ASequenceAloneHasTheSameBits) {
   }
 }
 
+// More than a launch on a GPU has. Positions and pages as a cache has them.
+TEST_P(AttentionOps, ASequenceAmongManyHasTheBitsItHasAlone) {
+  constexpr int kPage = 32, kSequences = 70;
+  std::vector<Data> sequences;
+  for (int i = 0; i < kSequences; ++i) {
+    const int position = 5 * i % 150, pages = first_full_position(position, kPage) / kPage;
+    const int rows = std::min(1 + i % 3, kPage - position % kPage);
+    sequences.emplace_back(Case{2, shape_of(1, 64, kPage), pages, position, rows}, 40 + i);
+  }
+  expect_near(sequences, "many sequences");
+  for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+    const Floats all = attend_all(*backend_, sequences, read);
+    const Floats of_rounds = attend_all(*backend_, sequences, read, true);
+    EXPECT_TRUE(same_bits(all.data(), of_rounds.data(), all.size()));
+    std::size_t at = 0;
+    for (const Data& data : sequences) {
+      const Floats one = attend_all(*backend_, {data}, read);
+      EXPECT_TRUE(same_bits(one.data(), &all[at], one.size())) << text(data.c);
+      at += one.size();
+    }
+  }
+}
+
 // Positions and pages as a cache has them.
 TEST_P(AttentionOps, RoundsSayTheSamePositions) {
   constexpr int kPage = 64;

@@ -206,6 +206,44 @@ TEST_P(KvOps, RoundsSayTheSamePositions) {
   }
 }
 
+// More than a launch on a GPU has, and more rows.
+TEST_P(KvOps, QkvOfManySequencesHasTheBitsOfEachAlone) {
+  constexpr int kSequences = 70;
+  const QkvCase& c = kQkvCases[0];
+  QkvSetup setup(*backend_, c);
+  std::vector<Span> spans;
+  int rows = 0;
+  for (int i = 0; i < kSequences; ++i) {
+    spans.push_back({1 + i % 3, 11 * i});
+    rows += spans.back().rows;
+  }
+  const Floats x = normal_floats(std::size_t(rows) * c.hidden, 8);
+  for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
+    const QkvResult all = setup.run(Phase::kDecode, read, x, spans);
+    const QkvResult of_rounds = setup.run(Phase::kDecode, read, x, spans, true, true);
+    const Floats kv = joined(all.kv);
+    EXPECT_EQ(all.q, of_rounds.q);
+    EXPECT_TRUE(same_bits(kv.data(), joined(of_rounds.kv).data(), kv.size()));
+    std::size_t q_at = 0, kv_at = 0;
+    std::ptrdiff_t x_at = 0;
+    for (const Span& span : spans) {
+      const std::ptrdiff_t count = std::ptrdiff_t{span.rows} * c.hidden;
+      const Floats own(x.begin() + x_at, x.begin() + x_at + count);
+      const QkvResult one = setup.run(Phase::kDecode, read, own, {span});
+      const Floats one_kv = joined(one.kv);
+      EXPECT_TRUE(same_bits(one.q.data(), &all.q[q_at], one.q.size())) << span.first_position;
+      EXPECT_TRUE(same_bits(one_kv.data(), &kv[kv_at], one_kv.size())) << span.first_position;
+      x_at += count;
+      q_at += one.q.size();
+      kv_at += one_kv.size();
+    }
+  }
+  const QkvResult prefill = setup.run(Phase::kPrefill, WeightRead::kFull, x, spans);
+  const QkvResult expected =
+      QkvSetup(*reference_, c).run(Phase::kPrefill, WeightRead::kFull, x, spans);
+  EXPECT_TRUE(qkv_near(prefill, expected, Phase::kPrefill, WeightRead::kFull));
+}
+
 // --- full-precision K and V ----------------------------------------------------------------------
 
 const KvShape kShapes[] = {

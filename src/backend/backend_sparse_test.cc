@@ -316,7 +316,8 @@ std::vector<Data> unequal_sequences() {
 }
 
 TEST_P(SparseAttention, NeitherThreadsNorOtherSequencesChangeBits) {
-  const std::vector<Data> sequences = unequal_sequences();
+  std::vector<Data> sequences = unequal_sequences();
+  for (int i = 0; i < 32; ++i) sequences.push_back(sequences[i]);  // of two launches on a GPU
   for (const KvRead read : kReads) {
     const std::vector<Result> together = attend(*backend_, sequences, read);
     for (const int threads : {1, 2}) {

@@ -85,7 +85,8 @@ struct KvView {
 
 struct Round;
 
-// Consecutive rows of one sequence: row first_row + i is the token at first_position + i.
+// Consecutive rows of one sequence: row first_row + i is the token at first_position + i. The
+// sequences of an op, any number, are in the order of their rows.
 struct SequenceRows {
   int first_row;
   int num_rows;

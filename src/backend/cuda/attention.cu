@@ -25,8 +25,9 @@ void check_supported(const AttentionParams& params) {
   }
 }
 
-AttentionLaunch launch_of(Device& device, const AttentionParams& params,
-                          std::span<const SequenceRows> sequences) {
+// Of `count` of the sequences, from `first` on.
+AttentionLaunch launch_of(Device& device, const AttentionParams& params, int first, int count) {
+  const auto sequences = params.sequences.subspan(first, count);
   const KvView& kv = sequences.front().kv;
   AttentionLaunch launch{};
   launch.args.q = params.q;
@@ -36,7 +37,7 @@ AttentionLaunch launch_of(Device& device, const AttentionParams& params,
   launch.args.shape = params.shape;
   launch.args.layer = kv.layer;
   launch.args.scale = params.scale * std::numbers::log2e_v<float>;
-  launch.args.batch = device.batch(sequences, params.shape.num_kv_heads);
+  launch.args.batch = device.batch(params.sequences, first, count, params.shape.num_kv_heads);
   launch.read = kv.read;
   for (const SequenceRows& sequence : sequences) {
     launch.columns = std::max(launch.columns, sequence.num_rows * launch.args.group);
@@ -82,11 +83,10 @@ void require_supported(const KvShape& shape) {
 void attention(Device& device, const AttentionParams& params) {
   if (params.sequences.empty()) return;
   check_supported(params);
-  for (std::size_t first = 0; first < params.sequences.size(); first += kMaxSequences) {
-    const std::size_t count = std::min<std::size_t>(kMaxSequences, params.sequences.size() - first);
-    AttentionLaunch launch = launch_of(device, params, params.sequences.subspan(first, count));
+  for_launches(params.sequences, [&](int first, int count) {
+    AttentionLaunch launch = launch_of(device, params, first, count);
     dispatch(device, params.shape.head_dim, launch);
-  }
+  });
 }
 
 }  // namespace quantspec::cuda

@@ -19,8 +19,8 @@ __global__ void __launch_bounds__(32 * kWarps)
   let_next_kernel_start();
   const int lane = threadIdx.x % 32, kv_head = blockIdx.y, sequence = blockIdx.z;
   wait_for_previous_kernels();
-  const SequenceState& state = args.batch.states[sequence];
   const SequenceKv& kv = args.batch.kv[sequence];
+  const SequenceState& state = *kv.state;
   const int columns = state.num_rows * args.group;
   const int first = (blockIdx.x * kWarps + threadIdx.x / 32) * kPages;
   const int pages = min(kPages, state.num_pages - first), chunks = 1 << args.chunk_shift;

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kMostHeadDim / 2)
       column % block_columns;
   const float2* sums = args.partial_sums + first;
   const float4* rows = reinterpret_cast<const float4*>(args.partials) + first * quads + quad;
-  const SequenceState* state = args.batch.states + sequence;
+  const SequenceState* state = args.batch.kv[sequence].state;
   const int first_row = __ldcg(&state->first_row), num_rows = __ldcg(&state->num_rows);
   wait_for_previous_kernels();
   if (row >= num_rows) return;

@@ -159,12 +159,12 @@ struct Work {
     work.split = blockIdx.y;
     work.sequence = blockIdx.z;
     // NOTE: from L2, as all that is read before other kernels have ended: L1 may hold older words.
-    const SequenceState* state = args.batch.states + work.sequence;
+    const SequenceKv& kv = args.batch.kv[work.sequence];
+    const SequenceState* state = kv.state;
     work.state = {__ldcg(&state->first_row), __ldcg(&state->num_rows),
                   __ldcg(&state->first_position), __ldcg(&state->first_full),
                   __ldcg(&state->num_pages)};
     work.teams = blockDim.x / (32 * S::kTeam);
-    const SequenceKv& kv = args.batch.kv[work.sequence];
     const int pages = kv.page_lists == nullptr ? work.state.num_pages : kv.pages_listed;
     const int end = work.state.first_position + work.state.num_rows - work.state.first_full;
     work.num_chunks = pages << args.chunk_shift;

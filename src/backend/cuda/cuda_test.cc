@@ -158,15 +158,57 @@ TEST_F(CudaDevice, StatesOfABatchAreOnTheDevice) {
   SequenceRows second{.first_row = 3, .num_rows = 1, .first_position = 9, .kv = {}};
   second.kv.first_full = 64;
   for (int pass = 0; pass < 2; ++pass, ++second.first_position) {
-    const SequenceBatch batch = device_->batch(std::vector{first, second}, 1);
+    const SequenceBatch batch = device_->batch(std::vector{first, second}, 0, 2, 1);
     ASSERT_EQ(batch.count, 2);
     SequenceState states[2];
-    device_->download(states, batch.states, sizeof(states));
+    device_->download(states, batch.kv[0].state, sizeof(states));
+    EXPECT_EQ(batch.kv[1].state, batch.kv[0].state + 1);
     EXPECT_EQ(states[0], (SequenceState{0, 3, 70, 0, 0}));
     EXPECT_EQ(states[1], (SequenceState{3, 1, 9 + pass, 64, 0}));
   }
-  expect_error(ErrorKind::kInternal, {"kMaxSequences"},
-               [&] { device_->batch(std::vector<SequenceRows>(kMaxSequences + 1), 1); });
+}
+
+// Of rounds, each sequence in its own view; room for more grows, and stays.
+TEST_F(CudaDevice, StatesOfAnyNumberOfSequencesAreOnTheDevice) {
+  constexpr int kPage = 32;
+  const KvView views[] = {{.pages = {reinterpret_cast<const PagePlanes*>(256), std::size_t{0}}},
+                          {},
+                          {.all_full = true}};
+  for (const int count : {kMaxSequences, kMaxSequences + 1, 200, 3}) {
+    SCOPED_TRACE(count);
+    std::vector<Round> rounds;
+    std::vector<SequenceRows> given, of_rounds;
+    Buffer memory = allocate_on_device(count * sizeof(Round));
+    for (int i = 0; i < count; ++i) {
+      const int position = 7 * i, first_full = first_full_position(position, kPage);
+      rounds.push_back({.length = position + 1});
+      given.push_back({2 * i, 2, position, {.first_full = first_full}});
+      of_rounds.push_back({2 * i, 2, position, views[i % 3]});
+      of_rounds.back().round = memory.as<Round>() + i;
+      of_rounds.back().verifies = true;
+    }
+    device_->upload(memory.data(), rounds.data(), count * sizeof(Round));
+    device_->begin_pass(of_rounds, kPage);
+    int seen = 0;
+    for_launches(given, [&](int first, int size) {
+      EXPECT_EQ(first, seen);
+      const SequenceBatch a = device_->batch(given, first, size, 1);
+      const SequenceBatch b = device_->batch(of_rounds, first, size, 1);
+      for (int i = 0; i < size; ++i, ++seen) {
+        const int full = first_full_position(7 * seen, kPage);
+        const int pages = seen % 3 == 0 ? full / kPage : 0;
+        SequenceState state;
+        device_->download(&state, a.kv[i].state, sizeof(state));
+        EXPECT_EQ(state, (SequenceState{2 * seen, 2, 7 * seen, full, 0}));
+        device_->download(&state, b.kv[i].state, sizeof(state));
+        EXPECT_EQ(state, (SequenceState{2 * seen, 2, 7 * seen, seen % 3 == 2 ? 0 : full, pages}));
+      }
+    });
+    EXPECT_EQ(seen, count);
+  }
+  expect_error(ErrorKind::kInternal, {"kMaxSequences"}, [&] {
+    device_->batch(std::vector<SequenceRows>(kMaxSequences + 1), 0, kMaxSequences + 1, 1);
+  });
 }
 
 // --- attention -----------------------------------------------------------------------------------

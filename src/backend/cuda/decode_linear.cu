@@ -311,12 +311,12 @@ void launch_op(Device& device, const LinearArgs& args) {
   }
 }
 
-// All rows of an op, some at a time, with the kernel of kTiles for as many.
+// The op's rows [args.first_row, end), some at a time, with the kernel of kTiles for as many.
 template <typename Format, int... kTiles>
-void run_rows(Device& device, LinearArgs args, int num_rows) {
+void run_rows(Device& device, LinearArgs args, int end) {
   constexpr int kMost = std::min(kMaxRows, std::max({Format::max_rows(kTiles)...}));
-  for (args.first_row = 0; args.first_row < num_rows; args.first_row += args.num_rows) {
-    args.num_rows = std::min(num_rows - args.first_row, kMost);
+  for (; args.first_row < end; args.first_row += args.num_rows) {
+    args.num_rows = std::min(end - args.first_row, kMost);
     if (!share_out<Format>(device, args)) {
       fail(ErrorKind::kUnsupportedModel,
            "a matrix of {} inputs: an activation row does not fit in {} bytes of shared memory",
@@ -334,21 +334,22 @@ void run_rows(Device& device, LinearArgs args, int num_rows) {
 
 // With parts of so many chunks.
 template <typename Format, int... kTiles>
-void run(Device& device, LinearArgs args, int part_chunks, int num_rows) {
+void run(Device& device, LinearArgs args, int part_chunks, int end) {
   args.units = divide_up(args.cols, Format::kUnit);
   for (int first = 0; first < args.chunks; first += part_chunks) {
-    run_rows<Format, kTiles...>(device, part_of<Format>(args, first, part_chunks), num_rows);
+    run_rows<Format, kTiles...>(device, part_of<Format>(args, first, part_chunks), end);
   }
 }
 template <typename Format, int... kTiles>
-void run(Device& device, const LinearArgs& args, int num_rows) {
-  run<Format, kTiles...>(device, args, chunks_of_part<Format>(device, args), num_rows);
+void run(Device& device, const LinearArgs& args, int end) {
+  run<Format, kTiles...>(device, args, chunks_of_part<Format>(device, args), end);
 }
 
 // With a format of two units to a stage, if the rows suit it: a few, in one launch that is_alone(),
 // with bulk copies and room for large rings. False: they do not.
 template <typename Format>
-bool run_alone(Device& device, LinearArgs args, int num_rows) {
+bool run_alone(Device& device, LinearArgs args, int end) {
+  const int num_rows = end - args.first_row;
   if (device.capability() < 90 || num_rows > Format::max_rows(1)) return false;
   args.units = divide_up(args.cols, Format::kUnit);
   args.num_rows = num_rows;
@@ -357,8 +358,8 @@ bool run_alone(Device& device, LinearArgs args, int num_rows) {
   return true;
 }
 
-// Fills in what the matrices of an op have in common, and runs it.
-void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, int num_rows) {
+// Fills in what the matrices of an op have in common, and runs its rows [args.first_row, end).
+void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, int end) {
   args.cols = args.x_stride = first.inputs();
   args.chunks = divide_up(args.cols, kChunkInputs);
   args.group = first.group;
@@ -366,11 +367,11 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
     args.stride = padded_cols(args.cols) * size_of(first.full.dtype);
     switch (first.full.dtype) {
       case DType::kF32:
-        return run<Fp32Format, 4>(device, args, num_rows);
+        return run<Fp32Format, 4>(device, args, end);
       case DType::kF16:
-        return run<FullFormat<__half>, 1, 2, 3>(device, args, num_rows);
+        return run<FullFormat<__half>, 1, 2, 3>(device, args, end);
       case DType::kBF16:
-        return run<FullFormat<__nv_bfloat16>, 1, 2, 3>(device, args, num_rows);
+        return run<FullFormat<__nv_bfloat16>, 1, 2, 3>(device, args, end);
     }
   }
   const std::size_t units = plane_units(args.cols);
@@ -378,14 +379,14 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
   args.lower_stride = units * kLowerUnitBytes;
   const auto run_planes = [&]<bool kBoth, int kGroup>() {
     if constexpr (!kBoth && kGroup == 128) {
-      if (run_alone<PlaneFormat<kBoth, kGroup, 2, 2>>(device, args, num_rows)) return;
+      if (run_alone<PlaneFormat<kBoth, kGroup, 2, 2>>(device, args, end)) return;
     }
     using TwoTiles = PlaneFormat<kBoth, kGroup, 2>;
     const int part_chunks = chunks_of_part<TwoTiles>(device, args);
-    if (num_rows <= TwoTiles::max_rows(2)) {
-      run<TwoTiles, 1, 2>(device, args, part_chunks, num_rows);
+    if (end - args.first_row <= TwoTiles::max_rows(2)) {
+      run<TwoTiles, 1, 2>(device, args, part_chunks, end);
     } else {  // sums of two tiles would not fit in registers
-      run<PlaneFormat<kBoth, kGroup, 1>, 5>(device, args, part_chunks, num_rows);
+      run<PlaneFormat<kBoth, kGroup, 1>, 5>(device, args, part_chunks, end);
     }
   };
   const bool upper = read == WeightRead::kUpper;
@@ -430,17 +431,24 @@ void decode_qkv(Device& device, const QkvParams& params) {
           "Q, K and V have inputs, element types and groups in common");
     args.sources[1] = source_of(*params.k, params.weights);
     args.sources[2] = source_of(*params.v, params.weights);
-    const SequenceBatch batch = device.batch(params.sequences, shape.num_kv_heads);
-    args.qkv.num_sequences = batch.count;
-    args.qkv.states = batch.states;
-    for (int i = 0; i < batch.count; ++i) args.qkv.full[i] = batch.kv[i].full;
   }
   args.qkv.shape = shape;
   args.qkv.norms[0] = params.q_norm;
   args.qkv.norms[1] = params.k_norm;
   args.qkv.cos = params.cos;
   args.qkv.sin = params.sin;
-  run(device, args, params.weights, first, params.num_rows);
+  const auto run_to = [&](int end) {
+    run(device, args, params.weights, first, end);
+    args.first_row = end;
+  };
+  for_launches(params.sequences, [&](int begin, int count) {
+    const auto sequences = params.sequences.subspan(begin);
+    args.qkv.num_sequences = count;
+    args.qkv.states = device.states(params.sequences) + begin;
+    for (int i = 0; i < count; ++i) args.qkv.full[i] = sequences[i].kv.full;
+    run_to(std::ssize(sequences) > count ? sequences[count].first_row : params.num_rows);
+  });
+  if (params.sequences.empty()) run_to(params.num_rows);
 }
 
 void decode_add_linear(Device& device, const AddLinearParams& params) {

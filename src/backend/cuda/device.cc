@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 
 #include "backend/cuda/cuda.h"
 #include "base/error.h"
@@ -94,8 +95,7 @@ Device::Device() {
   max_shared_bytes_ = std::min(properties.sharedMemPerBlockOptin, shared_limit(capability_));
   l2_bytes_ = properties.l2CacheSize;
   QUANTSPEC_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  states_ = allocate_on_device(kMaxSequences * sizeof(SequenceState));
-  round_states_ = allocate_on_device(kNumViews * kMaxSequences * sizeof(SequenceState));
+  reserve_states(kMaxSequences);
 }
 
 Device::~Device() {
@@ -138,22 +138,50 @@ int Device::generation() { return times_freed; }
 
 void Device::synchronize() { QUANTSPEC_CUDA(cudaStreamSynchronize(stream_)); }
 
-SequenceBatch Device::batch(std::span<const SequenceRows> sequences, int num_kv_heads) {
-  check(!sequences.empty() && std::ssize(sequences) <= kMaxSequences,
-        "a launch has 1 to kMaxSequences sequences");
-  const bool of_rounds = sequences[0].round != nullptr;
-  const View view = view_of(sequences[0].kv);
+void Device::reserve_states(std::size_t count) {
+  if (count <= room_) return;
+  synchronize();
+  room_ = 0;
+  given_.clear();
+  states_ = {};
+  round_states_ = {};
+  states_ = allocate_on_device(std::bit_ceil(count) * sizeof(SequenceState));
+  round_states_ = allocate_on_device(kNumViews * states_.size());
+  room_ = std::bit_ceil(count);
+}
+
+const SequenceState* Device::states(std::span<const SequenceRows> sequences) {
+  const auto of_round = [](const SequenceRows& rows) { return rows.round != nullptr; };
+  const auto rounds = std::ranges::count_if(sequences, of_round);
+  check(rounds == 0 || rounds == std::ssize(sequences),
+        "the sequences of an op are all of rounds, or none is");
+  if (rounds > 0) return round_states(View::kPages);
+  to_give_.clear();
+  for (const SequenceRows& rows : sequences) {
+    const int pages = static_cast<int>(rows.kv.pages.size());
+    to_give_.push_back(
+        {rows.first_row, rows.num_rows, rows.first_position, rows.kv.first_full, pages});
+  }
+  reserve_states(to_give_.size());
+  if (to_give_ != given_) {
+    upload(states_.data(), to_give_.data(), to_give_.size() * sizeof(SequenceState));
+    given_ = to_give_;
+  }
+  return states_.as<SequenceState>();
+}
+
+SequenceBatch Device::batch(std::span<const SequenceRows> sequences, int first, int count,
+                            int num_kv_heads) {
+  check(count >= 1 && count <= kMaxSequences, "a launch has 1 to kMaxSequences sequences");
+  const SequenceState* given = states(sequences);
   SequenceBatch batch;
-  batch.count = static_cast<int>(sequences.size());
-  std::array<SequenceState, kMaxSequences> states{};
-  for (int i = 0; i < batch.count; ++i) {
-    const SequenceRows& rows = sequences[i];
+  batch.count = count;
+  for (int i = 0; i < count; ++i) {
+    const SequenceRows& rows = sequences[first + i];
     const KvView& kv = rows.kv;
-    check((rows.round != nullptr) == of_rounds && (!of_rounds || view_of(kv) == view),
-          "the sequences of a launch are all of rounds, in one view, or none is");
-    const int pages = static_cast<int>(kv.pages.size());
-    states[i] = {rows.first_row, rows.num_rows, rows.first_position, kv.first_full, pages};
-    batch.kv[i] = {.full = kv.full,
+    const SequenceState* from = rows.round == nullptr ? given : round_states(view_of(kv));
+    batch.kv[i] = {.state = from + first + i,
+                   .full = kv.full,
                    .pages = kv.pages.data(),
                    .page_lists = kv.page_lists.empty() ? nullptr : kv.page_lists.data(),
                    .pages_listed = static_cast<int>(kv.page_lists.size()) / num_kv_heads,
@@ -161,16 +189,6 @@ SequenceBatch Device::batch(std::span<const SequenceRows> sequences, int num_kv_
                    .num_gathered = kv.num_gathered,
                    .max_pages = kv.page_mass.max_pages,
                    .page_mass = kv.page_mass.data};
-  }
-  if (of_rounds) {
-    batch.states = round_states_.as<SequenceState>() + static_cast<int>(view) * kMaxSequences;
-    return batch;
-  }
-  batch.states = states_.as<SequenceState>();
-  if (batch.count != num_states_ || states != last_states_) {
-    upload(states_.data(), states.data(), batch.count * sizeof(SequenceState));
-    last_states_ = states;
-    num_states_ = batch.count;
   }
   return batch;
 }

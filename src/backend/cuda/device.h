@@ -5,12 +5,14 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backend/params.h"
 #include "base/buffer.h"
@@ -28,7 +30,7 @@ Buffer allocate_on_device(std::size_t bytes);
 
 // --- sequences of a pass -------------------------------------------------------------------------
 
-// The most sequences of one launch.
+// The most sequences of one launch; an op of more of them has several launches.
 inline constexpr int kMaxSequences = 32;
 
 // What changes of a sequence from pass to pass. It lies in device memory and kernels read it there,
@@ -42,8 +44,9 @@ struct SequenceState {
   bool operator==(const SequenceState&) const = default;
 };
 
-// Where a sequence's K and V of one layer lie: the rest of its KvView.
+// Where a sequence's K and V of one layer lie: its KvView.
 struct SequenceKv {
+  const SequenceState* state;  // device memory
   FullKv full;
   const PagePlanes* pages;  // [num_pages]
   const int* page_lists;    // [num_kv_heads, pages_listed]; null: all pages
@@ -58,12 +61,21 @@ struct SequenceKv {
 enum class View { kPages, kNoPages, kAllFull };
 inline constexpr int kNumViews = 3;
 
-// A kernel's argument, by value.
+// The sequences of a launch: a kernel's argument, by value.
 struct SequenceBatch {
   int count;
-  const SequenceState* states;  // [count], device memory
   SequenceKv kv[kMaxSequences];
 };
+
+// Calls launch(first, count) for an op's sequences, by index, so that each launch has
+// kMaxSequences at most.
+template <typename Launch>
+void for_launches(std::span<const SequenceRows> sequences, const Launch& launch) {
+  const int size = static_cast<int>(sequences.size());
+  for (int first = 0; first < size; first += kMaxSequences) {
+    launch(first, std::min(kMaxSequences, size - first));
+  }
+}
 
 // What those kernels of this build were compiled for that GPU 0 runs, as Device::capability(); 0:
 // there are none (embed.cu).
@@ -103,13 +115,16 @@ class Device {
   void upload_rows(void* to, std::size_t stride, const void* from, std::size_t bytes, int rows);
   void synchronize();
 
-  // Begins a pass over rows of rounds: the states come from the rounds, on the device.
-  // REQUIRES: at most kMaxSequences.
+  // Begins a pass over rows of rounds: the states come from the rounds, on the device. This and
+  // states() allocate where there are more sequences than there ever were.
   void begin_pass(std::span<const SequenceRows> sequences, int page_size);
-  // What a launch gets. Unless the rows are of rounds, the states go to device memory, if they are
-  // not there from the layer before. REQUIRES: at most kMaxSequences; all of rounds that were given
-  // to begin_pass(), in one View, or none.
-  SequenceBatch batch(std::span<const SequenceRows> sequences, int num_kv_heads);
+  // The states of an op's sequences, one after the other; of rounds those of View::kPages. Unless
+  // the rows are of rounds, they go to device memory, if they are not there from the layer before.
+  // REQUIRES: all are of rounds, those that were given to begin_pass(), or none is.
+  const SequenceState* states(std::span<const SequenceRows> sequences);
+  // What a launch gets of them: those from `first` on. REQUIRES: 1 <= count <= kMaxSequences.
+  SequenceBatch batch(std::span<const SequenceRows> sequences, int first, int count,
+                      int num_kv_heads);
 
   // Kernels that begin early (ptx.cuh) read some things before they wait for those ahead: weights,
   // pages and lists of them, tokens older than the pass. Who writes such things calls
@@ -126,6 +141,12 @@ class Device {
   std::shared_ptr<PrefillGemm>& prefill_gemm() { return prefill_gemm_; }
 
  private:
+  // Makes room for the states of so many sequences.
+  void reserve_states(std::size_t count);
+  SequenceState* round_states(View view) {
+    return round_states_.as<SequenceState>() + static_cast<std::size_t>(view) * room_;
+  }
+
   cudaStream_t stream_ = nullptr;
   std::string name_;
   int capability_ = 0;
@@ -134,10 +155,11 @@ class Device {
   std::size_t max_shared_bytes_ = 0;
   std::size_t l2_bytes_ = 0;
   std::array<Buffer, static_cast<std::size_t>(Scratch::kCount)> scratch_;
-  Buffer states_;  // [kMaxSequences] SequenceState that the host gave
-  std::array<SequenceState, kMaxSequences> last_states_{};
-  int num_states_ = 0;
-  Buffer round_states_;  // [kNumViews, kMaxSequences] SequenceState of rounds
+  std::size_t room_ = 0;                // sequences
+  Buffer states_;                       // [room_] SequenceState that the host gave
+  std::vector<SequenceState> given_;    // those that are there
+  std::vector<SequenceState> to_give_;  // of the op at hand
+  Buffer round_states_;                 // [kNumViews, room_] SequenceState of rounds
   std::shared_ptr<PrefillGemm> prefill_gemm_;
 };
 

@@ -22,16 +22,17 @@ struct RoundBatch {
   RoundRows rows[kMaxSequences];
 };
 
-// states: [kNumViews, kMaxSequences].
-__global__ void place_rounds(RoundBatch batch, int page_size, SequenceState* states) {
+// states: [kNumViews, count], `stride` from view to view, of which kPages is the first.
+__global__ void place_rounds(RoundBatch batch, int page_size, SequenceState* states,
+                             std::size_t stride) {
   const int s = threadIdx.x;
   if (s >= batch.count) return;
   const RoundRows& rows = batch.rows[s];
   const int position = rows.round->length - 1 + (rows.verifies ? 0 : rows.round->drafted);
   const int first_full = first_full_position(position, page_size);
   const auto put = [&](View view, int full, int pages) {
-    states[static_cast<int>(view) * kMaxSequences + s] = {rows.first_row, rows.num_rows, position,
-                                                          full, pages};
+    states[static_cast<int>(view) * stride + s] = {rows.first_row, rows.num_rows, position, full,
+                                                   pages};
   };
   put(View::kPages, first_full, first_full / page_size);
   put(View::kNoPages, first_full, 0);
@@ -48,16 +49,17 @@ struct TokenRows {
 };
 struct TokenBatch {
   int count;
+  int first_row;
   const SequenceState* states;
   TokenRows rows[kMaxSequences];
 };
 
-// One block for each row.
+// One block for each row of the launch.
 template <typename T>
 __global__ void embed_rows(TokenBatch batch, const T* table, int hidden, int stride, float* out,
                            const float* cos_table, const float* sin_table, int half, float* cos,
                            float* sin) {
-  const int row = blockIdx.x;
+  const int row = batch.first_row + blockIdx.x;
   int s = 0;
   while (s + 1 < batch.count && batch.states[s + 1].first_row <= row) ++s;
   const int position = batch.states[s].first_position + row - batch.states[s].first_row;
@@ -67,8 +69,9 @@ __global__ void embed_rows(TokenBatch batch, const T* table, int hidden, int str
   for (int i = threadIdx.x; i < hidden; i += blockDim.x) to[i] = as_float(from[i]);
   if (cos == nullptr) return;
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
-    cos[row * half + i] = cos_table[static_cast<std::size_t>(position) * half + i];
-    sin[row * half + i] = sin_table[static_cast<std::size_t>(position) * half + i];
+    const std::size_t angle = static_cast<std::size_t>(position) * half + i;
+    cos[static_cast<std::size_t>(row) * half + i] = cos_table[angle];
+    sin[static_cast<std::size_t>(row) * half + i] = sin_table[angle];
   }
 }
 
@@ -82,34 +85,38 @@ int kernels_capability() {
 }
 
 void Device::begin_pass(std::span<const SequenceRows> sequences, int page_size) {
-  check(std::ssize(sequences) <= kMaxSequences, "a pass has kMaxSequences rounds at most");
-  RoundBatch batch{static_cast<int>(sequences.size()), {}};
-  for (int i = 0; i < batch.count; ++i) {
-    const SequenceRows& rows = sequences[i];
-    batch.rows[i] = {rows.round, rows.first_row, rows.num_rows, rows.verifies};
-  }
-  place_rounds<<<1, kMaxSequences, 0, stream_>>>(batch, page_size,
-                                                 round_states_.as<SequenceState>());
-  require_launch("place_rounds");
+  reserve_states(sequences.size());
+  for_launches(sequences, [&](int first, int count) {
+    RoundBatch batch{count, {}};
+    for (int i = 0; i < count; ++i) {
+      const SequenceRows& rows = sequences[first + i];
+      batch.rows[i] = {rows.round, rows.first_row, rows.num_rows, rows.verifies};
+    }
+    place_rounds<<<1, kMaxSequences, 0, stream_>>>(batch, page_size,
+                                                   round_states(View::kPages) + first, room_);
+    require_launch("place_rounds");
+  });
 }
 
 void embed(Device& device, const EmbedParams& params) {
   if (params.sequences.empty()) return;
   if (params.sequences[0].round != nullptr) device.begin_pass(params.sequences, params.page_size);
-  TokenBatch batch{
-      static_cast<int>(params.sequences.size()), device.batch(params.sequences, 1).states, {}};
-  int num_rows = 0;
-  for (int i = 0; i < batch.count; ++i) {
-    const SequenceRows& rows = params.sequences[i];
-    batch.rows[i] = {rows.tokens, rows.first_token};
-    num_rows += rows.num_rows;
-  }
+  const SequenceState* states = device.states(params.sequences);
   const TensorView& table = params.table;
   const auto launch = [&]<typename T>(const T* data) {
-    embed_rows<<<num_rows, 256, 0, device.stream()>>>(
-        batch, data, table.cols, padded_cols(table.cols), params.out, params.cos_table,
-        params.sin_table, params.half, params.cos, params.sin);
-    require_launch("embed_rows");
+    for_launches(params.sequences, [&](int first, int count) {
+      TokenBatch batch{count, params.sequences[first].first_row, states + first, {}};
+      int num_rows = 0;
+      for (int i = 0; i < count; ++i) {
+        const SequenceRows& rows = params.sequences[first + i];
+        batch.rows[i] = {rows.tokens, rows.first_token};
+        num_rows += rows.num_rows;
+      }
+      embed_rows<<<num_rows, 256, 0, device.stream()>>>(
+          batch, data, table.cols, padded_cols(table.cols), params.out, params.cos_table,
+          params.sin_table, params.half, params.cos, params.sin);
+      require_launch("embed_rows");
+    });
   };
   switch (table.dtype) {
     case DType::kF32:

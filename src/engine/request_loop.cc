@@ -109,12 +109,12 @@ struct RequestLoop::Impl {
   bool admit(Live& request);
   void give_back(Live& request);
   void end(Live& request, RequestEnd how, std::string error = {});
+  void finish(Live& request, RequestEnd how, std::string error = {});
   void preempt(Live& request);
 
   void run_round(const std::vector<RequestId>& ids);
   void choose(std::span<Live* const> requests, std::vector<Lane>& lanes);
-  void observe(std::span<Live* const> requests, std::span<const Lane> lanes,
-               const Decoder::Outcome& outcome);
+  void observe(std::span<Live* const> requests, const Decoder::Outcome& outcome);
   void run_alone(std::span<Live* const> requests, std::span<const Lane> lanes);
   bool take(Live& request, const Step& step);
 
@@ -228,6 +228,7 @@ bool RequestLoop::Impl::admit(Live& request) {
                         .plans = options.plans,
                         .log_probs = wanted.log_probs});
   if (found.tokens > 0) sequence.attach(request.path.pages());
+  request.reader = decoder.begin_prompt(sequence, wanted.prompt);
   return true;
 }
 
@@ -239,6 +240,11 @@ void RequestLoop::Impl::give_back(Live& request) {
   request.stats += request.sequence->stats();
   request.sequence->clear();
   free_sequences.push_back(std::exchange(request.sequence, nullptr));
+}
+
+void RequestLoop::Impl::finish(Live& request, RequestEnd how, std::string error) {
+  scheduler.finished(request.id);
+  end(request, how, std::move(error));
 }
 
 // The scheduler knows it no more.
@@ -263,48 +269,44 @@ void RequestLoop::Impl::run_round(const std::vector<RequestId>& ids) {
   choose(requests, lanes);
   make_room(lanes.size());
   const Stopwatch round_clock;
+  std::optional<Decoder::Outcome> outcome;
   try {
-    const Decoder::Outcome outcome = decoder.round(lanes);
-    observe(requests, lanes, outcome);
-    std::vector<Scheduler::RoundResult> results;
-    std::vector<Live*> ended;
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      const bool more = take(*requests[i], outcome.steps[i]);
-      if (!more) ended.push_back(requests[i]);
-      results.push_back({requests[i]->id, static_cast<int>(outcome.steps[i].tokens.size()),
-                         held(*requests[i]).pages});
-    }
-    const double seconds = round_clock.seconds();
-    scheduler.round_ran(results, seconds);
-    ++totals.rounds;
-    totals.round_seconds += seconds;
-    for (Live* request : ended) {
-      scheduler.finished(request->id);
-      end(*request, RequestEnd::kDone);
-    }
+    outcome = decoder.round(lanes);
   } catch (const Error&) {
-    // One of them; the others are as they were.
-    run_alone(requests, lanes);
+    return run_alone(requests, lanes);  // it was one of them; the others are as they were
   }
+  observe(requests, *outcome);
+  std::vector<Scheduler::RoundResult> results;
+  std::vector<Live*> ended;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const Step& step = outcome->steps[i];
+    if (!take(*requests[i], step)) ended.push_back(requests[i]);
+    results.push_back(
+        {requests[i]->id, static_cast<int>(step.tokens.size()), held(*requests[i]).pages});
+  }
+  const double seconds = round_clock.seconds();
+  scheduler.round_ran(results, seconds);
+  ++totals.rounds;
+  totals.round_seconds += seconds;
+  for (Live* request : ended) finish(*request, RequestEnd::kDone);
 }
 
 void RequestLoop::Impl::run_alone(std::span<Live* const> requests, std::span<const Lane> lanes) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
     Live& request = *requests[i];
+    const Stopwatch round_clock;
+    Step step;
     try {
-      const Stopwatch round_clock;
-      const Step step = decoder.round(lanes.subspan(i, 1)).steps[0];
-      const bool more = take(request, step);
-      const Scheduler::RoundResult result{request.id, static_cast<int>(step.tokens.size()),
-                                          held(request).pages};
-      scheduler.round_ran({&result, 1}, round_clock.seconds());
-      if (more) continue;
-      scheduler.finished(request.id);
-      end(request, RequestEnd::kDone);
+      step = decoder.round(lanes.subspan(i, 1)).steps[0];
     } catch (const Error& error) {
-      scheduler.finished(request.id);
-      end(request, RequestEnd::kFailed, error.what());
+      finish(request, RequestEnd::kFailed, error.what());
+      continue;
     }
+    const bool more = take(request, step);
+    const Scheduler::RoundResult result{request.id, static_cast<int>(step.tokens.size()),
+                                        held(request).pages};
+    scheduler.round_ran({&result, 1}, round_clock.seconds());
+    if (!more) finish(request, RequestEnd::kDone);
   }
 }
 
@@ -339,8 +341,7 @@ void RequestLoop::Impl::choose(std::span<Live* const> requests, std::vector<Lane
 }
 
 // A round in which some lengths were forced says nothing of the others' time.
-void RequestLoop::Impl::observe(std::span<Live* const> requests, std::span<const Lane>,
-                                const Decoder::Outcome& outcome) {
+void RequestLoop::Impl::observe(std::span<Live* const> requests, const Decoder::Outcome& outcome) {
   if (!choice || loads.size() != requests.size()) return;
   accepted.clear();
   for (const Step& step : outcome.steps) accepted.push_back(step.accepted);
@@ -387,7 +388,9 @@ bool RequestLoop::Impl::find_chunk(Live& request) {
   }
   const auto next = request.path.advance(prompt.subspan(begin, chunk()));
   check(next != PrefixTree::Next::kInMaking, "one chunk is in flight");
-  if (next == PrefixTree::Next::kYours || end > cache.most_attached(request.prompt_tokens())) {
+  if (next == PrefixTree::Next::kYours) return false;
+  if (end > cache.most_attached(request.prompt_tokens())) {  // the ring wants some of its tokens
+    request.sequence->share(request.path.last_pages());
     return false;
   }
   request.sequence->attach(request.path.last_pages());
@@ -401,12 +404,8 @@ void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
   const Stopwatch slice_clock;
   Sequence& sequence = *request.sequence;
   const int begin = sequence.cache().length();
-  const bool reads_prompt = begin < request.prompt_tokens();
-  if (reads_prompt && request.reader == nullptr) {
-    request.reader = decoder.begin_prompt(sequence, request.request.prompt);
-  }
   bool in_flight = false, reads = true;
-  if (reads_prompt) {
+  if (request.reader != nullptr) {
     if (!request.reader->inside_chunk()) make_room(chunk() / shape.page_size + 1);
     do {
       request.reader->step();
@@ -426,8 +425,7 @@ void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
   totals.slice_seconds += spent;
   scheduler.slices_ran(request.id, held(request), in_flight, spent);
   if (reads || request.left() > 0) return;
-  scheduler.finished(request.id);
-  end(request, RequestEnd::kDone);
+  finish(request, RequestEnd::kDone);
 }
 
 // The prompt is in the cache: its first token, or those that were generated before a preemption.

@@ -290,10 +290,11 @@ int KvCache::begin_prompt(int num_tokens) {
   return length_;
 }
 
-void KvCache::attach(std::span<const PageRef> pages) {
+void KvCache::share(std::span<const PageRef> pages) {
   const int page_size = shape().page_size, length = std::ssize(pages) * page_size;
-  check(length_ == prompt_ && length_ % chunk_ == 0 && length % chunk_ == 0 && !gathers(options_) &&
-            options_.store != KvStore::kFull && options_.full_layers.empty(),
+  check(length_ == prompt_ && length_ == std::ssize(pages_) * page_size && length_ % chunk_ == 0 &&
+            length % chunk_ == 0 && !gathers(options_) && options_.store != KvStore::kFull &&
+            options_.full_layers.empty(),
         "whole chunks are attached to whole chunks");
   require_room(length);
   std::vector<PagePlanes> planes;
@@ -303,7 +304,11 @@ void KvCache::attach(std::span<const PageRef> pages) {
   }
   backend_->upload(planes_.as<PagePlanes>() + length_ / page_size, planes.data(),
                    planes.size() * sizeof(PagePlanes));
-  length_ += length;
+}
+
+void KvCache::attach(std::span<const PageRef> pages) {
+  share(pages);
+  length_ += static_cast<int>(std::ssize(pages)) * shape().page_size;
   prompt_ = length_;
   set_quantized(first_full(length_));
 }
@@ -330,6 +335,7 @@ KvCache::Chunk::Chunk(KvCache& cache, int num_tokens, std::byte* scratch)
     : cache_(cache),
       first_(cache.length_),
       end_(first_ + num_tokens),
+      first_page_(static_cast<int>(cache.pages_.size())),
       scratch_{scratch, cache.chunk_} {
   check(num_tokens >= 1 && num_tokens <= cache.chunk_ && first_ % cache.chunk_ == 0 &&
             first_ == cache.prompt_,
@@ -338,7 +344,7 @@ KvCache::Chunk::Chunk(KvCache& cache, int num_tokens, std::byte* scratch)
   if (cache.options_.store == KvStore::kFull) return;
   // All pages of a whole chunk, for the chunks after it; of the last one what decoding reads.
   const int paged = num_tokens == cache.chunk_ ? end_ : cache.first_full(end_);
-  cache.add_pages(std::max(0, (paged - first_) / cache.shape().page_size));
+  cache.add_pages(std::max(0, paged / cache.shape().page_size - first_page_));
 }
 
 KvCache::Chunk::~Chunk() {

@@ -95,6 +95,8 @@ class KvCache {
   // REQUIRES: all of [0, length()) is whole chunks; the text to be read is long enough
   // (most_attached).
   void attach(std::span<const PageRef> pages);
+  // Their pages alone: the tokens are still to be read, for what the ring holds of them.
+  void share(std::span<const PageRef> pages);
   // Those of positions [first, last), multiples of the page size.
   std::span<const PageRef> pages_of(int first, int last) const;
   int num_pages() const { return static_cast<int>(pages_.size()); }
@@ -123,6 +125,7 @@ class KvCache {
     KvCache& cache_;
     int first_;
     int end_;
+    int first_page_;  // that this chunk makes: those before it are shared
     FullKv scratch_;
     bool finished_ = false;
   };

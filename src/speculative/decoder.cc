@@ -160,6 +160,7 @@ void Sequence::set_options(DecodingOptions options) {
   const bool same_drafts =
       options.draft_len == options_.draft_len && options.plans == options_.plans;
   const bool same_rounds = same_drafts && options.spec_sampling == options_.spec_sampling &&
+                           options.log_probs == options_.log_probs &&
                            token_rule(options).by_argmax() == token_rule(options_).by_argmax();
   options_ = std::move(options);
   rule_known_ = false;
@@ -209,7 +210,8 @@ Step Decoder::end_prompt(Sequence& sequence) {
   const bool wants = sequence.options_.log_probs;
   if (wants) reserve_log_probs(1);
   sequence.begin_round();
-  const float* kept = wants ? keep_logits(prompt_row_.as<float>(), 1) : nullptr;
+  float* kept = wants ? kept_rows(1) : nullptr;
+  if (wants) keep_logits(prompt_row_.as<float>(), 1, kept);
   model_.backend().judge({sequence.on_backend(), nullptr, prompt_row_.as<float>(), 1});
   const Round round = model_.backend().end_round(sequence.round_memory_.as<Round>());
   sequence.tokens_.push_back(round.added[0]);
@@ -228,12 +230,13 @@ void Decoder::reserve_log_probs(std::size_t rows) {
   if (kept_rows_.size() < bytes) kept_rows_ = model_.backend().allocate(bytes);
 }
 
-float* Decoder::keep_logits(const float* logits, int rows) {
-  const std::size_t vocab = model_.config().vocab_size;
-  float* to = kept_rows_.as<float>() + kept_ * vocab;
-  model_.backend().copy(to, const_cast<float*>(logits), rows * vocab * sizeof(float));
-  kept_ += rows;
-  return to;
+float* Decoder::kept_rows(int count) {
+  return kept_rows_.as<float>() +
+         static_cast<std::size_t>(std::exchange(kept_, kept_ + count)) * model_.config().vocab_size;
+}
+
+void Decoder::keep_logits(float* logits, int rows, float* to) {
+  model_.backend().copy(to, logits, rows * model_.config().vocab_size * sizeof(float));
 }
 
 std::span<const float> Decoder::log_probs(const float* logits, std::span<const TokenId> tokens) {
@@ -335,6 +338,11 @@ void Decoder::begin(std::span<const Lane> lanes) {
     if (options.log_probs) wanted += choice.draft_len + 1;
   }
   if (wanted > 0) reserve_log_probs(wanted);
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    if (lanes[i].sequence->options_.log_probs) {
+      rows_[i].logits = kept_rows(lanes[i].choice.draft_len + 1);
+    }
+  }
   model_.reserve(std::max(target_rows, kMaxDraftLen + 1));
   const std::size_t row = model_.config().vocab_size * sizeof(float);
   const auto grow = [&](Buffer& buffer, std::size_t rows) {
@@ -419,7 +427,7 @@ void Decoder::verify(std::span<const Lane> lanes, std::span<const int> group, fl
   model_.forward(inputs_, lanes[group[0]].sequence->target_, rows);
   for (const int i : group) {
     const int count = lanes[i].choice.draft_len + 1;
-    if (lanes[i].sequence->options_.log_probs) rows_[i].logits = keep_logits(rows, count);
+    if (rows_[i].logits != nullptr) keep_logits(rows, count, rows_[i].logits);
     model_.backend().judge({rows_[i].at, rows_[i].draft_probs, rows, count, rows_[i].draft_stride});
     rows += count * vocab;
   }

@@ -99,6 +99,8 @@ class Sequence {
   void adopt_control(const DraftControl& control) { control_ = control; }
   // On an empty sequence: the beginning of the next prompt is in these pages (KvCache::attach).
   void attach(std::span<const PageRef> pages) { cache_.attach(pages); }
+  // Inside a prompt: the next chunk's pages are these (KvCache::share).
+  void share(std::span<const PageRef> pages) { cache_.share(pages); }
   // Forgets the tokens from `count` on, for a stop inside an accepted run.
   // REQUIRES: no more tokens are dropped than the last step added, and one remains.
   void truncate(std::size_t count);
@@ -195,8 +197,9 @@ class Decoder {
   void for_plans(std::span<const Lane> lanes, const PlanOf& plan_of, const F& f);
 
   void reserve_log_probs(std::size_t rows);
-  // A copy of logits that judging changes, for log_probs().
-  float* keep_logits(const float* logits, int rows);
+  // Where a copy of so many rows goes, and the copy: judging changes logits.
+  float* kept_rows(int count);
+  void keep_logits(float* logits, int rows, float* to);
   // Of the tokens that were chosen by these rows.
   std::span<const float> log_probs(const float* logits, std::span<const TokenId> tokens);
 

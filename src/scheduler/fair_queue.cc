@@ -1,6 +1,5 @@
 #include "scheduler/fair_queue.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -34,22 +33,23 @@ double FairQueue::remove(const Waiting& waiting) {
   return counter;
 }
 
-double FairQueue::due(const Waiting& waiting) const {
-  return waiting.entry.arrival + static_cast<double>(waiting.aged + 1) * ageing_;
-}
-
 void FairQueue::push(const Entry& entry, double counter) {
-  const auto [place, is_new] = entries_.try_emplace(entry.id, Waiting{entry});
+  const auto [place, is_new] = entries_.try_emplace(
+      entry.id,
+      Waiting{.entry = entry, .at_class = entry.priority, .due = entry.arrival + ageing_});
   check(is_new, "a request is in the queue twice");
   insert(place->second, counter);
-  promotions_.emplace(due(place->second), entry.id);
+  due_.emplace(place->second.due, entry.id);
+  ++priorities_[entry.priority];
 }
 
 bool FairQueue::erase(RequestId id) {
   const auto place = entries_.find(id);
   if (place == entries_.end()) return false;
   remove(place->second);
-  promotions_.erase({due(place->second), id});
+  due_.erase({place->second.due, id});
+  const auto priority = priorities_.find(place->second.entry.priority);
+  if (--priority->second == 0) priorities_.erase(priority);
   entries_.erase(place);
   return true;
 }
@@ -66,14 +66,17 @@ void FairQueue::set_counter(OwnerId owner, double counter) {
 }
 
 void FairQueue::age(double now) {
-  while (!promotions_.empty() && promotions_.begin()->first <= now) {
-    Waiting& waiting = entries_.at(promotions_.begin()->second);
-    promotions_.erase(promotions_.begin());
+  while (!due_.empty() && due_.begin()->first <= now) {
+    Waiting& waiting = entries_.at(due_.begin()->second);
+    due_.erase(due_.begin());
+    const double periods = 1 + std::floor((now - waiting.due) / ageing_);
+    waiting.due += periods * ageing_;
+    due_.emplace(waiting.due, waiting.entry.id);
+    const std::int64_t above = priorities_.rbegin()->first - waiting.at_class;
+    if (above <= 0) continue;
     const double counter = remove(waiting);
-    const double periods = std::floor((now - waiting.entry.arrival) / ageing_);
-    waiting.aged = std::max(waiting.aged + 1, static_cast<std::int64_t>(periods));
+    waiting.at_class += periods < above ? static_cast<std::int64_t>(periods) : above;
     insert(waiting, counter);
-    promotions_.emplace(due(waiting), waiting.entry.id);
   }
 }
 
@@ -83,9 +86,6 @@ std::optional<RequestId> FairQueue::front(double now) {
   return order_.begin()->first.id;
 }
 
-std::int64_t FairQueue::class_of(RequestId id) const {
-  const Waiting& waiting = entries_.at(id);
-  return waiting.entry.priority + waiting.aged;
-}
+std::int64_t FairQueue::class_of(RequestId id) const { return entries_.at(id).at_class; }
 
 }  // namespace quantspec

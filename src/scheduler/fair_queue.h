@@ -1,13 +1,12 @@
-// Who is next: strict classes with ageing, within a class the owner who got least, within an
-// owner's class what is asked for. A request's class is its priority, and one more for every
-// `ageing` seconds since it arrived.
+// Who is next: strict classes with ageing; within a class the owner who got least; within an
+// owner's class whoever has the least `order`, then the least `number`. A request's class is its
+// priority, and one more after every `ageing` seconds for which it has waited while somebody in the
+// queue has a priority above its class. Age does not count within the highest class: there it would
+// put those who ask for much before those who ask for little, just when there is more to do than
+// can be done.
 //
-// So nobody starves, whatever arrives: of two requests r and s in a queue, s can only be before r
-// if
-//
-//     s.arrival < r.arrival + ageing * (1 + s.priority - r.priority)
-//
-// (s's class would be lower otherwise). Those are finitely many.
+// So a request is in the highest class after `ageing` seconds for every class between. There it
+// waits until its owner's turn comes, which Owners sees to.
 //
 // With n requests beside each other every operation takes O(log n), but for owners whose requests
 // are in k classes, whose counter takes O(k log n) to change. Not thread-safe. Deterministic.
@@ -37,8 +36,7 @@ class FairQueue {
     double arrival;  // seconds
     // Before all of its class that do not: a request that was preempted has been chosen before.
     bool resumes = false;
-    // Within an owner's class the least size goes first, then the least number.
-    std::int64_t size = 0;
+    double order = 0;
     std::uint64_t number = 0;  // of no other entry
   };
 
@@ -60,16 +58,17 @@ class FairQueue {
   // Greater goes first: 2 * class, and one more where entries resume.
   using Level = std::int64_t;
   struct Place {
-    std::int64_t size;
+    double order;
     std::uint64_t number;
     RequestId id;
     auto operator<=>(const Place&) const = default;
   };
   struct Waiting {
     Entry entry;
-    std::int64_t aged = 0;  // classes
-    Level level() const { return 2 * (entry.priority + aged) + (entry.resumes ? 1 : 0); }
-    Place place() const { return {entry.size, entry.number, entry.id}; }
+    std::int64_t at_class;
+    double due;  // when the next period of ageing ends
+    Level level() const { return 2 * at_class + (entry.resumes ? 1 : 0); }
+    Place place() const { return {entry.order, entry.number, entry.id}; }
   };
   // An owner's entries of one level.
   struct Bucket {
@@ -88,14 +87,14 @@ class FairQueue {
   static Key key_of(const Buckets::value_type& bucket);
   void insert(const Waiting& waiting, double counter);
   double remove(const Waiting& waiting);  // returns the counter
-  double due(const Waiting& waiting) const;
   void age(double now);
 
   double ageing_;
   std::unordered_map<RequestId, Waiting> entries_;
-  Buckets buckets_;                                    // none is empty
-  std::set<Key> order_;                                // of the buckets
-  std::set<std::pair<double, RequestId>> promotions_;  // when an entry goes a class up
+  Buckets buckets_;                             // none is empty
+  std::set<Key> order_;                         // of the buckets
+  std::set<std::pair<double, RequestId>> due_;  // of the entries
+  std::map<int, std::size_t> priorities_;       // how many entries have them
 };
 
 }  // namespace quantspec

@@ -25,9 +25,10 @@ void Owners::remove(OwnerId id) {
 
 double Owners::enter(OwnerId id) {
   Owner& owner = owners_.at(id);
+  ++num_competing_;
   if (owner.competing++ == 0) {
-    const double least = competing_.empty() ? last_left_ : competing_.begin()->first;
-    owner.counter = std::max(owner.counter, least);
+    if (!competing_.empty()) level_ = std::max(level_, competing_.begin()->first);
+    owner.counter = std::max(owner.counter, level_);
     competing_.emplace(owner.counter, id);
   }
   return owner.counter;
@@ -36,9 +37,10 @@ double Owners::enter(OwnerId id) {
 void Owners::leave(OwnerId id) {
   Owner& owner = owners_.at(id);
   check(owner.competing > 0, "an owner competes with no request");
+  --num_competing_;
   if (--owner.competing > 0) return;
   competing_.erase({owner.counter, id});
-  last_left_ = owner.counter;
+  if (competing_.empty()) level_ = std::max(level_, owner.counter);
 }
 
 double Owners::charge(OwnerId id, double cost) {
@@ -47,6 +49,7 @@ double Owners::charge(OwnerId id, double cost) {
     auto node = competing_.extract({owner.counter, id});
     node.value().first += cost;
     competing_.insert(std::move(node));
+    level_ += std::max(0.0, cost) / static_cast<double>(competing_.size());
   }
   return owner.counter += cost;
 }

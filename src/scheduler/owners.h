@@ -2,6 +2,11 @@
 // OSDI 2024, arXiv:2401.00588, algorithm 2). An owner that has not competed for a while comes back
 // with no less than the least of those that compete: idleness saves up no credit.
 //
+// VTC assumes that owners are few. An endless row of new ones, each as far as the least, would keep
+// out who is ahead of it; so whoever comes also has no less than the mean of what those who compete
+// got: `level_` rises with every token of theirs, shared among them. With k of them, a counter that
+// is c above it is reached once they got c * k, and then all who come are behind it.
+//
 // Owners with live requests are known, and of the others those that were live last, kMostIdle of
 // them; one that is forgotten comes back as a new one. Not thread-safe. Deterministic.
 #pragma once
@@ -41,6 +46,7 @@ class Owners {
   int expected_output(OwnerId owner, int most, double factor) const;
 
   std::size_t size() const { return owners_.size(); }
+  std::size_t num_competing() const { return num_competing_; }  // requests
 
  private:
   struct Owner {
@@ -54,8 +60,9 @@ class Owners {
   std::unordered_map<OwnerId, Owner> owners_;
   std::list<OwnerId> idle_;                         // the longest idle first
   std::set<std::pair<double, OwnerId>> competing_;  // by counter
-  double last_left_ = 0;                            // counter of the last that competed
-  OutputStatistics outputs_;                        // everybody's
+  std::size_t num_competing_ = 0;
+  double level_ = 0;          // where owners that come begin at least
+  OutputStatistics outputs_;  // everybody's
 };
 
 }  // namespace quantspec

@@ -15,11 +15,22 @@ TEST(Owners, IdlenessSavesUpNoCredit) {
   EXPECT_EQ(owners.enter(2), 100);  // as the least of those that compete
   owners.charge(2, 50);
   owners.charge(1, 30);
-  EXPECT_EQ(owners.enter(3), 130);
-  EXPECT_EQ(owners.enter(3), 130);
+  EXPECT_EQ(owners.enter(3), 140);  // as 130 and 150 are on the mean
+  EXPECT_EQ(owners.enter(3), 140);
   owners.charge(3, 1000);
   owners.leave(3);
-  EXPECT_EQ(owners.enter(3), 1130);  // it competed all the time
+  EXPECT_EQ(owners.enter(3), 1140);  // it competed all the time
+  EXPECT_EQ(owners.num_competing(), 4u);
+}
+
+TEST(Owners, ComeWithNoLessThanTheLeastOfThoseThatCompete) {
+  Owners owners;
+  for (const OwnerId owner : {1, 2, 3}) owners.add(owner);
+  owners.enter(1);
+  owners.enter(2);
+  owners.charge(1, 100);
+  owners.leave(2);
+  EXPECT_EQ(owners.enter(3), 100);  // although the two had 50 on the mean
 }
 
 TEST(Owners, WhoComesToNobodyGetsWhatTheLastHad) {
@@ -35,6 +46,28 @@ TEST(Owners, WhoComesToNobodyGetsWhatTheLastHad) {
   EXPECT_EQ(owners.enter(1), 77);
   EXPECT_EQ(owners.charge(1, -7), 70);
   EXPECT_EQ(owners.counter(1), 70);
+}
+
+TEST(Owners, EndlessNewOnesComeToBeBehindAnOldOne) {
+  Owners owners;
+  owners.add(0);
+  owners.enter(0);
+  owners.charge(0, 10'000);
+  owners.leave(0);
+  owners.add(1);
+  owners.enter(1);  // at 10,000
+  EXPECT_EQ(owners.enter(0), 10'000);
+  owners.charge(0, 1'000);
+  double counter = 0;
+  for (OwnerId owner = 2; owner < 40; ++owner) {
+    owners.add(owner);
+    counter = owners.enter(owner);
+    owners.charge(owner, 100);
+    owners.leave(owner);
+    owners.remove(owner);
+  }
+  EXPECT_GT(counter, 11'000);  // 3 compete: after 1,000 * 3 at most
+  EXPECT_LT(counter, 12'000);
 }
 
 TEST(Owners, ForgetsWhoWasIdleForLongest) {

@@ -283,13 +283,15 @@ void Scheduler::update_indexes(Request& request) {
   if (request.competes()) {
     if (!competed) owners_.enter(info.owner);
     const bool waits = request.phase == Phase::kWaiting;
+    const double left = request.read_end() - request.length;
     (waits ? waiting_ : reading_)
         .push({.id = info.id,
                .owner = info.owner,
                .priority = info.priority,
                .arrival = info.arrival,
                .resumes = request.was_preempted(),
-               .size = waits ? 0 : request.read_end() - request.length,
+               // What is long is as if it had come later: at most by the time of a class.
+               .order = waits ? 0 : info.arrival + options_.ageing * left / options_.context_tokens,
                .number = request.number},
               owners_.counter(info.owner));
   } else if (competed) {
@@ -354,6 +356,7 @@ void Scheduler::check_integrity() const {
     check(decoders_.at(request.admission) == &request, "who decodes");
   }
   check(waiting == waiting_.size() && reading == reading_.size(), "a queue has who is gone");
+  check(waiting + reading == owners_.num_competing(), "who competes");
   check(decoding == decoders_.size() && admitted == admitted_.size(), "a slot has who is gone");
   check(promised == promised_ && new_ones == num_waiting_, "sums over the requests");
   check(!in_flight_ || requests_.at(*in_flight_).phase == Phase::kReading, "the chunk in flight");

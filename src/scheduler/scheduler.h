@@ -17,17 +17,19 @@
 //                  └──<── preempted ─────┴──────────<───────────────────┘        (cancel: from any)
 //
 // CONTRACT, where the engine keeps its part (below):
-//   Pages      admitted requests never want more pages than there are. kGuaranteed promises each
-//   all
-//              pages that it can come to hold, and never preempts. kExpected promises what it will
-//              probably hold, and preempts when pages run out.
+//   Pages      admitted requests never want more pages than there are. kGuaranteed promises all
+//              pages that a request can come to hold, and never preempts. kExpected promises what
+//              it will probably hold, and preempts when pages run out.
 //   Progress   an admitted request ends unless it is paused forever: of those that are not paused
 //              the first, by class at its admission, then by admission, is never preempted; who was
 //              preempted is before the others of its class.
-//   Fairness   nobody starves. A request waits only for those of FairQueue's bound, be it for its
-//              admission or for its next chunk; of equal classes, owners get equal service, counted
-//              as prompt tokens, 2 * generated and 0.1 * cached ones. In an owner's class requests
-//              are admitted as they came, and the prompt with the least left is read first.
+//   Fairness   nobody starves, be it for its admission or for its next chunk: after a class's time
+//              for every class above it a request is in the highest one (FairQueue). In a class
+//              owners that always ask for more get equal service, counted as prompt tokens,
+//              2 * generated and 0.1 * cached ones, whatever they ask for and however many there
+//              are (Owners). An owner's requests of a class are admitted as they came; of their
+//              prompts that with least left is read first, but none waits for what came more than
+//              a class's time after it.
 //   Time       prefill and decoding each have a share of the time (TimeShares). A chunk is finished
 //              before another is begun.
 //
@@ -71,7 +73,7 @@ struct SchedulerOptions {
   int most_waiting = 1024;  // requests that were never admitted
   Admission admission = Admission::kGuaranteed;
   double watermark = 0.02;     // kExpected: the share of all pages that an admission leaves
-  double ageing = 30;          // seconds of waiting for a class
+  double ageing = 30;          // seconds: a class's time
   double least_prefill = 0.1;  // share of the time while sequences decode
   double most_prefill = 0.5;
   std::optional<double> token_interval;  // wanted seconds between a sequence's tokens

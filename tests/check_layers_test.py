@@ -94,6 +94,10 @@ class CheckLayersTest(unittest.TestCase):
         self.assert_accepts("src/quant/code_test.cc", "quant/code.h", "tests/support.h")
         self.assert_refuses("src/quant/code_test.cc", "model/model.h", "not below")
 
+    def test_a_rooms_test_support_sees_that_of_all(self):
+        self.write("src/quant/test_support.h", '#pragma once\n#include "tests/support.h"\n')
+        self.assert_accepts("src/quant/code_test.cc", "quant/test_support.h")
+
     def test_code_does_not_see_test_support(self):
         self.assert_refuses("src/quant/code.cc", "tests/support.h", "not below")
 

@@ -79,7 +79,7 @@ def is_door(header, folder):
 def refusal(path, header, target):
     """Why the file `path` may not include `header` of the folder `target`, or None if it may."""
     own = folder_of(path)
-    is_test = path.endswith("_test.cc")
+    is_test = path.endswith(("_test.cc", "test_support.h"))
     if target == own or (is_test and target == "tests"):
         return None
     if not is_door(header, target):

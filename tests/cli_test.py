@@ -37,7 +37,7 @@ class Usage(CliTest):
     def test_help_fits_80_columns(self):
         for args in [[], ["generate"], ["info"], ["tokenize"], ["bench"], ["prepare"], ["roofline"],
                      ["eval", "perplexity"], ["eval", "axes"], ["eval", "fidelity"],
-                     ["eval", "sensitivity"], ["eval", "lossless"]]:
+                     ["eval", "prefill"], ["eval", "sensitivity"], ["eval", "lossless"]]:
             done = quantspec(*args, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, b""))
             self.assertIn("Example", done.stdout.decode())

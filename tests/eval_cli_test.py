@@ -44,7 +44,8 @@ class EvalTest(unittest.TestCase):
         return report["rows"]
 
     def test_help_fits_80_columns(self):
-        for command in [[], ["perplexity"], ["axes"], ["fidelity"], ["sensitivity"], ["lossless"]]:
+        for command in [[], ["perplexity"], ["axes"], ["fidelity"], ["prefill"], ["sensitivity"],
+                        ["lossless"]]:
             text = evaluate(*command, "--help").stdout
             self.assertIn("Example", text)
             for line in text.splitlines():
@@ -61,6 +62,35 @@ class EvalTest(unittest.TestCase):
                          ["8-bit KV", "8-bit KV, paper's", "kv-only"])
         self.assertIsNone(rows[0]["acceptance_error"])  # one prompt says nothing of others
         self.assertEqual(rows, self.measure("fidelity", "--plan", "kv-only"))
+
+    def test_prefill_has_the_documented_keys(self):
+        documented = (ROOT / "docs" / "eval.md").read_text()
+        for kind in ("text", "recall"):
+            done = evaluate("prefill", *SMALL[:2], "-d", TEXT.replace("text:", f"{kind}:"),
+                            *SMALL[4:], "--chunks", "64,256")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            report = json.loads(done.stdout)
+            self.assertEqual(report["meta"]["chunks"], [64, 256])
+            for key in {*report["meta"], *(key for row in report["rows"] for key in row)}:
+                self.assertIn(f"`{key}`", documented)
+            in_parts, whole, drafts, drafts_whole = report["rows"]
+            self.assertEqual([row["kind"] for row in report["rows"]],
+                             ["prefill", "prefill", "prefill_drafts", "prefill_drafts"])
+            self.assertEqual([row["chunk"] for row in report["rows"]], [64, 256, 64, 256])
+            self.assertTrue(0 < in_parts["kl_mean"] < 1e-3, in_parts)
+            self.assertEqual((whole["kl_mean"], whole["delta_nll"], whole["top1_agreement"]), (0, 0, 1))
+            self.assertEqual(drafts_whole["acceptance_change"], 0)
+            self.assertEqual((drafts["plan"], drafts["tokens"]), ("quantspec", 16))
+            self.assertAlmostEqual(drafts["acceptance_change"],
+                                   drafts["acceptance"] - drafts["whole_acceptance"])
+            self.assertAlmostEqual(in_parts["ratio"],
+                                   in_parts["seconds"] / in_parts["whole_seconds"])
+            self.assertIsNone(in_parts["kl_error"])
+
+    def test_prefill_measures_the_backends_chunk_unless_told(self):
+        report = self.report("prefill", *SMALL, "--plan", "kv-only")
+        self.assertEqual(report["meta"]["chunks"], [1024])
+        self.assertEqual([row["chunk"] for row in report["rows"]], [1024, 1024])
 
     def test_a_path_that_is_not_utf8_costs_no_measurement(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -149,8 +179,9 @@ class EvalTest(unittest.TestCase):
 
     def test_tables_fit_100_columns_and_have_no_keys_as_headings(self):
         with tempfile.TemporaryDirectory() as folder:
-            for name in ("perplexity", "axes", "fidelity", "lossless", "sensitivity"):
+            for name in ("perplexity", "axes", "fidelity", "prefill", "lossless", "sensitivity"):
                 options = {"fidelity": ["--plan", "quantspec"], "lossless": ["--plan", "quantspec"],
+                           "prefill": ["--chunks", "32,64"],
                            "sensitivity": ["--plan-file", str(Path(folder) / "plan.json"),
                                            "--ctx-size", "160", "--tokens", "8"]}.get(name, [])
                 # An option may be given once.
@@ -250,6 +281,8 @@ class EvalTest(unittest.TestCase):
                   "quantspec"], "32641", "32640"),
                 (["lossless", *SMALL, "-s", "18446744073709551616"], "--seed", "2^64"),
                 (["fidelity", *SMALL, "--plan", "quantspec,quantspec+w4"], "has quantspec already"),
+                (["prefill", *SMALL, "--chunks", "64,100"], "--chunks 100", "page size, 32"),
+                (["prefill", *SMALL, "--chunks", "64,64"], "--chunks '64,64'", "64 twice"),
                 (["fidelity", *SMALL, "--plan", "warp"], "warp", "streaming"),
                 (["fidelity", *SMALL, "--plan", "streaming", "--draft-budget", "999"], "999")]:
             with self.subTest(args=args):

@@ -335,6 +335,7 @@ class Numbers(CliTest):
                      ["eval", "perplexity", *text, "--stride", most],
                      ["eval", "fidelity", *text, "-c", most],
                      ["eval", "fidelity", *text, "--tokens", most],
+                     ["eval", "prefill", *text, "--chunks", most],
                      ["eval", "sensitivity", *text, "--prompts", most],
                      ["eval", "lossless", *text, "--tokens", most],
                      ["prepare", "--method", "rtn", "-o", "x", "--tokens", most],

@@ -24,6 +24,13 @@ void add_dataset(CLI::App& app, EvalArgs& args) {
           args.recall_distance, 1, kMostContext);
 }
 
+void add_contexts(CLI::App& app, EvalArgs& args, int default_context) {
+  args.contexts = {default_context};
+  add_list(app, "-c,--ctx-size",
+           fmt::format("tokens of the prompts, commas between (default: {})", default_context),
+           "whole numbers", args.contexts, 2, kMostContext);
+}
+
 void add_context(CLI::App& app, EvalArgs& args, int default_context, const char* what) {
   args.contexts = {default_context};
   add_int(app, "-c,--ctx-size", "N", fmt::format("{} (default: {})", what, default_context),
@@ -108,9 +115,7 @@ void add_axes(CLI::App& command, EvalArgs& args) {
 
 void add_fidelity(CLI::App& command, EvalArgs& args) {
   add_dataset(command, args);
-  args.contexts = {4096};
-  add_list(command, "-c,--ctx-size", "tokens of the prompts, commas between (default: 4096)",
-           "whole numbers", args.contexts, 2, kMostContext);
+  add_contexts(command, args, 4096);
   add_tokens(command, args, 512, "true tokens read after each prompt");
   add_prompts(command, args, 2, "prompts of each length");
   add_plans(command, args, "kv-only,quantspec+w8,quantspec,streaming,snapkv");
@@ -120,6 +125,24 @@ void add_fidelity(CLI::App& command, EvalArgs& args) {
              "Examples:\n"
              "  quantspec eval fidelity -d text:books/ -c 4096,8192 --prompts 4\n"
              "  quantspec eval fidelity -d recall:books/ -c 8192 --tokens 240");
+}
+
+void add_prefill(CLI::App& command, EvalArgs& args) {
+  add_dataset(command, args);
+  add_contexts(command, args, 8192);
+  add_list(command, "--chunks",
+           "tokens of a prompt that read each other in full\nprecision, commas between; multiples "
+           "of the page size\n(default: as the backend reads prompts)",
+           "whole numbers", args.chunks, 1, kMostContext);
+  add_tokens(command, args, 128, "true tokens read after each prompt");
+  add_prompts(command, args, 2, "prompts of each length");
+  add_plans(command, args, "quantspec");
+  add_round(command, args);
+  add_engine_options(command, args.engine);
+  add_output(command, args,
+             "Examples:\n"
+             "  quantspec eval prefill -d text:books/ --chunks 256,512,1024,2048\n"
+             "  quantspec eval prefill -d recall:books/ -c 8192,16384");
 }
 
 void add_sensitivity(CLI::App& command, EvalArgs& args) {
@@ -189,6 +212,7 @@ constexpr Measurement kMeasurements[] = {
     {"axes", "Perplexity of 4-bit KV by the axes of its groups.", add_axes, run_axes},
     {"fidelity", "How far targets and drafts are from what they stand for.", add_fidelity,
      run_fidelity},
+    {"prefill", "What reading prompts in chunks costs.", add_prefill, run_prefill},
     {"sensitivity", "Which layers matter most; writes a plan file.", add_sensitivity,
      run_sensitivity},
     {"lossless", "Generates with and without speculation, and compares.", add_lossless,

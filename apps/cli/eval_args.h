@@ -17,7 +17,8 @@ struct EvalArgs {
   EngineOptions engine;
   std::string dataset;
   std::vector<int> contexts;
-  int stride = 0;  // 0: half of the context
+  std::vector<int> chunks;  // empty: the backend's
+  int stride = 0;           // 0: half of the context
   int tokens = 0;
   int prompts = 1;
   int recall_distance = 0;  // 0: half of the prompt
@@ -38,6 +39,7 @@ struct EvalArgs {
 int run_perplexity(const EvalArgs& args);
 int run_axes(const EvalArgs& args);
 int run_fidelity(const EvalArgs& args);
+int run_prefill(const EvalArgs& args);
 int run_sensitivity(const EvalArgs& args);
 int run_lossless(const EvalArgs& args);
 

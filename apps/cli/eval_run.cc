@@ -74,6 +74,16 @@ class Setup {
     }
   }
 
+  // Throws for chunks of which no pages can be made.
+  void require_chunks() const {
+    const int page_size = kv_shape(config_, args_.engine.page_size).page_size;
+    for (const int chunk : args_.chunks) {
+      if (chunk % page_size == 0) continue;
+      throw UsageError(
+          fmt::format("--chunks {}: must be a multiple of the page size, {}", chunk, page_size));
+    }
+  }
+
   // Throws where the model was not made for so many positions.
   void require_positions(int context, int tokens) const {
     const int most = config_.max_positions;
@@ -199,8 +209,10 @@ int run_perplexity(const EvalArgs& args) { return run_windows(args, "perplexity"
 
 int run_axes(const EvalArgs& args) { return run_windows(args, "axes", axis_variants); }
 
-int run_fidelity(const EvalArgs& args) {
-  Setup setup(args);
+namespace {
+
+// Prompts of every context, and the plans; loads the model.
+std::vector<FidelityTask> load_tasks(Setup& setup, const EvalArgs& args) {
   std::vector<FidelityTask> tasks;
   for (const int context : args.contexts) {
     setup.require_plans(context);
@@ -209,11 +221,33 @@ int run_fidelity(const EvalArgs& args) {
   }
   setup.load(*std::ranges::max_element(args.contexts) + args.tokens + 1);
   for (std::size_t i = 0; i < tasks.size(); ++i) tasks[i].plans = setup.plans(args.contexts[i]);
+  return tasks;
+}
+
+}  // namespace
+
+int run_fidelity(const EvalArgs& args) {
+  Setup setup(args);
+  const auto tasks = load_tasks(setup, args);
   std::vector<FidelityRow> rows;
   setup.run(
       "fidelity", {{"draft_budget", args.budget}, {"round", args.round}},
       [&] { eval_fidelity(setup.model(), tasks, args.round, setup.progress(), rows); },
       [&] { return report(rows); });
+  return 0;
+}
+
+int run_prefill(const EvalArgs& args) {
+  Setup setup(args);
+  setup.require_chunks();
+  const auto tasks = load_tasks(setup, args);
+  std::vector<int> chunks = args.chunks;
+  if (chunks.empty()) chunks.push_back(setup.engine().model().backend().prefill_chunk());
+  PrefillResult result;
+  setup.run(
+      "prefill", {{"chunks", chunks}, {"draft_budget", args.budget}, {"round", args.round}},
+      [&] { eval_prefill(setup.model(), tasks, chunks, args.round, setup.progress(), result); },
+      [&] { return report(result); });
   return 0;
 }
 

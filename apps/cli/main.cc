@@ -23,8 +23,8 @@ constexpr int kExitUsage = 2;
 constexpr std::string_view kCommands[] = {"generate", "info",    "tokenize", "bench",
                                           "eval",     "prepare", "roofline"};
 
-constexpr std::string_view kMeasurements[] = {"perplexity", "axes", "fidelity", "sensitivity",
-                                              "lossless"};
+constexpr std::string_view kMeasurements[] = {"perplexity", "axes",        "fidelity",
+                                              "prefill",    "sensitivity", "lossless"};
 
 // What was called, as --help is to be asked for: "generate ", "eval lossless "; empty: unknown.
 std::string typed_command(int argc, char** argv) {

@@ -2,13 +2,13 @@
 // KL divergence, how often drafts would be accepted, which layers matter most, and the proof that
 // speculation changes nothing. docs/eval.md defines every number.
 //
-// Everything is deterministic but for the time it takes. Not thread-safe: one measurement at a time
-// on a model. Results are added to what the caller holds; where something is thrown on the way, by
-// `progress` to cancel above all, those of what was measured whole before (windows, prompts,
-// generations) are there. Errors: kInvalidRequest, its message naming the flag of `quantspec eval`,
-// and kOutOfMemory where the caches that are compared do not fit, both before any pass;
-// kCorruptFile where the checkpoint changed during a window, prompt or generation, which is not
-// added. REQUIRES throughout: the model has the weights that plans read (Model::reads).
+// Everything is deterministic but for the times that eval_prefill takes. Not thread-safe: one
+// measurement at a time on a model. Results are added to what the caller holds; where something is
+// thrown on the way, by `progress` to cancel above all, those of what was measured whole before
+// (windows, prompts, generations) are there. Errors: kInvalidRequest, its message naming the flag
+// of `quantspec eval`, and kOutOfMemory where the caches that are compared do not fit, both before
+// any pass; kCorruptFile where the checkpoint changed during a window, prompt or generation, which
+// is not added. REQUIRES throughout: the model has the weights that plans read (Model::reads).
 #pragma once
 
 #include <cstddef>
@@ -41,6 +41,8 @@ struct Variant {
   // REQUIRES: kFull. What becomes of positions when they are so old that a quantized cache would
   // read them from pages.
   std::optional<KvCodec> codec = {};
+  // As in KvOptions: tokens of a prompt that read each other in full precision. With kFull all do.
+  int chunk = 0;
 };
 // fp16 KV, which the others are measured against; 8 and 4 bits of ours and of the paper's
 // quantizer; 8- and 4-bit weights over 8-bit KV, those of them that drafts can read (Table 2,
@@ -105,6 +107,46 @@ struct FidelityTask {
 // by whose attention sparse plans choose their pages (draft length + 1).
 void eval_fidelity(const EvalModel& model, std::span<const FidelityTask> tasks, int round,
                    const ProgressCallback& progress, std::vector<FidelityRow>& rows);
+
+// --- prefill -------------------------------------------------------------------------------------
+
+// Forced target passes after a prompt that was read in chunks, against those after a prompt that
+// was read as one chunk.
+struct PrefillRow {
+  int context = 0;  // tokens of the prompts
+  int chunk = 0;    // tokens
+  int prompts = 0;
+  ScoreSummary scores;
+  Mean delta_nll;  // nats per token
+  // Times of reading a prompt, each prompt a group; ratio: in chunks to whole.
+  Mean seconds;
+  Mean whole_seconds;
+  Mean ratio;
+};
+
+// A plan's first draft step against its target, after prompts that were read either way.
+struct PrefillDraftRow {
+  std::string plan;
+  int context = 0;
+  int chunk = 0;
+  int prompts = 0;
+  std::int64_t tokens = 0;
+  Mean acceptance;
+  Mean whole_acceptance;
+  Mean acceptance_change;  // prompt by prompt
+};
+
+struct PrefillResult {
+  std::vector<PrefillRow> targets;
+  std::vector<PrefillDraftRow> drafts;
+};
+
+// Of every task and every chunk: what reading prompts in chunks costs. A chunk that holds a prompt
+// reads it whole: nothing differs but times. round: as eval_fidelity's. REQUIRES: chunks are one
+// or more multiples of the page size.
+void eval_prefill(const EvalModel& model, std::span<const FidelityTask> tasks,
+                  std::span<const int> chunks, int round, const ProgressCallback& progress,
+                  PrefillResult& result);
 
 // --- sensitivity ---------------------------------------------------------------------------------
 
@@ -210,6 +252,7 @@ std::optional<int> first_difference(std::span<const TokenId> one, std::span<cons
 
 Report report(std::span<const PerplexityRow> rows);
 Report report(std::span<const FidelityRow> rows);
+Report report(const PrefillResult& result);
 Report report(const SensitivityResult& result);
 Report report(std::span<const LosslessRow> rows);
 

@@ -9,40 +9,15 @@
 #include <nlohmann/json.hpp>
 
 #include "base/expect_error.h"
-#include "base/test_folder.h"
 #include "eval/forced_pass.h"
 #include "eval/memory.h"
-#include "tests/model_support.h"
+#include "eval/test_support.h"
 
 namespace quantspec {
 namespace {
 
+using namespace testing::eval;
 using testing::LoadedModel;
-
-constexpr int kPageSize = 32;
-
-LoadedModel tiny(const std::string& backend) {
-  return LoadedModel(testing::testdata("models/llama-gqa3"), backend, 1, kPageSize);
-}
-
-EvalModel eval_model(LoadedModel& loaded) { return {loaded.model, loaded.pool}; }
-
-std::vector<TokenId> some_tokens(int count, int vocab, int salt = 0) {
-  std::vector<TokenId> tokens(count);
-  for (int i = 0; i < count; ++i) tokens[i] = (i * i + 7 * i + 3 + salt * (i % 5)) % vocab;
-  return tokens;
-}
-
-std::vector<Prompt> prompts(const LoadedModel& loaded, int count, int length, int continuation) {
-  std::vector<Prompt> result;
-  for (int i = 0; i < count; ++i) {
-    auto tokens = some_tokens(length + continuation, loaded.model.config().vocab_size, i);
-    result.push_back({"text " + std::to_string(i),
-                      {tokens.begin(), tokens.begin() + length},
-                      {tokens.begin() + length, tokens.end()}});
-  }
-  return result;
-}
 
 Variant simulated(int layers, KvRead read) {
   return {"simulated", Plan::uniform("simulated", layers, WeightRead::kFull, {KvRead::kFull}),
@@ -156,7 +131,7 @@ TEST(ForcedPass, TheTargetAsADraftAgreesWithItself) {
       Plan::uniform("sparse", layers, WeightRead::kFull, {KvRead::kBoth, KvTokens::kByMass, 64});
   const auto scores =
       score_drafts(eval_model(loaded), {target, Plan::draft(layers, WeightRead::kUpper), sparse},
-                   tokens, 130, 5, {});
+                   tokens, 130, {.round = 5}, {});
   ASSERT_EQ(scores.size(), 3u);
   for (const Score& score : scores[0]) {
     EXPECT_EQ(score.kl, 0);
@@ -176,8 +151,8 @@ TEST(ForcedPass, DraftsLeaveNoTrace) {
   const auto tokens = some_tokens(180, loaded.model.config().vocab_size);
   const Plan w4 = Plan::draft(layers, WeightRead::kUpper),
              w8 = Plan::draft(layers, WeightRead::kBoth);
-  const auto alone = score_drafts(eval_model(loaded), {w4}, tokens, 120, 3, {});
-  const auto after = score_drafts(eval_model(loaded), {w8, w4}, tokens, 120, 5, {});
+  const auto alone = score_drafts(eval_model(loaded), {w4}, tokens, 120, {.round = 3}, {});
+  const auto after = score_drafts(eval_model(loaded), {w8, w4}, tokens, 120, {.round = 5}, {});
   for (std::size_t i = 0; i < alone[0].size(); ++i) {
     EXPECT_EQ(alone[0][i].kl, after[1][i].kl) << i;
     EXPECT_EQ(alone[0][i].overlap, after[1][i].overlap) << i;
@@ -316,15 +291,6 @@ TEST(Sensitivity, RefusesBudgetsThatNothingFits) {
 
 // --- measurements that are ended early -----------------------------------------------------------
 
-struct Ended {};
-
-// Throws when `stage` has come to `share`.
-ProgressCallback ends_at(std::string_view stage, double share) {
-  return [=](std::string_view at, double done) {
-    if (at == stage && done >= share) throw Ended();
-  };
-}
-
 TEST(Ended, PerplexityIsThatOfTheWindowsThatWereRead) {
   LoadedModel loaded = tiny("cpu");
   const auto texts = prompts(loaded, 2, 80, 0);
@@ -405,34 +371,6 @@ TEST(Ended, SensitivityKeepsItsStages) {
 }
 
 // --- checkpoints that change meanwhile -----------------------------------------------------------
-
-class ChangingModel : public ::testing::Test {
- protected:
-  ChangingModel() {
-    std::filesystem::copy(testing::testdata("models/llama-gqa3"), folder_.path());
-    loaded_ = std::make_unique<LoadedModel>(folder_.path(), "cpu", 1, kPageSize);
-    texts_ = prompts(*loaded_, 2, 100, 11);
-  }
-
-  // Writes to the checkpoint when `stage` has come to `share`.
-  ProgressCallback writes_at(std::string_view stage, double share) {
-    return [=, this](std::string_view at, double done) {
-      if (at != stage || done < share) return;
-      const auto now = std::filesystem::file_time_type::clock::now();
-      std::filesystem::last_write_time(folder_ / "model.safetensors", now);
-    };
-  }
-  template <typename Measure>
-  void expect_reported(const Measure& measure) {
-    expect_error(ErrorKind::kCorruptFile, {"model.safetensors", "was written to"}, measure);
-  }
-  EvalModel model() { return eval_model(*loaded_); }
-  Plan draft() const { return Plan::draft(loaded_->model.config().num_layers, WeightRead::kUpper); }
-
-  const TestFolder folder_;
-  std::unique_ptr<LoadedModel> loaded_;
-  std::vector<Prompt> texts_;
-};
 
 TEST_F(ChangingModel, PerplexityIsOfTheWindowsBefore) {
   std::vector<PerplexityRow> rows;

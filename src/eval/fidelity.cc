@@ -82,18 +82,6 @@ void measure_targets(const EvalModel& model, std::span<const Prompt> prompts,
       rows);
 }
 
-// Neighbours with one target share its passes.
-std::vector<std::vector<Plan>> by_target(const std::vector<Plan>& plans) {
-  std::vector<std::vector<Plan>> groups;
-  for (const Plan& plan : plans) {
-    const bool shared =
-        !groups.empty() && groups.back().front().target_full_layers == plan.target_full_layers;
-    if (!shared) groups.emplace_back();
-    groups.back().push_back(plan);
-  }
-  return groups;
-}
-
 void measure_drafts(const EvalModel& model, std::span<const Prompt> prompts,
                     const std::vector<Plan>& plans, int round, const ProgressCallback& progress,
                     std::vector<FidelityRow>& rows) {
@@ -102,7 +90,7 @@ void measure_drafts(const EvalModel& model, std::span<const Prompt> prompts,
   measure_pairs(
       prompts, pairs, "drafts", progress,
       [&](std::span<const TokenId> tokens, int prompt, const Model::Progress& done) {
-        return score_drafts(model, plans, tokens, prompt, round, done);
+        return score_drafts(model, plans, tokens, prompt, {.round = round}, done);
       },
       rows);
 }

@@ -28,7 +28,7 @@ ForcedPass::ForcedPass(const ForcedPass& other, const Variant& variant)
 }
 
 bool ForcedPass::shares_prompt(const Variant& variant) const {
-  return coded_ == 0 && variant.store == variant_.store &&
+  return coded_ == 0 && variant.store == variant_.store && variant.chunk == variant_.chunk &&
          variant.plan.target_full_layers == variant_.plan.target_full_layers &&
          kv_options(variant).accesses.empty();
 }
@@ -106,20 +106,27 @@ std::vector<std::vector<Score>> score_variants(const EvalModel& model,
                                                const std::vector<Variant>& variants,
                                                std::span<const TokenId> tokens, int prompt,
                                                int first_scored, const Model::Progress& progress) {
-  const int end = static_cast<int>(tokens.size()) - 1;
-  check(prompt <= first_scored && first_scored < end, "there are tokens to score");
   // The prompt counts for as much as a few tokens: prefill is fast.
   const auto passes = open_passes(model, variants, tokens, prompt, [&](double) {
     if (progress) progress(0);
   });
+  return score_passes(model, passes, tokens, prompt, first_scored, progress);
+}
+
+std::vector<std::vector<Score>> score_passes(const EvalModel& model,
+                                             std::span<const std::unique_ptr<ForcedPass>> passes,
+                                             std::span<const TokenId> tokens, int prompt,
+                                             int first_scored, const Model::Progress& progress) {
+  const int end = static_cast<int>(tokens.size()) - 1;
+  check(prompt <= first_scored && first_scored < end, "there are tokens to score");
   const std::size_t vocab = model.model.config().vocab_size;
   std::vector<float> logits(kMaxForcedRows * vocab);
   std::vector<Distribution> reference(kMaxForcedRows);
   Distribution other;
-  std::vector<std::vector<Score>> scores(variants.size());
+  std::vector<std::vector<Score>> scores(passes.size());
   for (int position = prompt; position < end;) {
     const int rows = std::min(passes[0]->max_rows(), end - position);
-    for (std::size_t v = 0; v < variants.size(); ++v) {
+    for (std::size_t v = 0; v < passes.size(); ++v) {
       passes[v]->forward(tokens.subspan(position, rows), std::span(logits).first(rows * vocab));
       for (int row = std::max(0, first_scored - position); row < rows; ++row) {
         Distribution& at = v == 0 ? reference[row] : other;
@@ -143,6 +150,12 @@ Plan without_mass(Plan target) {
   return target;
 }
 
+KvOptions cache_options(const std::vector<Plan>& plans, int chunk) {
+  KvOptions options = kv_options(plans);
+  options.chunk = chunk;
+  return options;
+}
+
 bool chooses_by_mass(const Plan& plan) {
   return std::ranges::any_of(
       plan.layers, [](const LayerPlan& layer) { return layer.kv.tokens == KvTokens::kByMass; });
@@ -152,17 +165,17 @@ bool chooses_by_mass(const Plan& plan) {
 class DraftTrial {
  public:
   DraftTrial(const EvalModel& model, const std::vector<Plan>& plans,
-             std::span<const TokenId> tokens, int round)
+             std::span<const TokenId> tokens, const TrialOptions& options)
       : model_(model.model),
         plans_(plans),
         tokens_(tokens),
         cache_(model.model.backend(), model.pool, static_cast<int>(tokens.size()),
-               kv_options(plans)),
+               cache_options(plans, options.chunk)),
         target_(Plan::target(model.model.config().num_layers, plans.front().target_full_layers)),
         silent_target_(without_mass(target_)),
-        round_(round),
+        round_(options.round),
         records_mass_(std::ranges::any_of(plans, chooses_by_mass)),
-        logits_(static_cast<std::size_t>(round) * model.model.config().vocab_size) {
+        logits_(static_cast<std::size_t>(options.round) * model.model.config().vocab_size) {
     for (const Plan& plan : plans)
       check(model_.reads(plan), "the weights that drafts read are there");
   }
@@ -228,13 +241,25 @@ class DraftTrial {
 
 }  // namespace
 
+std::vector<std::vector<Plan>> by_target(const std::vector<Plan>& plans) {
+  std::vector<std::vector<Plan>> groups;
+  for (const Plan& plan : plans) {
+    const bool shared =
+        !groups.empty() && groups.back().front().target_full_layers == plan.target_full_layers;
+    if (!shared) groups.emplace_back();
+    groups.back().push_back(plan);
+  }
+  return groups;
+}
+
 std::vector<std::vector<Score>> score_drafts(const EvalModel& model, const std::vector<Plan>& plans,
-                                             std::span<const TokenId> tokens, int prompt, int round,
+                                             std::span<const TokenId> tokens, int prompt,
+                                             const TrialOptions& options,
                                              const Model::Progress& progress) {
-  check(!plans.empty() && round >= 1, "there are plans and a round");
+  check(!plans.empty() && options.round >= 1, "there are plans and a round");
   const int end = static_cast<int>(tokens.size()) - 1;
   check(prompt >= 1 && prompt < end, "there are tokens to draft after");
-  DraftTrial trial(model, plans, tokens, round);
+  DraftTrial trial(model, plans, tokens, options);
   trial.prefill(prompt, [&](double) {
     if (progress) progress(0);
   });

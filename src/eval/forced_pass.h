@@ -47,19 +47,34 @@ class ForcedPass {
 
 // The scores of every variant on the same tokens, against variants[0]: [variants][rows], row r of
 // the token at position first_scored + r, which predicts the token after it. The first `prompt`
-// tokens are read by an exact prefill, the others by forced passes.
+// tokens are read as prompts are, the others by forced passes.
 // REQUIRES: prompt <= first_scored < tokens.size() - 1.
 std::vector<std::vector<Score>> score_variants(const EvalModel& model,
                                                const std::vector<Variant>& variants,
                                                std::span<const TokenId> tokens, int prompt,
                                                int first_scored, const Model::Progress& progress);
+// The same of passes that have read the prompt.
+std::vector<std::vector<Score>> score_passes(const EvalModel& model,
+                                             std::span<const std::unique_ptr<ForcedPass>> passes,
+                                             std::span<const TokenId> tokens, int prompt,
+                                             int first_scored, const Model::Progress& progress);
+
+// How drafts are tried after a prompt.
+struct TrialOptions {
+  int round = 5;  // tokens of the target passes by whose attention sparse plans choose their pages
+  int chunk = 0;  // as in Variant
+};
+
+// Neighbours with one target, which may share a trial.
+std::vector<std::vector<Plan>> by_target(const std::vector<Plan>& plans);
 
 // The scores of every draft plan against its target, [plans][rows], one row for each token after
 // the first `prompt` but the last. A score is that of the first draft step after the token: the
 // draft sees the target's K and V of all tokens before. Pages are chosen by the attention mass of
-// the last whole round of `round` tokens. REQUIRES: the plans have one target (kv_options).
+// the last whole round. REQUIRES: the plans have one target (kv_options).
 std::vector<std::vector<Score>> score_drafts(const EvalModel& model, const std::vector<Plan>& plans,
-                                             std::span<const TokenId> tokens, int prompt, int round,
+                                             std::span<const TokenId> tokens, int prompt,
+                                             const TrialOptions& options,
                                              const Model::Progress& progress);
 
 }  // namespace quantspec

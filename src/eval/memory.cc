@@ -19,6 +19,7 @@ std::size_t distribution_bytes(const EvalModel& model) {
 KvOptions kv_options(const Variant& variant) {
   KvOptions options = kv_options(std::vector{variant.plan});
   options.store = variant.store;
+  options.chunk = variant.chunk;
   return options;
 }
 
@@ -30,8 +31,9 @@ std::size_t cache_bytes(const EvalModel& model, int capacity, const KvOptions& o
          KvCache::gathered_bytes_for(shape, backend, options);
 }
 
-std::size_t prefill_bytes(const EvalModel& model) {
-  return Model::prefill_bytes(model.model.config(), model.model.backend(), model.pool.shape());
+std::size_t prefill_bytes(const EvalModel& model, int chunk) {
+  return Model::prefill_bytes(model.model.config(), model.model.backend(), model.pool.shape(),
+                              chunk);
 }
 
 std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& variants,

@@ -14,12 +14,12 @@ KvOptions kv_options(const Variant& variant);
 
 // At most, of a cache of so many tokens: pages, ring, gathered tokens.
 std::size_t cache_bytes(const EvalModel& model, int capacity, const KvOptions& options);
-// Of a prefill, which comes on top.
-std::size_t prefill_bytes(const EvalModel& model);
+// Of a prefill, which comes on top. chunk: as in KvOptions.
+std::size_t prefill_bytes(const EvalModel& model, int chunk = 0);
 // Of all variants' caches at once, and of the distributions that are compared.
 std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& variants,
                            int capacity);
-// Of a draft trial of these plans: one cache, and the distributions.
+// Of a trial of these plans' drafts: one cache, and the distributions.
 std::size_t drafts_bytes(const EvalModel& model, const std::vector<Plan>& plans, int capacity);
 
 // Throws kOutOfMemory where this machine does not have them. context: what --ctx-size asked for.

@@ -70,6 +70,43 @@ std::vector<ReportView> fidelity_position_views() {
            "after: tokens after the prompt, counted from 0; the others as above."}};
 }
 
+std::vector<ReportView> prefill_views() {
+  const ReportColumn context{"context", "context"}, chunk{"chunk", "chunk"};
+  return {{"Targets after prompts in chunks, against those after prompts as one",
+           {context,
+            chunk,
+            {"prompts", "prompts"},
+            {"tokens", "tokens"},
+            {"KL, nats", "kl_mean", "kl_error"},
+            {"KL 99%", "kl_p99"},
+            {"same top-1", "top1_agreement"},
+            {"Δ nats/token", "delta_nll", "delta_nll_error"}},
+           "tokens: after the prompts; ±: standard error over prompts; Δ: of -log q of the true "
+           "token."},
+          {"Seconds that a prompt takes, in this run",
+           {context,
+            chunk,
+            {"prompts", "prompts"},
+            {"in chunks", "seconds", "seconds_error"},
+            {"as one", "whole_seconds", "whole_seconds_error"},
+            {"ratio", "ratio", "ratio_error"}},
+           "ratio: in chunks to as one, prompt by prompt."}};
+}
+
+std::vector<ReportView> prefill_draft_views() {
+  return {
+      {"How often drafts would be accepted after such prompts",
+       {{"plan", "plan"},
+        {"context", "context"},
+        {"chunk", "chunk"},
+        {"tokens", "tokens"},
+        {"in chunks", "acceptance", "acceptance_error"},
+        {"as one", "whole_acceptance", "whole_acceptance_error"},
+        {"change", "acceptance_change", "acceptance_change_error"}},
+       "Acceptance: mean of sum min(p, q) against the target of the same prompt; change: prompt "
+       "by prompt."}};
+}
+
 std::vector<ReportView> sensitivity_views() {
   const ReportColumn layer{"layer", "layer"}, change{"change", "change"}, kl{"KL, nats", "kl_mean"},
       acceptance{"acceptance", "acceptance"},

@@ -13,6 +13,8 @@ std::vector<ReportView> perplexity_position_views();
 std::vector<ReportView> fidelity_views();
 std::vector<ReportView> fidelity_position_views();
 std::vector<ReportView> entropy_views();
+std::vector<ReportView> prefill_views();
+std::vector<ReportView> prefill_draft_views();
 std::vector<ReportView> sensitivity_views();
 std::vector<ReportView> plan_views();
 std::vector<ReportView> chosen_views();

@@ -221,6 +221,56 @@ Report report(std::span<const FidelityRow> rows) {
 
 namespace {
 
+void add_mean(ReportRow& row, const std::string& key, const Mean& mean) {
+  row.emplace_back(key, mean.value);
+  row.emplace_back(key + "_error", mean.error);
+}
+
+ReportTable prefill_table(std::span<const PrefillRow> rows) {
+  ReportTable table{"prefill", prefill_views(), {}};
+  for (const PrefillRow& from : rows) {
+    ReportRow row = {{"context", std::int64_t{from.context}},
+                     {"chunk", std::int64_t{from.chunk}},
+                     {"prompts", std::int64_t{from.prompts}}};
+    add_scores(row, from.scores);
+    add_mean(row, "delta_nll", from.delta_nll);
+    add_mean(row, "seconds", from.seconds);
+    add_mean(row, "whole_seconds", from.whole_seconds);
+    add_mean(row, "ratio", from.ratio);
+    row.insert(row.end(), {{"delta_nll_values", from.delta_nll.of_groups},
+                           {"seconds_values", from.seconds.of_groups},
+                           {"whole_seconds_values", from.whole_seconds.of_groups}});
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+ReportTable prefill_drafts_table(std::span<const PrefillDraftRow> rows) {
+  ReportTable table{"prefill_drafts", prefill_draft_views(), {}};
+  for (const PrefillDraftRow& from : rows) {
+    ReportRow row = {{"plan", from.plan},
+                     {"context", std::int64_t{from.context}},
+                     {"chunk", std::int64_t{from.chunk}},
+                     {"prompts", std::int64_t{from.prompts}},
+                     {"tokens", from.tokens}};
+    add_mean(row, "acceptance", from.acceptance);
+    add_mean(row, "whole_acceptance", from.whole_acceptance);
+    add_mean(row, "acceptance_change", from.acceptance_change);
+    row.insert(row.end(), {{"acceptance_values", from.acceptance.of_groups},
+                           {"whole_acceptance_values", from.whole_acceptance.of_groups}});
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+}  // namespace
+
+Report report(const PrefillResult& result) {
+  return {{prefill_table(result.targets), prefill_drafts_table(result.drafts)}};
+}
+
+namespace {
+
 ReportTable entropy_table(const SensitivityResult& result) {
   ReportTable table{"entropy", entropy_views(), {}};
   for (const LayerEntropy& layer : result.entropies) {

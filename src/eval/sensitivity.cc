@@ -178,7 +178,7 @@ class Study {
         };
         const std::vector<TokenId> tokens = whole_text(prompt);
         const auto draft = [&](const Plan& plan) {
-          return score_drafts(model_, {plan}, tokens, context_, options_.round, done)[0];
+          return score_drafts(model_, {plan}, tokens, context_, {.round = options_.round}, done)[0];
         };
         auto targets = score_variants(model_, variants, tokens, context_, context_, done);
         auto chosen_scores = draft(*result.chosen);
@@ -296,7 +296,7 @@ class Study {
     score_prompts(
         plans.size(), "drafts",
         [&](std::span<const TokenId> tokens, const Model::Progress& done) {
-          return score_drafts(model_, plans, tokens, context_, options_.round, done);
+          return score_drafts(model_, plans, tokens, context_, {.round = options_.round}, done);
         },
         [&](const std::vector<ScoreSummary>& scores) { add_drafts(all, scores, rows); });
   }

@@ -122,9 +122,10 @@ class Model {
   // Bytes of the rotation angles that decoding reads, of caches of this capacity.
   static std::size_t angle_bytes(const ModelConfig& config, int capacity);
   // Bytes of a prefill beside the cache: a chunk's activations, its K and V of one layer, the
-  // backend's scratch; with the logits of a round (the rest of a pass is small).
+  // backend's scratch; with the logits of a round (the rest of a pass is small). chunk: the
+  // cache's, as in KvOptions.
   static std::size_t prefill_bytes(const ModelConfig& config, const Backend& backend,
-                                   const KvShape& shape);
+                                   const KvShape& shape, int chunk = 0);
 
  private:
   struct Workspace;  // activations of a bounded number of rows

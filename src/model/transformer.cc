@@ -270,7 +270,8 @@ std::size_t Model::angle_bytes(const ModelConfig& config, int capacity) {
 }
 
 std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backend,
-                                 const KvShape& shape) {
+                                 const KvShape& shape, int chunk) {
+  if (chunk == 0) chunk = backend.prefill_chunk();
   constexpr std::size_t kRoundRows = 2 * kMaxDraftLen + 1;  // logits of target and draft rows
   const std::size_t heads = static_cast<std::size_t>(config.num_heads) * config.head_dim;
   const std::size_t hidden = config.hidden_size, inner = config.intermediate_size;
@@ -279,9 +280,9 @@ std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backe
   const int inputs = static_cast<int>(std::max({hidden, inner, heads}));
   const std::size_t row_floats =
       hidden + inner + 2 * static_cast<std::size_t>(config.num_kv_heads) * config.head_dim;
-  return sizeof(float) * (per_token * backend.prefill_chunk() +
-                          per_slice_row * backend.prefill_rows() + kRoundRows * config.vocab_size) +
-         KvCache::chunk_scratch_bytes(shape, backend, backend.prefill_chunk()) +
+  return sizeof(float) * (per_token * chunk + per_slice_row * backend.prefill_rows() +
+                          kRoundRows * config.vocab_size) +
+         KvCache::chunk_scratch_bytes(shape, backend, chunk) +
          backend.scratch_bytes(inputs, backend.prefill_rows() * row_floats);
 }
 

@@ -14,8 +14,8 @@ import subprocess
 import tempfile
 
 import cli_support
-from cli_support import (HANGS, MODEL, PROMPT, CliTest, Folder, environment, generate, generate_json,
-                         quantspec, replace)
+from cli_support import (HANGS, MODEL, PROMPT, ROOT, CliTest, Folder, environment, generate,
+                         generate_json, quantspec, replace)
 
 RUN_KEYS = ["text", "tokens", "prompt_tokens", "predicted_tokens", "stop_reason", "seed", "sampling",
             "backend", "timings", "speculation", "memory"]
@@ -28,6 +28,11 @@ MEMORY_KEYS = ["weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes",
                "kv_fp16_bytes", "peak_rss_bytes"]
 
 
+COMMANDS = [["generate"], ["info"], ["tokenize"], ["bench"], ["prepare"], ["roofline"],
+            ["eval", "perplexity"], ["eval", "axes"], ["eval", "fidelity"], ["eval", "prefill"],
+            ["eval", "sensitivity"], ["eval", "lossless"]]
+
+
 class Usage(CliTest):
     def test_version(self):
         done = quantspec("--version")
@@ -35,9 +40,7 @@ class Usage(CliTest):
         self.assertRegex(done.stdout.decode(), r"^quantspec \d+\.\d+\.\d+\n$")
 
     def test_help_fits_80_columns(self):
-        for args in [[], ["generate"], ["info"], ["tokenize"], ["bench"], ["prepare"], ["roofline"],
-                     ["eval", "perplexity"], ["eval", "axes"], ["eval", "fidelity"],
-                     ["eval", "prefill"], ["eval", "sensitivity"], ["eval", "lossless"]]:
+        for args in [[]] + COMMANDS:
             done = quantspec(*args, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, b""))
             self.assertIn("Example", done.stdout.decode())
@@ -51,6 +54,14 @@ class Usage(CliTest):
                        "--draft-weights --spec-sampling --page-size --backend --compare --json "
                        "--color --quiet --verbose --help").split():
             self.assertIn(option, text)
+
+    def test_every_flag_that_messages_name_is_an_option(self):
+        table = (ROOT / "apps" / "cli" / "flags.cc").read_text(encoding="utf-8")
+        flags = re.findall(r'return ".*?(--[a-z-]+)', table)
+        self.assertEqual(len(flags), table.count("case Field::"))
+        helps = "".join(quantspec(*args, "--help").stdout.decode() for args in COMMANDS)
+        for flag in flags:
+            self.assertRegex(helps, re.compile(rf"^  (-.,)?{flag} ", re.MULTILINE))
 
     def test_what_cannot_be_is_refused_with_code_2(self):
         wrong = [

@@ -7,6 +7,7 @@
 #include <new>
 #include <string_view>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/messages.h"
 #include "apps/cli/options.h"
@@ -54,9 +55,9 @@ int report_bug(std::string_view message) {
 }
 
 int report_error(const Error& error, std::string_view command) {
-  // A message that begins with a flag is about what was typed.
-  const std::string_view message = error.what();
-  if (error.kind() == ErrorKind::kInvalidRequest && message.starts_with("--")) {
+  const std::string message = error.what(flag_of);
+  const bool is_usage = error.field() || message.starts_with("--");
+  if (error.kind() == ErrorKind::kInvalidRequest && is_usage) {
     return report_usage(message, command);
   }
   return error.kind() == ErrorKind::kInternal ? report_bug(message) : report_failure(message);

@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 
+#include "apps/cli/flags.h"
+#include "base/log.h"
 #include "base/shown.h"
 
 namespace quantspec::cli {
@@ -42,6 +44,7 @@ void set_up_log(Loudness loudness) {
                     : loudness == Loudness::kQuiet ? spdlog::level::err
                                                    : spdlog::level::warn);
   spdlog::set_default_logger(std::move(logger));
+  name_fields_in_log(flag_of);
 }
 
 void say(std::string_view text) {

@@ -1,23 +1,25 @@
 // The one exception type of the project. Expected outcomes (a stop reason, a missing optional
 // key) are values; an Error is for what the caller could not have expected.
 //
-// A message is one line that says what was wrong, where (file, tensor, flag), and what would work;
-// what a file or a user put into it that is no plain text is escaped (base/shown.h).
-// Applications map `kind()` once: the command line to exit codes, the server to HTTP statuses.
+// A message is one line that says what was wrong, where (file, tensor, field), and what would work;
+// what a file or a user put into it that is no plain text is escaped (base/shown.h). What a caller
+// can set is named by Field (base/field.h), never by a flag. One that is about a value that the
+// caller set begins with that field: "{} {}: supported are 64 and 128". Applications map `kind()`
+// once: the command line to exit codes, the server to HTTP statuses.
 #pragma once
 
-#include <fmt/core.h>
-
+#include <optional>
 #include <source_location>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
+
+#include "base/message.h"
 
 namespace quantspec {
 
 enum class ErrorKind {
-  kInvalidRequest,    // the caller asked for something impossible: bad flag, prompt too long
+  kInvalidRequest,    // the caller asked for something impossible: bad value, prompt too long
   kUnsupportedModel,  // a valid model that needs a feature that is not there
   kCorruptFile,       // a file that contradicts itself or its format
   kOutOfMemory,       // refused before allocating
@@ -27,17 +29,24 @@ enum class ErrorKind {
 
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, const std::string& message);
+  Error(ErrorKind kind, Message message);
   ErrorKind kind() const { return kind_; }
+  // What the caller set wrongly: the message begins with it. nullopt: no single value is to blame.
+  std::optional<Field> field() const { return message_.subject(); }
+  const Message& message() const { return message_; }
+
+  using std::runtime_error::what;            // fields have their plain names
+  std::string what(FieldNames names) const;  // the same line with these
 
  private:
   ErrorKind kind_;
+  Message message_;
 };
 
-// Throws Error(kind) with a formatted message.
+// Throws Error(kind) with Message::format().
 template <typename... Args>
-[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(kind, fmt::format(format, std::forward<Args>(args)...));
+[[noreturn]] void fail(ErrorKind kind, MessageFormat<Args...> format, const Args&... args) {
+  throw Error(kind, Message::format<Args...>(format, args...));
 }
 
 // Throws Error(kInternal) naming the caller's file and line: for preconditions (REQUIRES) and

@@ -3,6 +3,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <memory>
 
 #include "base/shown.h"
@@ -22,9 +23,14 @@ std::shared_ptr<spdlog::logger> log() {
   return own;
 }
 
+std::atomic<FieldNames> names_in_log = plain_name;
+
+std::string line(const Message& message) { return one_line(message.text(names_in_log)); }
+
 }  // namespace
 
-void log_warning(std::string_view message) { log()->warn(one_line(message)); }
-void log_debug(std::string_view message) { log()->debug(one_line(message)); }
+void log_warning(const Message& message) { log()->warn(line(message)); }
+void log_debug(const Message& message) { log()->debug(line(message)); }
+void name_fields_in_log(FieldNames names) { names_in_log = names; }
 
 }  // namespace quantspec

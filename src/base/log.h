@@ -3,11 +3,14 @@
 // line, whatever is in it (base/shown.h). Thread-safe.
 #pragma once
 
-#include <string_view>
+#include "base/message.h"
 
 namespace quantspec {
 
-void log_warning(std::string_view message);
-void log_debug(std::string_view message);  // not shown unless asked for
+void log_warning(const Message& message);
+void log_debug(const Message& message);  // not shown unless asked for
+
+// How all of it calls fields from here on: the application's, as its logger is. Before: plain_name.
+void name_fields_in_log(FieldNames names);
 
 }  // namespace quantspec

@@ -6,6 +6,7 @@
 #include <random>
 #include <type_traits>
 
+#include "apps/cli/flags.h"
 #include "sampler/parameters.h"
 
 namespace quantspec::cli {
@@ -82,7 +83,7 @@ Json to_json(const ChosenSampling& sampling) {
 std::string describe(const ChosenSampling& sampling) {
   std::string text;
   for_each_sampling_param([&](const auto& param) {
-    text += fmt::format("{} {} ({}), ", param.flag, sampling.params.*param.member,
+    text += fmt::format("{} {} ({}), ", flag_of(param.field), sampling.params.*param.member,
                         sampling.from.at(param.name));
   });
   return text +

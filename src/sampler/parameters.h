@@ -10,6 +10,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "base/field.h"
 #include "sampler/sampler.h"
 
 namespace quantspec {
@@ -17,7 +18,7 @@ namespace quantspec {
 template <typename T>
 struct SamplingParam {
   std::string_view name;  // in JSON
-  std::string_view flag;  // on the command line
+  Field field;
   T SamplingParams::*member;
   T low;  // the least that it may be
   T high;
@@ -27,18 +28,18 @@ struct SamplingParam {
 // Bounds of floats: no model wants more, and what they keep out overflows (a logit divided by a
 // penalty of 1e-38 is an infinity).
 inline constexpr std::tuple kSamplingParams = {
-    SamplingParam<float>{"temperature", "--temp", &SamplingParams::temperature, 0, 1000,
+    SamplingParam<float>{"temperature", Field::kTemperature, &SamplingParams::temperature, 0, 1000,
                          "from 0 (greedy) to 1000"},
-    SamplingParam<int>{"top_k", "--top-k", &SamplingParams::top_k, 0,
+    SamplingParam<int>{"top_k", Field::kTopK, &SamplingParams::top_k, 0,
                        std::numeric_limits<int>::max(), "0 (off) or more"},
-    SamplingParam<float>{"top_p", "--top-p", &SamplingParams::top_p, 1e-6f, 1,
+    SamplingParam<float>{"top_p", Field::kTopP, &SamplingParams::top_p, 1e-6f, 1,
                          "from 1e-6 to 1 (off)"},
-    SamplingParam<float>{"min_p", "--min-p", &SamplingParams::min_p, 0, 1, "from 0 (off) to 1"},
-    SamplingParam<float>{"repeat_penalty", "--repeat-penalty", &SamplingParams::repeat_penalty,
+    SamplingParam<float>{"min_p", Field::kMinP, &SamplingParams::min_p, 0, 1, "from 0 (off) to 1"},
+    SamplingParam<float>{"repeat_penalty", Field::kRepeatPenalty, &SamplingParams::repeat_penalty,
                          0.01f, 100, "from 0.01 to 100; 1 is off"},
-    SamplingParam<int>{"repeat_last_n", "--repeat-last-n", &SamplingParams::repeat_last_n, -1,
+    SamplingParam<int>{"repeat_last_n", Field::kRepeatLastN, &SamplingParams::repeat_last_n, -1,
                        std::numeric_limits<int>::max(), "-1 (all), 0 (off) or more"},
-    SamplingParam<std::uint64_t>{"seed", "--seed", &SamplingParams::seed, 0,
+    SamplingParam<std::uint64_t>{"seed", Field::kSeed, &SamplingParams::seed, 0,
                                  std::numeric_limits<std::uint64_t>::max(),
                                  "a whole number from 0 to 2^64 - 1"},
 };

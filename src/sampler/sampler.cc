@@ -111,7 +111,7 @@ void SamplingParams::validate() const {
   for_each_sampling_param([&](const auto& param) {
     const auto value = this->*param.member;
     if (value >= param.low && value <= param.high) return;  // a NaN is not
-    fail(ErrorKind::kInvalidRequest, "{} is {}; it must be {}", param.flag, value, param.range);
+    fail(ErrorKind::kInvalidRequest, "{} is {}; it must be {}", param.field, value, param.range);
   });
 }
 

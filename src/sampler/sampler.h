@@ -28,7 +28,7 @@ struct SamplingParams {
 
   bool greedy() const { return temperature == 0.0f; }
   bool penalizes() const { return repeat_penalty != 1.0f && repeat_last_n != 0; }
-  // Throws Error(kInvalidRequest) naming the command-line flag and its valid range.
+  // Throws Error(kInvalidRequest) naming the parameter and its valid range.
   void validate() const;
 };
 

@@ -111,21 +111,21 @@ std::string error_of(const SamplingParams& params) {
 
 TEST(SamplingParams, ValidateNamesTheFlag) {
   EXPECT_EQ(error_of({}), "");
-  EXPECT_NE(error_of({.temperature = -1}).find("--temp"), std::string::npos);
-  EXPECT_NE(error_of({.temperature = kInfinity}).find("--temp"), std::string::npos);
-  EXPECT_NE(error_of({.top_k = -1}).find("--top-k"), std::string::npos);
-  EXPECT_NE(error_of({.top_p = 0}).find("--top-p"), std::string::npos);
-  EXPECT_NE(error_of({.top_p = std::nanf("")}).find("--top-p"), std::string::npos);
-  EXPECT_NE(error_of({.min_p = 1.5f}).find("--min-p"), std::string::npos);
-  EXPECT_NE(error_of({.repeat_penalty = 0}).find("--repeat-penalty"), std::string::npos);
-  EXPECT_NE(error_of({.repeat_last_n = -2}).find("--repeat-last-n"), std::string::npos);
+  EXPECT_NE(error_of({.temperature = -1}).find("temperature"), std::string::npos);
+  EXPECT_NE(error_of({.temperature = kInfinity}).find("temperature"), std::string::npos);
+  EXPECT_NE(error_of({.top_k = -1}).find("top-k"), std::string::npos);
+  EXPECT_NE(error_of({.top_p = 0}).find("top-p"), std::string::npos);
+  EXPECT_NE(error_of({.top_p = std::nanf("")}).find("top-p"), std::string::npos);
+  EXPECT_NE(error_of({.min_p = 1.5f}).find("min-p"), std::string::npos);
+  EXPECT_NE(error_of({.repeat_penalty = 0}).find("repeat penalty"), std::string::npos);
+  EXPECT_NE(error_of({.repeat_last_n = -2}).find("reach of the repeat penalty"), std::string::npos);
 }
 
 // The least that is allowed makes no infinity of a logit, which was blamed on the checkpoint.
 TEST(SamplingParams, AllowedPenaltiesKeepLogitsFinite) {
   EXPECT_NE(error_of({.repeat_penalty = 1e-38f}).find("from 0.01 to 100; 1 is off"),
             std::string::npos);
-  EXPECT_NE(error_of({.repeat_penalty = 1e38f}).find("--repeat-penalty"), std::string::npos);
+  EXPECT_NE(error_of({.repeat_penalty = 1e38f}).find("repeat penalty"), std::string::npos);
   for (const float penalty : {0.01f, 100.0f}) {
     EXPECT_EQ(error_of({.repeat_penalty = penalty}), "");
     EXPECT_NO_THROW(probabilities({.repeat_penalty = penalty}, {1e30f, -1e30f, 0}, {0, 1, 2}));
@@ -150,7 +150,7 @@ TEST(SamplingParams, OneThatIsLeftOutIsSeen) {
   std::vector<std::string_view> names;
   for_each_sampling_param([&](const auto& param) { names.push_back(param.name); });
   EXPECT_EQ(names.size(), kNumSamplingParams);
-  EXPECT_EQ(sampling_param<&P::min_p>().flag, "--min-p");
+  EXPECT_EQ(sampling_param<&P::min_p>().field, Field::kMinP);
 }
 
 TEST(ToProbabilities, EqualsTheObviousVersion) {

@@ -39,7 +39,8 @@ float largest_logit(std::span<const float> logits) {
   if (most >= order_of(kInfinity) || least < kNothing) {  // infinite, or NaN of either sign
     fail(ErrorKind::kCorruptFile,
          "the model produced a logit that is NaN or infinite; nothing can be sampled from it "
-         "(check the checkpoint for NaN weights, or try another --backend)");
+         "(check the checkpoint for NaN weights, or try another {})",
+         Field::kBackend);
   }
   if (most == kNothing) {
     fail(ErrorKind::kCorruptFile, "all {} logits are -infinity; no token can be chosen",

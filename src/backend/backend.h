@@ -24,7 +24,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string name() const = 0;         // as in --backend
+  virtual std::string name() const = 0;         // as in BackendOptions
   virtual std::string description() const = 0;  // for people: instruction set, threads
   // Throws kUnsupportedModel, naming what works, where ops have no such heads or pages.
   virtual void require_supported(const KvShape& /*shape*/) const {}

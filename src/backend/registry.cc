@@ -22,7 +22,8 @@ namespace {
 
 std::unique_ptr<Backend> make_cuda_backend() {
   if (const std::string why = cuda_unavailable(); !why.empty()) {
-    fail(ErrorKind::kDevice, "--backend cuda: {}; --backend auto or cpu works", why);
+    fail(ErrorKind::kDevice, "{} cuda: {}; {} auto or cpu works", Field::kBackend, why,
+         Field::kBackend);
   }
 #ifdef QUANTSPEC_CUDA
   return cuda::make_cuda_backend();
@@ -35,15 +36,15 @@ std::unique_ptr<Backend> make_cuda_backend() {
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   if (options.num_threads < 0) {
-    fail(ErrorKind::kInvalidRequest, "--threads {}: a positive number, or 0 for all cores",
-         options.num_threads);
+    fail(ErrorKind::kInvalidRequest, "{} {}: a positive number, or 0 for all cores",
+         Field::kThreads, options.num_threads);
   }
   if (options.name == "cuda") return make_cuda_backend();
   if (options.name == "auto" && cuda_unavailable().empty()) return make_cuda_backend();
   if (options.name == "auto" || options.name == "cpu")
     return cpu::make_cpu_backend(options.num_threads);
   if (options.name == "reference") return reference::make_reference_backend(options.num_threads);
-  fail(ErrorKind::kInvalidRequest, "--backend {}: there are auto, cuda, cpu, reference",
+  fail(ErrorKind::kInvalidRequest, "{} {}: there are auto, cuda, cpu, reference", Field::kBackend,
        options.name);
 }
 

@@ -75,8 +75,8 @@ void require_supported(const KvShape& shape) {
   if (dim != 64 && dim != 80 && dim != 96 && dim != 128 && dim != 256) {
     fail(ErrorKind::kUnsupportedModel,
          "the CUDA backend has attention for heads of 64, 80, 96, 128 or 256 channels, not {}; "
-         "--backend cpu works",
-         dim);
+         "{} cpu works",
+         dim, Field::kBackend);
   }
 }
 

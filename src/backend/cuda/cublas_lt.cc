@@ -21,8 +21,9 @@ CublasLt load() {
   if (library == nullptr) {
     fail(ErrorKind::kDevice,
          "the GPU's prefill needs cuBLASLt of CUDA {}, and it is not here ({}); its package is "
-         "libcublas-{}-{}, LD_LIBRARY_PATH names its folder, and --backend cpu works without",
-         CUBLAS_VER_MAJOR, error, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+         "libcublas-{}-{}, LD_LIBRARY_PATH names its folder, and {} cpu works without",
+         CUBLAS_VER_MAJOR, error, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+         Field::kBackend);
   }
   CublasLt functions{};
   const auto find = [&](auto& function, const char* symbol) {

@@ -217,7 +217,7 @@ TEST_F(CudaDevice, StatesOfAnyNumberOfSequencesAreOnTheDevice) {
 TEST(CudaAttention, OtherHeadsAndPagesAreRefused) {
   require_supported({1, 1, 96, 256});
   expect_error(ErrorKind::kUnsupportedModel,
-               {"64, 80, 96, 128 or 256 channels", "112", "--backend cpu"}, [] {
+               {"64, 80, 96, 128 or 256 channels", "112", "backend cpu"}, [] {
                  require_supported({1, 1, 112, 64});
                });
   expect_error(ErrorKind::kUnsupportedModel, {"32, 64, 128 or 256 tokens", "16"}, [] {

@@ -174,8 +174,8 @@ void select_pages(Device& device, const SelectPagesParams& params) {
   } else {
     fail(ErrorKind::kInvalidRequest,
          "the cuda backend selects among {} pages at most, and the context has room for {}: a "
-         "smaller --ctx-size works, or a plan that reads all pages",
-         16 * kSelectThreads, max_pages);
+         "smaller {} works, or a plan that reads all pages",
+         16 * kSelectThreads, max_pages, Field::kContext);
   }
 }
 

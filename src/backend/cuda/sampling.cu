@@ -246,7 +246,8 @@ void require_chosen(int status, int vocab_size) {
     case SamplingStatus::kNotANumber:
       fail(ErrorKind::kCorruptFile,
            "the model produced a logit that is NaN or infinite; nothing can be sampled from it "
-           "(check the checkpoint for NaN weights, or try another --backend)");
+           "(check the checkpoint for NaN weights, or try another {})",
+           Field::kBackend);
   }
 }
 

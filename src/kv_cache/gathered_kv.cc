@@ -40,7 +40,7 @@ void require_budget(const KvAccess& access) {
                     : access.tokens == KvTokens::kStreaming ? kSinks + 1
                                                             : kChunk;
   if (access.budget >= least) return;
-  fail(ErrorKind::kInvalidRequest, "--draft-budget {}: this plan needs at least {} tokens",
+  fail(ErrorKind::kInvalidRequest, "{} {}: this plan needs at least {} tokens", Field::kDraftBudget,
        access.budget, least);
 }
 

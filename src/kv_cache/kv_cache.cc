@@ -47,8 +47,8 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
   }
   if (options_.store == KvStore::kFull && !options_.accesses.empty()) {
     fail(ErrorKind::kInvalidRequest,
-         "--kv-cache full has no pages, which this plan chooses from or replaces; --kv-cache "
-         "hierarchical works");
+         "{} full has no pages, which this plan chooses from or replaces; {} hierarchical works",
+         Field::kKvCache, Field::kKvCache);
   }
   ring_ = backend.allocate(ring_bytes_for(shape(), backend, capacity, options_));
   std::byte* end = ring_.data();
@@ -118,8 +118,8 @@ int KvCache::max_rows() const {
 void KvCache::require_room(int num_tokens) const {
   if (num_tokens > capacity_ - length_) {
     fail(ErrorKind::kInvalidRequest,
-         "the context is full: {} tokens in it, {} more wanted, {} the most (--ctx-size)", length_,
-         num_tokens, capacity_);
+         "the context is full: {} tokens in it, {} more wanted, {} the most ({})", length_,
+         num_tokens, capacity_, Field::kContext);
   }
 }
 

@@ -307,7 +307,7 @@ TEST_F(CacheFixture, AFullContextIsTheCallersError) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
-    EXPECT_NE(std::string(error.what()).find("--ctx-size"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("context size"), std::string::npos);
   }
 }
 

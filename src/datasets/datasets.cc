@@ -13,8 +13,8 @@
 
 namespace quantspec {
 
-Dataset Dataset::load(std::string_view spec, std::string_view flag) {
-  const std::string typed = fmt::format("{} '{}'", flag, spec);
+Dataset Dataset::load(std::string_view spec, Field field) {
+  const Message typed = Message::format("{} '{}'", field, spec);
   const std::size_t colon = spec.find(':');
   const auto kinds = dataset_kinds();
   const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const DatasetKind& candidate) {

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/message.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quantspec {
@@ -57,8 +58,8 @@ struct PromptOptions {
 
 class Dataset {
  public:
-  // spec: KIND:PATH. Reads all of it. `flag` is where it was typed, for messages about it.
-  static Dataset load(std::string_view spec, std::string_view flag = "--dataset");
+  // spec: KIND:PATH. Reads all of it. Messages about it begin with `field`.
+  static Dataset load(std::string_view spec, Field field = Field::kDataset);
   static std::vector<std::string_view> kinds();
 
   const std::string& spec() const { return spec_; }
@@ -70,11 +71,11 @@ class Dataset {
   std::vector<Prompt> prompts(const Tokenizer& tokenizer, const PromptOptions& options) const;
 
  private:
-  Dataset(std::string_view spec, std::string typed, const DatasetKind& kind)
+  Dataset(std::string_view spec, Message typed, const DatasetKind& kind)
       : spec_(spec), typed_(std::move(typed)), kind_(&kind) {}
 
   std::string spec_;
-  std::string typed_;        // flag and spec, with which messages begin
+  Message typed_;            // field and spec, with which messages begin
   const DatasetKind* kind_;  // of a table that lives as long as the program
   std::vector<Document> documents_;
 };

@@ -71,36 +71,38 @@ void expect_framed(const std::vector<Prompt>& prompts, std::size_t length) {
 
 TEST(Datasets, UnknownKindListsTheKnown) {
   for (const auto& spec : {"x:" + kData, std::string("text"), std::string()}) {
-    expect_refused(spec, {"--dataset '" + spec + "'", "text, pg19, infinitebench, multilexsum",
+    expect_refused(spec, {"dataset '" + spec + "'", "text, pg19, infinitebench, multilexsum",
                           "wikitext, c4, recall"});
   }
 }
 
 TEST(Datasets, MissingPathAndFolderWithoutFilesAreRefused) {
-  expect_refused("text:/nowhere/at/all", {"--dataset 'text:/nowhere/at/all'", "no file or folder"});
-  expect_refused("text:", {"--dataset 'text:'"});
+  expect_refused("text:/nowhere/at/all", {"dataset 'text:/nowhere/at/all'", "no file or folder"});
+  expect_refused("text:", {"dataset 'text:'"});
   const TestFolder folder;
   folder.write("a.md", "not a text for us");
   expect_refused("text:" + folder.path().string(),
-                 {"--dataset 'text:" + folder.path().string(), ".txt"});
-  expect_refused("c4:" + folder.path().string(), {"--dataset 'c4:", ".json, .jsonl"});
+                 {"dataset 'text:" + folder.path().string(), ".txt"});
+  expect_refused("c4:" + folder.path().string(), {"dataset 'c4:", ".json, .jsonl"});
   // Other tasks of the benchmark have the same schema but other questions.
   folder.write("passkey.jsonl", R"({"context": "x"})");
   expect_refused("infinitebench:" + folder.path().string(), {"longbook_sum_eng.jsonl"});
 }
 
 TEST(Datasets, MessagesBeginWithTheFlagThatWasTyped) {
-  const auto load = [](const std::string& spec) { return Dataset::load(spec, "--calibration"); };
+  const auto load = [](const std::string& spec) {
+    return Dataset::load(spec, Field::kCalibration);
+  };
   const TestFolder folder;
   for (const std::string& spec :
        {std::string("x"), std::string("text:/nowhere/at/all"), "text:" + folder.path().string()}) {
-    expect_error(ErrorKind::kInvalidRequest, {"--calibration '" + spec + "': "},
+    expect_error(ErrorKind::kInvalidRequest, {"calibration text '" + spec + "': "},
                  [&] { load(spec); });
   }
   const Dataset books = load("text:" + kData + "/books");
   for (const PromptOptions& options : {PromptOptions{.length = 1}, PromptOptions{.length = 100000},
                                        PromptOptions{.length = 150, .count = 100}}) {
-    expect_error(ErrorKind::kInvalidRequest, {"--calibration '" + books.spec() + "': "},
+    expect_error(ErrorKind::kInvalidRequest, {"calibration text '" + books.spec() + "': "},
                  [&] { books.prompts(tokenizer(), options); });
   }
 }
@@ -220,7 +222,7 @@ TEST(Datasets, ATextThatThereIsNoMemoryForIsRefusedByName) {
     const auto path = folder.write(name, "text");
     std::filesystem::resize_file(path, std::uintmax_t{1} << 43);  // takes no room on the disk
     expect_error(ErrorKind::kOutOfMemory, {name, "a part of it works"},
-                 [&] { Dataset::load("text:" + path.string(), "--dataset"); });
+                 [&] { Dataset::load("text:" + path.string()); });
   }
 }
 
@@ -355,7 +357,7 @@ TEST(Prompts, ADocumentMayBeUsedToItsLastToken) {
   EXPECT_EQ(body(nearly.front()), slice(tokens, 0, size - 1));
   EXPECT_EQ(nearly.front().continuation, slice(tokens, size - 1, 1));
   expect_error(ErrorKind::kInvalidRequest,
-               {"--dataset 'text:", fmt::format("no document holds {} tokens", size + 2),
+               {"dataset 'text:", fmt::format("no document holds {} tokens", size + 2),
                 fmt::format("the longest, pell.txt, has {} tokens", size + 1)},
                [&] { cut("text:" + path, {.length = size + 2}); });
   expect_error(ErrorKind::kInvalidRequest, {fmt::format("{} tokens and 1 after them", size + 1)},
@@ -364,7 +366,7 @@ TEST(Prompts, ADocumentMayBeUsedToItsLastToken) {
 
 TEST(Prompts, FewerThanWantedSaysHowMany) {
   expect_error(ErrorKind::kInvalidRequest,
-               {"--dataset 'text:", "100 prompts of 150 tokens", "there are 4"},
+               {"dataset 'text:", "100 prompts of 150 tokens", "there are 4"},
                [] { cut("text:" + kData + "/books", {.length = 150, .count = 100}); });
   expect_error(ErrorKind::kInvalidRequest, {"a prompt of 1 tokens holds no text"},
                [] { cut("text:" + kData + "/books", {.length = 1}); });
@@ -402,7 +404,7 @@ TEST(Prompts, SummariesAreInstructionDocumentQuestion) {
     EXPECT_EQ(body(prompt), expected);
     EXPECT_TRUE(prompt.continuation.empty());
   }
-  expect_error(ErrorKind::kInvalidRequest, {"--dataset", "2 prompts", "there are 1"}, [] {
+  expect_error(ErrorKind::kInvalidRequest, {"dataset", "2 prompts", "there are 1"}, [] {
     cut("multilexsum:" + kData + "/multilexsum.json", {.length = 310, .count = 2});
   });
   expect_error(ErrorKind::kInvalidRequest, {"no document holds", "longest, longbook_sum_eng.jsonl"},
@@ -463,11 +465,11 @@ TEST(Recall, DistanceThatDoesNotFitIsRefused) {
   };
   for (const int distance : {-5, 16, 56, 184, 5000}) {
     expect({.length = 200, .continuation = 41, .recall_distance = distance},
-           {fmt::format("--recall-distance {}", distance), "57 to 183"});
+           {fmt::format("recall distance {}", distance), "57 to 183"});
   }
-  expect({.length = 200, .continuation = 180}, {"--recall-distance 100", "213 tokens can"});
-  expect({.length = 10}, {"--recall-distance 5", "34 tokens can"});
-  expect({.length = 200, .recall_distance = 50}, {"--recall-distance", "of another kind"}, "text");
+  expect({.length = 200, .continuation = 180}, {"recall distance 100", "213 tokens can"});
+  expect({.length = 10}, {"recall distance 5", "34 tokens can"});
+  expect({.length = 200, .recall_distance = 50}, {"recall distance", "of another kind"}, "text");
 }
 
 TEST(PartialEncoding, IsTheStartOfTheWhole) {

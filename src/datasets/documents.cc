@@ -28,7 +28,7 @@ bool ends_in_one_of(const fs::path& path, const std::vector<std::string_view>& s
 }
 
 std::vector<fs::path> files_of(const DatasetKind& kind, const fs::path& path,
-                               std::string_view typed) {
+                               const Message& typed) {
   if (!is_folder(path)) return {path};
   std::vector<fs::path> files = list_folder(path);
   std::erase_if(files, [&](const fs::path& file) {
@@ -163,7 +163,7 @@ std::string book_text(std::string_view file) {
 }
 
 std::vector<Document> read_documents(const DatasetKind& kind, const fs::path& path,
-                                     std::string_view typed) {
+                                     const Message& typed) {
   std::vector<Document> documents;
   for (const fs::path& file : files_of(kind, path, typed)) {
     if (kind.record_suffixes.empty() || ends_in_one_of(file, kind.text_suffixes)) {

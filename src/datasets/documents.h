@@ -15,7 +15,7 @@ namespace quantspec {
 // Throws kInvalidRequest, beginning with `typed`, when there is none and kCorruptFile for a broken
 // or empty one.
 std::vector<Document> read_documents(const DatasetKind& kind, const std::filesystem::path& path,
-                                     std::string_view typed);
+                                     const Message& typed);
 
 // The text between the lines "*** START OF ... PROJECT GUTENBERG ... ***" and "*** END OF ...", if
 // there are such lines, with the line ends of Unix and without a byte-order mark.

@@ -22,7 +22,7 @@ std::vector<TokenId> prefix_of(const Tokenizer& tokenizer) {
 
 }  // namespace
 
-PromptCutter::PromptCutter(const DatasetKind& kind, std::string_view typed,
+PromptCutter::PromptCutter(const DatasetKind& kind, const Message& typed,
                            const std::vector<Document>& documents, const Tokenizer& tokenizer,
                            const PromptOptions& options)
     : kind_(kind),
@@ -47,24 +47,24 @@ void PromptCutter::check_recall() {
   if (kind_.form != PromptForm::kRecall) {
     if (options_.recall_distance == 0) return;
     fail(ErrorKind::kInvalidRequest,
-         "--recall-distance: {} is of another kind than recall:", typed_);
+         "{}: {} is of another kind than recall:", Field::kRecallDistance, typed_);
   }
   if (options_.recall_distance == 0) options_.recall_distance = options_.length / 2;
   const int least = kRecallTokens + std::max(1, options_.continuation);
   const int most = static_cast<int>(body_) - kRecallTokens;
   if (most < least) {
     fail(ErrorKind::kInvalidRequest,
-         "--recall-distance {}: a prompt of {} tokens cannot hold a passage, {} tokens that follow "
+         "{} {}: a prompt of {} tokens cannot hold a passage, {} tokens that follow "
          "it and its repetition; {} tokens can",
-         options_.recall_distance, options_.length, std::max(1, options_.continuation),
-         options_.length + least - most);
+         Field::kRecallDistance, options_.recall_distance, options_.length,
+         std::max(1, options_.continuation), options_.length + least - most);
   }
   if (options_.recall_distance < least || options_.recall_distance > most) {
     fail(ErrorKind::kInvalidRequest,
-         "--recall-distance {}: with prompts of {} tokens, of which {} follow the passage, use {} "
+         "{} {}: with prompts of {} tokens, of which {} follow the passage, use {} "
          "to {}",
-         options_.recall_distance, options_.length, std::max(1, options_.continuation), least,
-         most);
+         Field::kRecallDistance, options_.recall_distance, options_.length,
+         std::max(1, options_.continuation), least, most);
   }
 }
 

@@ -13,8 +13,8 @@ namespace quantspec {
 // Cuts the prompts of one call. REQUIRES: everything that is passed outlives the object.
 class PromptCutter {
  public:
-  // `typed`, flag and spec, goes into messages.
-  PromptCutter(const DatasetKind& kind, std::string_view typed,
+  // `typed`, field and spec, goes into messages.
+  PromptCutter(const DatasetKind& kind, const Message& typed,
                const std::vector<Document>& documents, const Tokenizer& tokenizer,
                const PromptOptions& options);
 
@@ -35,7 +35,7 @@ class PromptCutter {
   [[noreturn]] void fail_too_few() const;
 
   const DatasetKind& kind_;
-  std::string_view typed_;
+  const Message& typed_;
   const std::vector<Document>& documents_;
   const Tokenizer& tokenizer_;
   PromptOptions options_;

@@ -69,7 +69,7 @@ std::vector<std::span<const Job>> split_jobs(std::span<const Job> jobs) {
 // `count` sequences of calibration text.
 std::vector<Prompt> cut_sequences(const PrepareOptions& options, int length, int count) {
   const auto tokenizer = load_tokenizer(options.model);
-  const Dataset dataset = Dataset::load(options.calibration, "--calibration");
+  const Dataset dataset = Dataset::load(options.calibration, Field::kCalibration);
   std::vector<Prompt> sequences;
   try {
     sequences =

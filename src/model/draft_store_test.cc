@@ -371,10 +371,10 @@ TEST_F(DraftStoreTest, StoreOfAnotherModelIsRefused) {
   Loaded model("llama2-mha");
   write_store(path_, model.weights, 64, model.weights.checkpoint_hash() + 1);
   expect_error(ErrorKind::kInvalidRequest,
-               {"--draft-store " + path_.string(), "made for another checkpoint"},
+               {"draft store " + path_.string(), "made for another checkpoint"},
                [&] { model.weights.use_draft_store(*model.backend, DraftStore(path_)); });
   write_store(path_, model.weights, 64, model.weights.checkpoint_hash(), true);
-  expect_error(ErrorKind::kInvalidRequest, {"--draft-store " + path_.string(), "has no model."},
+  expect_error(ErrorKind::kInvalidRequest, {"draft store " + path_.string(), "has no model."},
                [&] { model.weights.use_draft_store(*model.backend, DraftStore(path_)); });
   EXPECT_EQ(model.weights.head().upper, nullptr);
 }

@@ -86,8 +86,8 @@ std::string names_of(const auto& known, std::string_view before = "") {
 
 [[noreturn]] void fail_layers(std::string_view list, int num_layers) {
   fail(ErrorKind::kInvalidRequest,
-       "--plan layer-skip:{}: must be layers from 0 to {} such as 1,3-4, and not all of them", list,
-       num_layers - 1);
+       "{} layer-skip:{}: must be layers from 0 to {} such as 1,3-4, and not all of them",
+       Field::kPlan, list, num_layers - 1);
 }
 
 std::vector<int> parse_layers(std::string_view list, int num_layers) {
@@ -132,8 +132,8 @@ std::vector<std::string_view> split(std::string_view spec) {
 
 LayerPlan base_plan(std::string_view name, std::vector<int>& skipped, const PlanContext& context) {
   if (name == "auto" || name == "all") {
-    fail(ErrorKind::kInvalidRequest, "--plan {}: it is several plans{} and takes no modifiers",
-         name, name == "all" ? ", for quantspec bench alone," : "");
+    fail(ErrorKind::kInvalidRequest, "{} {}: it is several plans{} and takes no modifiers",
+         Field::kPlan, name, name == "all" ? ", for quantspec bench alone," : "");
   }
   if (name.starts_with(kSkip)) {
     skipped = parse_layers(name.substr(kSkip.size()), context.num_layers);
@@ -142,9 +142,9 @@ LayerPlan base_plan(std::string_view name, std::vector<int>& skipped, const Plan
   const Base* base = find(std::begin(kBases), std::end(kBases), name);
   if (base == nullptr) {
     fail(ErrorKind::kInvalidRequest,
-         "--plan: there is no plan '{}'; known are {}, layer-skip:LIST, plan:FILE, auto and, in "
+         "{}: there is no plan '{}'; known are {}, layer-skip:LIST, plan:FILE, auto and, in "
          "bench, all; modifiers are {}",
-         name, names_of(kBases), names_of(kModifiers, "+"));
+         Field::kPlan, name, names_of(kBases), names_of(kModifiers, "+"));
   }
   return {true, base->weights, base->kv};
 }
@@ -157,16 +157,16 @@ GivenModifiers read_modifiers(std::string_view spec, std::span<const std::string
   for (const std::string_view name : names) {
     const Modifier* modifier = find(std::begin(kModifiers), std::end(kModifiers), name);
     if (modifier == nullptr) {
-      fail(ErrorKind::kInvalidRequest, "--plan {}: there is no modifier '{}'; known are {}", spec,
-           name, names_of(kModifiers));
+      fail(ErrorKind::kInvalidRequest, "{} {}: there is no modifier '{}'; known are {}",
+           Field::kPlan, spec, name, names_of(kModifiers));
     }
     const Modifier*& one = given[modifier->kind];
     if (one == modifier) {
-      fail(ErrorKind::kInvalidRequest, "--plan {}: +{} stands there twice", spec, name);
+      fail(ErrorKind::kInvalidRequest, "{} {}: +{} stands there twice", Field::kPlan, spec, name);
     }
     if (one != nullptr) {
-      fail(ErrorKind::kInvalidRequest, "--plan {}: +{} and +{} exclude each other", spec, one->name,
-           name);
+      fail(ErrorKind::kInvalidRequest, "{} {}: +{} and +{} exclude each other", Field::kPlan, spec,
+           one->name, name);
     }
     one = modifier;
   }
@@ -191,8 +191,7 @@ Plan Plan::draft(int num_layers, WeightRead weights) {
   return uniform(std::string(kNames[static_cast<int>(weights)]), num_layers, weights, {});
 }
 
-int draft_budget(const KvAccess& access, int own, const PlanContext& context,
-                 std::string_view what) {
+int draft_budget(const KvAccess& access, int own, const PlanContext& context, const Message& what) {
   constexpr int kLeastGathered = 64;
   const int given = own > 0 ? own : context.budget;
   const int budget = given > 0 ? given : context.context / 4;
@@ -205,7 +204,8 @@ int draft_budget(const KvAccess& access, int own, const PlanContext& context,
   const std::string fits = fmt::format("from {} to {} tokens fit a context of {}", least,
                                        context.context - 1, context.context);
   if (own > 0) fail(ErrorKind::kInvalidRequest, "{}: budget {}: {}", what, own, fits);
-  if (given > 0) fail(ErrorKind::kInvalidRequest, "--draft-budget {}: {}: {}", given, what, fits);
+  if (given > 0)
+    fail(ErrorKind::kInvalidRequest, "{} {}: {}: {}", Field::kDraftBudget, given, what, fits);
   fail(ErrorKind::kInvalidRequest, "{}: a quarter of the context, its budget, is {}; {}", what,
        budget, fits);
 }
@@ -224,7 +224,7 @@ Plan make_plan(std::string_view spec, const PlanContext& context) {
     modifier->apply(layer);
     if (layer != before) plan.name += fmt::format("+{}", modifier->name);
   }
-  const std::string what = fmt::format("--plan {}", spec);
+  const Message what = Message::format("{} {}", Field::kPlan, spec);
   if (base.kv.gathers() && layer.kv.chooses_pages()) {
     fail(ErrorKind::kInvalidRequest, "{}: {} has no pages to choose from", what, parts[0]);
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/message.h"
 #include "kv_cache/kv_cache.h"
 
 namespace quantspec {
@@ -73,8 +74,7 @@ std::vector<Plan> auto_plans(const PlanContext& context);
 // The tokens that `access` reads in this context: `own`, the plan's, if it has one, else the
 // context's budget, else a quarter of the context. `what` names the plan in the message of the
 // kInvalidRequest that is thrown where that does not fit.
-int draft_budget(const KvAccess& access, int own, const PlanContext& context,
-                 std::string_view what);
+int draft_budget(const KvAccess& access, int own, const PlanContext& context, const Message& what);
 
 // What a cache must give for these plans. Throws kInvalidRequest where two of them want different
 // targets.

@@ -58,7 +58,7 @@ TEST(Plan, HasOneNameHoweverItIsSpelt) {
 
 TEST(Plan, TakesOneModifierOfAKind) {
   const auto refused = [](const char* spec, const char* what) {
-    expect_error(ErrorKind::kInvalidRequest, {std::string("--plan ") + spec, what},
+    expect_error(ErrorKind::kInvalidRequest, {std::string("plan ") + spec, what},
                  [&] { make_plan(spec, kContext); });
   };
   refused("quantspec+w4+w4", "+w4 stands there twice");
@@ -73,7 +73,7 @@ TEST(Plan, LayerSkipLeavesLayersOut) {
     EXPECT_EQ(plan.layers[layer].weights, WeightRead::kUpper);
   }
   for (const char* list : {"6", "1,", "a", "", "3-", "0-5", "-1", "4-2", "0,3-1", "1,,2"}) {
-    expect_error(ErrorKind::kInvalidRequest, {"--plan layer-skip:", "0 to 5"},
+    expect_error(ErrorKind::kInvalidRequest, {"plan layer-skip:", "0 to 5"},
                  [&] { make_plan(std::string("layer-skip:") + list, kContext); });
   }
 }
@@ -86,9 +86,9 @@ TEST(Plan, UnknownNamesListTheKnownOnes) {
   expect_error(ErrorKind::kInvalidRequest, {"'w5'", "w4, w8", "bounds"},
                [&] { make_plan("quantspec+w5", kContext); });
   expect_error(ErrorKind::kInvalidRequest, {"''"}, [&] { make_plan("quantspec+", kContext); });
-  expect_error(ErrorKind::kInvalidRequest, {"--plan auto", "modifiers"},
+  expect_error(ErrorKind::kInvalidRequest, {"plan auto", "modifiers"},
                [&] { make_plan("auto+w4", kContext); });
-  expect_error(ErrorKind::kInvalidRequest, {"--plan all", "bench alone", "modifiers"},
+  expect_error(ErrorKind::kInvalidRequest, {"plan all", "bench alone", "modifiers"},
                [&] { make_plan("all+w4", kContext); });
   expect_error(ErrorKind::kInvalidRequest, {"no pages"},
                [&] { make_plan("streaming+sparse", kContext); });
@@ -99,13 +99,13 @@ TEST(Plan, RefusesBudgetsThatDoNotFit) {
   for (const int budget : {100, 8192, 100000}) {
     context.budget = budget;
     expect_error(ErrorKind::kInvalidRequest,
-                 {"--draft-budget", "context of 8192", "from 128 to 8191"},
+                 {"draft budget", "context of 8192", "from 128 to 8191"},
                  [&] { make_plan("quantspec+sparse", context); });
   }
   context = kContext;
   context.context = 400;
   expect_error(ErrorKind::kInvalidRequest,
-               {"--plan quantspec+sparse: a quarter", "is 100; from 128 to 399"},
+               {"plan quantspec+sparse: a quarter", "is 100; from 128 to 399"},
                [&] { make_plan("quantspec+sparse", context); });
 }
 

@@ -192,9 +192,9 @@ void Weights::use_draft_store(Backend& backend, const DraftStore& store,
   if (store.info().checkpoint != checkpoint_hash()) {
     checkpoint_.require_unchanged();
     fail(ErrorKind::kInvalidRequest,
-         "--draft-store {}: made for another checkpoint than this model's; make one for it with "
-         "quantspec prepare",
-         file);
+         "{} {}: made for another checkpoint than this model's; make one for it with quantspec "
+         "prepare",
+         Field::kDraftStore, file);
   }
   std::vector<std::uint8_t> codes;
   std::vector<PlaneSource> sources;
@@ -202,9 +202,8 @@ void Weights::use_draft_store(Backend& backend, const DraftStore& store,
     const StoredMatrix* matrix = store.find(name);
     if (matrix == nullptr || matrix->rows != linear->outputs() ||
         matrix->cols != linear->inputs()) {
-      fail(ErrorKind::kInvalidRequest,
-           "--draft-store {}: has no {} of {} x {}, as this model needs", file, name,
-           linear->outputs(), linear->inputs());
+      fail(ErrorKind::kInvalidRequest, "{} {}: has no {} of {} x {}, as this model needs",
+           Field::kDraftStore, file, name, linear->outputs(), linear->inputs());
     }
     const auto fill = [&backend, &store, &codes, matrix](std::byte* upper, std::byte* lower) {
       backend.import_planes(store.read(*matrix, codes), upper, lower);

@@ -62,7 +62,7 @@ class Weights {
   // may throw to cancel, which leaves the planes as they were.
   void make_draft_planes(Backend& backend, WeightRead read,
                          const std::function<void(int, int)>& progress = {});
-  // The same, with the planes that `store` has. Throws kInvalidRequest naming --draft-store where
+  // The same, with the planes that `store` has. Throws kInvalidRequest naming the draft store where
   // it was made for another checkpoint.
   void use_draft_store(Backend& backend, const DraftStore& store,
                        const std::function<void(int, int)>& progress = {});

@@ -32,7 +32,7 @@ Machine machine_preset(std::string_view name) {
     return {std::string(name), preset.bandwidth * 1e9, preset.teraflops * 1e12,
             preset.memory * 1e9};
   }
-  fail(ErrorKind::kInvalidRequest, "--machine '{}': must be one of {}, this", name,
+  fail(ErrorKind::kInvalidRequest, "{} '{}': must be one of {}, this", Field::kMachine, name,
        fmt::join(machine_presets(), ", "));
 }
 

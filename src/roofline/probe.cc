@@ -111,9 +111,8 @@ void measure_bandwidths(ThreadPool& pool, const roofline::Kernels& kernels, std:
   const std::size_t available = available_memory_bytes();
   if (rounded > available) {
     fail(ErrorKind::kOutOfMemory,
-         "--machine this: needs {} MB to measure reading them, and {} MB are free; a preset needs "
-         "none",
-         rounded / 1000000, available / 1000000);
+         "{} this: needs {} MB to measure reading them, and {} MB are free; a preset needs none",
+         Field::kMachine, rounded / 1000000, available / 1000000);
   }
   Buffer buffer(rounded);
   pool.parallel_for(static_cast<std::int64_t>(rounded / kChunk), [&](std::int64_t chunk, int) {

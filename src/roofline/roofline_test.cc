@@ -299,7 +299,7 @@ TEST(MachinePreset, ListsTheKnownForAnUnknownOne) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
     EXPECT_STREQ(error.what(),
-                 "--machine 'b200': must be one of a6000, a100, h100, h200, rtx4090, this");
+                 "machine 'b200': must be one of a6000, a100, h100, h200, rtx4090, this");
   }
 }
 

@@ -179,7 +179,8 @@ std::vector<float> inverse_factor(ThreadPool& pool, const Gram& gram, float damp
   std::vector<float> inverses(static_cast<std::size_t>(tiles(size)) * kTile * kTile);
   if (!std::isfinite(trace) || !factor(pool, h, size, inverses)) {
     fail(ErrorKind::kInvalidRequest,
-         "--calibration: gave activations that are not finite, or hardly any; use other text");
+         "{}: gave activations that are not finite, or hardly any; use other text",
+         Field::kCalibration);
   }
   invert(pool, h, size, inverses);
   return h;

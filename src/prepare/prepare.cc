@@ -75,17 +75,19 @@ std::vector<Prompt> cut_sequences(const PrepareOptions& options, int length, int
     sequences =
         dataset.prompts(*tokenizer, {.length = length, .count = count, .fewer_will_do = true});
   } catch (const Error& error) {
-    fail(
-        error.kind(),
-        "{}; calibration reads --tokens {} in sequences of {}: longer texts or fewer --tokens work",
-        error.what(), options.calibration_tokens, length);
+    fail(error.kind(),
+         "{}; calibration reads {} {} in sequences of {}: longer texts or fewer {} work",
+         error.message(), Field::kCalibrationTokens, options.calibration_tokens, length,
+         Field::kCalibrationTokens);
   }
   const int found = static_cast<int>(sequences.size());
   if (found < count) {
-    fail(ErrorKind::kInvalidRequest,
-         "--calibration '{}': calibration needs {} sequences of {} tokens for --tokens {}, and the "
-         "text has {}; more text or --tokens {} works",
-         options.calibration, count, length, options.calibration_tokens, found, found * length);
+    fail(
+        ErrorKind::kInvalidRequest,
+        "{} '{}': calibration needs {} sequences of {} tokens for {} {}, and the text has {}; more "
+        "text or {} {} works",
+        Field::kCalibration, options.calibration, count, length, Field::kCalibrationTokens,
+        options.calibration_tokens, found, Field::kCalibrationTokens, found * length);
   }
   return sequences;
 }
@@ -114,18 +116,21 @@ Model load_model(const PrepareOptions& options, Backend& backend) {
 
 void require_valid(const PrepareOptions& options) {
   if (options.group != 64 && options.group != 128) {
-    fail(ErrorKind::kInvalidRequest, "--group {}: supported are 64 and 128", options.group);
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 64 and 128", Field::kGroup,
+         options.group);
   }
   if (options.head_bits != 4 && options.head_bits != 8) {
-    fail(ErrorKind::kInvalidRequest, "--head-bits {}: supported are 4 and 8", options.head_bits);
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 4 and 8", Field::kHeadBits,
+         options.head_bits);
   }
   if (options.calibration_tokens < kLeastCalibrationTokens) {
-    fail(ErrorKind::kInvalidRequest, "--tokens {}: must be {} or more", options.calibration_tokens,
-         kLeastCalibrationTokens);
+    fail(ErrorKind::kInvalidRequest, "{} {}: must be {} or more", Field::kCalibrationTokens,
+         options.calibration_tokens, kLeastCalibrationTokens);
   }
   if (options.method == DraftMethod::kGptq && options.calibration.empty()) {
     fail(ErrorKind::kInvalidRequest,
-         "--method gptq: needs text to calibrate on; give --calibration KIND:PATH, or use rtn");
+         "{} gptq: needs text to calibrate on; give {} KIND:PATH, or use rtn", Field::kMethod,
+         Field::kCalibration);
   }
 }
 
@@ -143,8 +148,8 @@ void require_finite(ThreadPool& pool, const NamedLinear& matrix, const PrepareOp
 // What goes into matrices is summed up on the host.
 BackendOptions on_host(BackendOptions options) {
   if (options.name == "cuda") {
-    fail(ErrorKind::kInvalidRequest,
-         "--backend cuda: draft weights are prepared by cpu or reference");
+    fail(ErrorKind::kInvalidRequest, "{} cuda: draft weights are prepared by cpu or reference",
+         Field::kBackend);
   }
   if (options.name == "auto") options.name = "cpu";
   return options;

@@ -5,8 +5,8 @@
 // matrices are then rounded independently of each other: the inputs of a layer are those that the
 // unrounded layers before it give. The method's authors feed it what the rounded ones give.
 //
-// Errors: as the model's, the dataset's and the store's; kInvalidRequest naming --calibration,
-// where it is missing or of no use.
+// Errors: as the model's, the dataset's and the store's; kInvalidRequest naming the calibration
+// text, where it is missing or of no use.
 #pragma once
 
 #include <filesystem>

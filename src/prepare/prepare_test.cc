@@ -183,21 +183,21 @@ TEST_F(PrepareTest, WritesOneFileAtATime) {
 
 TEST_F(PrepareTest, ImpossibleRequestsAreRefused) {
   options_.group = 32;
-  expect_refused("--group 32");
+  expect_refused("group size 32");
   options_.group = 64;
   options_.head_bits = 5;
-  expect_refused("--head-bits 5");
+  expect_refused("head bits 5");
   options_.head_bits = 4;
   for (const int tokens : {0, -5, kLeastCalibrationTokens - 1}) {
     options_.calibration_tokens = tokens;
-    expect_refused("--tokens " + std::to_string(tokens));
+    expect_refused("calibration tokens " + std::to_string(tokens));
   }
   options_.calibration_tokens = 1'000'000;
-  expect_refused("--calibration '" + options_.calibration + "': ");
+  expect_refused("calibration text '" + options_.calibration + "': ");
   options_.calibration = "text:/nowhere";
-  expect_refused("--calibration 'text:/nowhere': ");
+  expect_refused("calibration text 'text:/nowhere': ");
   options_.calibration.clear();
-  expect_refused("--calibration");
+  expect_refused("calibration text");
 }
 
 TEST_F(PrepareTest, TooLittleTextIsRefusedSayingWhatWouldDo) {
@@ -205,16 +205,16 @@ TEST_F(PrepareTest, TooLittleTextIsRefusedSayingWhatWouldDo) {
   const int found = 3000 / length;
   options_.calibration_tokens = (found + 2) * length;
   expect_refused(
-      fmt::format("calibration needs {} sequences of {} tokens for --tokens {}, and the "
-                  "text has {}; more text or --tokens {} works",
+      fmt::format("calibration needs {} sequences of {} tokens for calibration tokens {}, and the "
+                  "text has {}; more text or calibration tokens {} works",
                   found + 2, length, options_.calibration_tokens, found, found * length));
   options_.calibration_tokens = found * length;
   EXPECT_EQ(prepare_draft_store(options_).calibration_tokens, found * length);
   fs::remove(options_.output);
   std::ofstream(folder_ / "text.txt") << "too short";
   expect_refused(
-      fmt::format("calibration reads --tokens {} in sequences of {}: longer texts or "
-                  "fewer --tokens work",
+      fmt::format("calibration reads calibration tokens {} in sequences of {}: longer texts or "
+                  "fewer calibration tokens work",
                   found * length, std::min(length, found * length)));
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/options.h"
 #include "apps/cli/output.h"
 #include "base/json.h"
@@ -97,7 +98,7 @@ std::string memory_plan(const ModelReport& report) {
   const double available = report.available_bytes / 1e6;
   if (report.largest_context == 0) {
     return text + fmt::format("fits         nothing; {:.0f} MB are free\n             {}\n",
-                              available, report.advice);
+                              available, report.advice.text(flag_of));
   }
   const int all = report.config.max_positions, fit = report.largest_context;
   const std::string tokens = fit == all ? fmt::format("all {} tokens of the model", all)

@@ -51,10 +51,10 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   }
   backend->require_supported(shape);
   Checkpoint checkpoint(options.model);
-  std::vector<std::string> warnings;
+  std::vector<Message> warnings;
   const int context = choose_context(options, config, *backend, checkpoint.bytes(),
                                      backend->available_bytes(), warnings);
-  for (const std::string& warning : warnings) log_warning(warning);
+  for (const Message& warning : warnings) log_warning(warning);
 
   report("load", 0);
   auto tokenizer = load_tokenizer(options.model);

@@ -217,7 +217,7 @@ struct ModelReport {
   // The most of the model's tokens that fit it, and that can be computed; 0: none do with these
   // weights for drafts.
   int largest_context = 0;
-  std::string advice;  // what would fit, where none do
+  Message advice;  // what would fit, where none do
   // More than those would fit: what ends them is the model's sliding window.
   bool limited_by_window = false;
   std::vector<std::string> unread_tensors;        // of the checkpoint, that the model does not use

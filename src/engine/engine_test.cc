@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/expect_error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/test_folder.h"
 #include "engine/memory_plan.h"
@@ -279,7 +280,7 @@ TEST_F(EngineTest, AMuchTooLongPromptIsRefusedSoon) {
   std::string text;
   while (text.size() < 200'000'000) text += "A word, and another one; 12,345 of them. ";
   const Stopwatch clock;
-  expect_error(ErrorKind::kInvalidRequest, {"more than 2048 tokens", "--ctx-size"},
+  expect_error(ErrorKind::kInvalidRequest, {"more than 2048 tokens", "context size"},
                [&] { run(greedy(5), text); });
   EXPECT_LT(clock.seconds(), 10);  // all of it would take minutes
 }
@@ -348,6 +349,11 @@ TEST_F(ChangedModel, WithoutAContextTheLongestThatFitsIsTaken) {
   spdlog::register_logger(logger);
   options_.ctx_size = 0;
   const auto engine = Engine::load(options_);
+  EXPECT_NE(log.str().find("; context size takes another"), std::string::npos) << log.str();
+  name_fields_in_log([](Field) { return std::string_view("--flag"); });
+  Engine::load(options_);
+  EXPECT_NE(log.str().find("; --flag takes another"), std::string::npos) << log.str();
+  name_fields_in_log(plain_name);
   spdlog::drop("quantspec");
   EXPECT_GT(engine->ctx_size(), 2048);
   EXPECT_LT(engine->ctx_size(), kMaxContext);
@@ -395,7 +401,7 @@ TEST(MemoryPlan, AContextThatCannotFitIsRefusedNamingTheLargestThatDoes) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory);
-    EXPECT_NE(std::string(error.what()).find("--ctx-size "), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("context size "), std::string::npos) << error.what();
   }
 }
 
@@ -419,7 +425,7 @@ class ChoosesContext : public testing::Test {
   EngineOptions options_ = bundled();
   ModelConfig config_ = load_config(options_.model);
   std::unique_ptr<Backend> backend_ = make_backend({"cpu", 1});
-  std::vector<std::string> warnings_;
+  std::vector<Message> warnings_;
 };
 
 TEST_F(ChoosesContext, TheModelsOwnWhereItFits) {
@@ -436,24 +442,24 @@ TEST_F(ChoosesContext, TheLongestThatFitsWhereNobodyAskedForOne) {
   EXPECT_LT(context, 10'000);
   EXPECT_LE(needed(DraftWeights::kAuto, context), available - available / 16);
   ASSERT_EQ(warnings_.size(), 1u);
-  EXPECT_NE(warnings_[0].find(
+  EXPECT_NE(warnings_[0].text().find(
                 fmt::format("the context is {} of the model's {}", context, config_.max_positions)),
             std::string::npos)
-      << warnings_[0];
+      << warnings_[0].text();
 }
 
 TEST_F(ChoosesContext, ThatWasAskedForIsTakenOrRefused) {
   options_.ctx_size = 9984;  // whole pages
   const std::size_t available = needed(DraftWeights::kAuto, 9984);
   EXPECT_EQ(choose(available), 9984);
-  refused(available - 1, {"a context of 9984", "the largest that fits is --ctx-size 9983"});
+  refused(available - 1, {"a context of 9984", "the largest that fits is context size 9983"});
 }
 
 TEST_F(ChoosesContext, OtherDraftWeightsAreNamedWhereTheyWouldFit) {
   for (const int asked : {0, 4096}) {
     options_.ctx_size = asked;
-    refused(needed(DraftWeights::kUpper, 127), {"--draft-weights 4 with --ctx-size 127 or less"});
-    refused(needed(DraftWeights::kFull, 127), {"--draft-weights full with --ctx-size 127 or less"});
+    refused(needed(DraftWeights::kUpper, 127), {"draft weights 4 with context size 127 or less"});
+    refused(needed(DraftWeights::kFull, 127), {"draft weights full with context size 127 or less"});
     refused(kCheckpointBytes, {"not even the weights fit", "50 MB"});
   }
 }
@@ -463,9 +469,9 @@ TEST_F(ChoosesContext, ASlidingWindowEndsIt) {
   options_.ctx_size = 0;
   EXPECT_EQ(choose(std::size_t{1} << 40), 4096);
   ASSERT_EQ(warnings_.size(), 1u);
-  EXPECT_NE(warnings_[0].find("sliding-window"), std::string::npos);
+  EXPECT_NE(warnings_[0].text().find("sliding-window"), std::string::npos);
   options_.ctx_size = 4097;
-  expect_error(ErrorKind::kUnsupportedModel, {"--ctx-size 4096"},
+  expect_error(ErrorKind::kUnsupportedModel, {"context size 4096"},
                [&] { choose(std::size_t{1} << 40); });
 }
 

@@ -33,8 +33,8 @@ WeightRead planes_kept(DraftWeights draft_weights) {
 
 void require_supported_context(int context) {
   if (context >= 1 && context <= kMaxContext) return;
-  fail(ErrorKind::kInvalidRequest, "--ctx-size {}: supported are 1 to {} tokens (0: the model's)",
-       context, kMaxContext);
+  fail(ErrorKind::kInvalidRequest, "{} {}: supported are 1 to {} tokens (0: the model's)",
+       Field::kContext, context, kMaxContext);
 }
 
 MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& config,
@@ -82,16 +82,15 @@ int longest_of(const ModelConfig& config) {
 }
 
 // What fits instead of a context that does not, by this or by other weights for drafts.
-std::string what_fits(const EngineOptions& options, const ModelConfig& config,
-                      const Backend& backend, std::size_t checkpoint_bytes, std::size_t available) {
+Message what_fits(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
+                  std::size_t checkpoint_bytes, std::size_t available) {
   const auto largest = [&](const EngineOptions& tried) {
     return MemoryPlanner(tried, config, backend, checkpoint_bytes).largest_context(available);
   };
-  std::string text;
   if (const int here = largest(options); here > 0) {
-    text = fmt::format("the largest that fits is --ctx-size {}", here);
+    auto text = Message::format("the largest that fits is {} {}", Field::kContext, here);
     if (here > config.max_positions) {
-      text += fmt::format(" (the model was made for {})", config.max_positions);
+      text += Message::format(" (the model was made for {})", config.max_positions);
     }
     return text;
   }
@@ -102,36 +101,38 @@ std::string what_fits(const EngineOptions& options, const ModelConfig& config,
     other.draft_weights = weights;
     const int there = largest(other);
     if (there == 0) continue;
-    return fmt::format("generate --draft-weights {} with --ctx-size {} or less fits", name, there);
+    return Message::format("{} {} with {} {} or less fits", Field::kDraftWeights, name,
+                           Field::kContext, there);
   }
-  return fmt::format("not even the weights fit, which take {:.0f} MB",
-                     checkpoint_bytes / kMegabyte);
+  return Message::format("not even the weights fit, which take {:.0f} MB",
+                         checkpoint_bytes / kMegabyte);
 }
 
 }  // namespace
 
 int choose_context(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
                    std::size_t checkpoint_bytes, std::size_t available,
-                   std::vector<std::string>& warnings) {
+                   std::vector<Message>& warnings) {
   const bool chosen = options.ctx_size == 0;
   const int context = chosen ? longest_of(config) : options.ctx_size;
   require_supported_context(context);
   if (config.sliding_window && context > *config.sliding_window) {
     fail(ErrorKind::kUnsupportedModel,
          "{}: this model needs sliding-window attention ({} tokens) for a context of {}, which is "
-         "not supported; --ctx-size {} or less works",
-         options.model.string(), *config.sliding_window, context, *config.sliding_window);
+         "not supported; {} {} or less works",
+         options.model.string(), *config.sliding_window, context, Field::kContext,
+         *config.sliding_window);
   }
   if (context > config.max_positions) {
-    warnings.push_back(
-        fmt::format("the context of {} tokens is longer than the {} that the model was made for",
-                    context, config.max_positions));
+    warnings.push_back(Message::format(
+        "the context of {} tokens is longer than the {} that the model was made for", context,
+        config.max_positions));
   }
   const MemoryPlanner planner(options, config, backend, checkpoint_bytes);
   const std::size_t needed = planner.plan(context).total();
   if (needed <= available) {
     if (context < config.max_positions && chosen) {
-      warnings.push_back(fmt::format(
+      warnings.push_back(Message::format(
           "the context is {} of the model's {} tokens: beyond, it needs sliding-window attention, "
           "which is not supported",
           context, config.max_positions));
@@ -140,10 +141,11 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
   }
   const int largest = planner.largest_context(available - available / kShareLeft);
   if (chosen && largest >= std::min(kLeastContext, context)) {
-    warnings.push_back(fmt::format(
+    warnings.push_back(Message::format(
         "the context is {} of the model's {} tokens: {} would need {:.0f} MB, and {:.0f} MB are "
-        "available; --ctx-size takes another",
-        largest, config.max_positions, context, needed / kMegabyte, available / kMegabyte));
+        "available; {} takes another",
+        largest, config.max_positions, context, needed / kMegabyte, available / kMegabyte,
+        Field::kContext));
     return largest;
   }
   fail(ErrorKind::kOutOfMemory,

@@ -19,7 +19,7 @@ void require_supported_context(int context);
 // kOutOfMemory naming what fits, before anything large is loaded.
 int choose_context(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
                    std::size_t checkpoint_bytes, std::size_t available,
-                   std::vector<std::string>& warnings);
+                   std::vector<Message>& warnings);
 
 class MemoryPlanner {
  public:

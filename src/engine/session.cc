@@ -67,9 +67,9 @@ namespace {
 
 [[noreturn]] void fail_no_room(std::string_view prompt_tokens, std::size_t room) {
   fail(ErrorKind::kInvalidRequest,
-       "the prompt has {} tokens and the context has room for {}; a shorter prompt or a larger "
-       "--ctx-size works",
-       prompt_tokens, room);
+       "the prompt has {} tokens and the context has room for {}; a shorter prompt or a larger {} "
+       "works",
+       prompt_tokens, room, Field::kContext);
 }
 
 // A token of so many bytes would be a rare one.
@@ -89,11 +89,12 @@ KvOptions session_kv(const std::vector<Plan>& plans, KvStore store, const KvShap
                              KvCache::ring_bytes_for(shape, backend, capacity, options);
   const std::size_t available = backend.available_bytes();
   if (needed > available) {
-    fail(ErrorKind::kOutOfMemory,
-         "--plan {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a "
-         "smaller "
-         "--draft-budget or --ctx-size works",
-         plans.front().name, needed / 1e6, available / 1e6);
+    fail(
+        ErrorKind::kOutOfMemory,
+        "{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a smaller {} "
+        "or {} works",
+        Field::kPlan, plans.front().name, needed / 1e6, available / 1e6, Field::kDraftBudget,
+        Field::kContext);
   }
   return options;
 }
@@ -180,7 +181,7 @@ GenerateResult Session::generate(std::span<const TokenId> prompt, const Generate
 GenerateResult Session::run(std::span<const TokenId> prompt, const GenerateOptions& options,
                             const TokenCallback& on_token) {
   if (options.predict == 0 || options.predict < -1) {
-    fail(ErrorKind::kInvalidRequest, "--predict {}: at least 1, or -1 for no limit",
+    fail(ErrorKind::kInvalidRequest, "{} {}: at least 1, or -1 for no limit", Field::kPredict,
          options.predict);
   }
   engine_.model_.weights().require_unchanged();  // again at the end: this is before all the work
@@ -258,7 +259,7 @@ void Session::decode(int predict, Output& output, GenerateResult& result) {
 DecodingOptions Session::decoding_options(const GenerateOptions& options) const {
   if (options.draft_len &&
       (*options.draft_len < 0 || *options.draft_len > DraftControl::kMaxDraftLen)) {
-    fail(ErrorKind::kInvalidRequest, "--draft-len {}: supported are auto and 0 to {}",
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are auto and 0 to {}", Field::kDraftLen,
          *options.draft_len, DraftControl::kMaxDraftLen);
   }
   return {options.sampling, options.spec_sampling, options.draft_len, plans_};

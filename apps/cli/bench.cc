@@ -9,6 +9,7 @@
 
 #include "apps/cli/about.h"
 #include "apps/cli/command.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/limits.h"
 #include "apps/cli/list_values.h"
@@ -165,9 +166,9 @@ int run(BenchArgs args) {
           meta.head.backend));
     }
     if (!meta.left_out.empty()) {
-      warn(describe(meta.left_out));
+      warn(describe(meta.left_out).text(flag_of));
     }
-    write(bench_head(args.format, meta));
+    write(bench_head(args.format, meta, flag_of));
     begun = true;
   };
   events.context_done = [&](std::span<const BenchRow> rows) {

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/message.h"
 #include "base/report_head.h"
 #include "datasets/datasets.h"
 #include "engine/engine.h"
@@ -59,10 +60,10 @@ std::vector<std::string> all_bench_plans(int num_layers);
 struct LeftOut {
   int context = 0;
   std::string plan;
-  std::string why;  // of the same words for plans of the same reason
+  Message why;  // of the same words for plans of the same reason
 };
 // One line, by reasons; empty where nothing was left out.
-std::string describe(std::span<const LeftOut> left_out);
+Message describe(std::span<const LeftOut> left_out);
 
 // Throws kInvalidRequest for what this model cannot run, known without its weights.
 void require_benchable(const BenchOptions& options, const ModelConfig& model);
@@ -142,7 +143,8 @@ enum class BenchFormat : std::uint8_t { kMarkdown, kCsv, kJson, kJsonl };
 
 // A report is its head, the rows of one context after another, and its tail. Markdown is at most
 // 100 columns wide, and no wider than its plans' names make it.
-std::string bench_head(BenchFormat format, const BenchMeta& meta);
+// `names`: how it calls what can be set.
+std::string bench_head(BenchFormat format, const BenchMeta& meta, FieldNames names = plain_name);
 // `first`: no rows were rendered before. REQUIRES: rows of one context.
 std::string bench_rows(BenchFormat format, std::span<const BenchRow> rows, bool first);
 // `complete`: everything was measured; JSON and Markdown say where not.

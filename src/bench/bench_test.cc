@@ -288,18 +288,18 @@ TEST(BenchRun, WhatCannotBeRunIsRefusedBeforeAnythingRuns) {
   };
   using O = BenchOptions;
   refused("no plan 'x'", [](O& o) { o.plans.push_back("x"); });
-  refused("--draft-budget 300", [](O& o) { o.contexts.push_back(301), o.draft_budgets = {300}; });
-  refused("--draft-len 17", [](O& o) { o.draft_lens = {17}; });
-  refused("--predict 0", [](O& o) { o.predict = 0; });
+  refused("draft budget 300", [](O& o) { o.contexts.push_back(301), o.draft_budgets = {300}; });
+  refused("draft length 17", [](O& o) { o.draft_lens = {17}; });
+  refused("number of tokens to predict 0", [](O& o) { o.predict = 0; });
   refused("32768 tokens", [](O& o) { o.contexts.push_back(32769); });
   refused("no document holds", [](O& o) { o.contexts.push_back(20000); });
-  refused("--temp", [](O& o) { o.temperatures = {-1}; });
+  refused("temperature", [](O& o) { o.temperatures = {-1}; });
   refused("has room for", [](O& o) { o.predict = 100'000'000; });
 
   BenchOptions options = small_bench();
   const auto entries = bench::make_entries(engine(), options, options.contexts[0]);
   options.predict = 100'000'000;
-  expect_error(ErrorKind::kOutOfMemory, {"--ctx-size ", "are available"},
+  expect_error(ErrorKind::kOutOfMemory, {"context size ", "are available"},
                [&] { bench::require_memory(engine(), entries, options, options.contexts[0]); });
 }
 

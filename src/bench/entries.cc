@@ -33,7 +33,7 @@ std::vector<int> budgets(Engine& engine, const BenchOptions& options, int contex
   return budgets;
 }
 
-// A spec of --plan.
+// A spec of a plan.
 struct Asked {
   std::string spec;
   bool by_all;  // it is left out where it cannot be run
@@ -71,10 +71,8 @@ Candidate resolve(Engine& engine, const std::string& spec, int context, int budg
 }
 
 // Why `spec` cannot be run, in the words that hold for all plans of that reason.
-std::string reason(std::string why, const std::string& spec) {
-  const std::string name = "--plan " + spec + ": ";
-  const std::size_t at = why.find(name);
-  return at == why.npos ? why : why.erase(at, name.size());
+Message reason(const Message& why, const std::string& spec) {
+  return why.without(Message::format("{} {}: ", Field::kPlan, spec));
 }
 
 // Of one spec: a plan by every budget that makes a difference to it.
@@ -90,7 +88,7 @@ std::vector<Candidate> candidates_of(Engine& engine, const Asked& asked,
       }
     } catch (const Error& error) {
       if (!asked.by_all || error.kind() != ErrorKind::kInvalidRequest) throw;
-      left_out.push_back({context, asked.spec, reason(error.what(), asked.spec)});
+      left_out.push_back({context, asked.spec, reason(error.message(), asked.spec)});
     }
   }
   return candidates;
@@ -104,7 +102,7 @@ std::vector<Candidate> all_candidates(Engine& engine, const BenchOptions& option
     auto some = candidates_of(engine, asked, budgets_wanted, context, left_out);
     for (const Candidate& candidate : some) {
       if (std::ranges::find(all, candidate.name, &Candidate::name) == all.end()) continue;
-      fail(ErrorKind::kInvalidRequest, "--plan {}: the list has {} already", asked.spec,
+      fail(ErrorKind::kInvalidRequest, "{} {}: the list has {} already", Field::kPlan, asked.spec,
            candidate.name);
     }
     std::ranges::move(some, std::back_inserter(all));
@@ -119,16 +117,16 @@ void require_use_of_budgets(const BenchOptions& options, std::span<const Candida
   const bool asked = shares || std::ranges::any_of(options.draft_budgets, std::identity());
   const auto has_budget = [](const Candidate& one) { return one.budget.has_value(); };
   if (!asked || std::ranges::any_of(candidates, has_budget)) return;
-  const std::string flag =
-      shares ? std::string("--sweep budget")
-             : fmt::format("--draft-budget {}", fmt::join(options.draft_budgets, ","));
+  const Message typed =
+      shares ? Message::format("{}", Field::kBudgetShares)
+             : Message::format("{} {}", Field::kDraftBudget, fmt::join(options.draft_budgets, ","));
   if (!left_out.empty()) {
-    fail(ErrorKind::kInvalidRequest, "{}: no plan can use it; {}", flag, describe(left_out));
+    fail(ErrorKind::kInvalidRequest, "{}: no plan can use it; {}", typed, describe(left_out));
   }
   fail(ErrorKind::kInvalidRequest,
        "{}: none of the plans {} reads by a budget; streaming, snapkv, retrieval, auto and plans "
        "with +sparse or +bounds do",
-       flag, fmt::join(options.plans, ", "));
+       typed, fmt::join(options.plans, ", "));
 }
 
 }  // namespace
@@ -187,9 +185,9 @@ std::string plan_label(const std::string& plan, std::optional<int> budget) {
   return budget ? fmt::format("{}@{}", plan, *budget) : plan;
 }
 
-std::string describe(std::span<const LeftOut> left_out) {
+Message describe(std::span<const LeftOut> left_out) {
   // Contexts by plans and reason, each in the order of their first.
-  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  std::vector<std::pair<Message, std::vector<int>>> groups;
   std::vector<LeftOut> rest(left_out.begin(), left_out.end());
   while (!rest.empty()) {
     const LeftOut first = rest.front();
@@ -201,16 +199,16 @@ std::string describe(std::span<const LeftOut> left_out) {
       if (alike(one)) plans.push_back(one.plan);
     }
     std::erase_if(rest, alike);
-    std::string text = fmt::format("{} ({})", fmt::join(plans, ", "), first.why);
+    auto text = Message::format("{} ({})", fmt::join(plans, ", "), first.why);
     auto group = std::ranges::find(groups, text, &decltype(groups)::value_type::first);
     if (group == groups.end()) group = groups.insert(groups.end(), {std::move(text), {}});
     group->second.push_back(first.context);
   }
-  std::string line;
+  Message line;
   std::vector<int> before;
   for (const auto& [text, contexts] : groups) {
-    line += line.empty() ? "--plan all leaves out: " : "; ";
-    if (contexts != before) line += fmt::format("at {} tokens ", fmt::join(contexts, ", "));
+    line += line.empty() ? Message::format("{} all leaves out: ", Field::kPlan) : Message("; ");
+    if (contexts != before) line += Message::format("at {} tokens ", fmt::join(contexts, ", "));
     line += text;
     before = contexts;
   }
@@ -218,31 +216,31 @@ std::string describe(std::span<const LeftOut> left_out) {
 }
 
 void require_benchable(const BenchOptions& options, const ModelConfig& model) {
-  const auto at_least = [](const char* flag, int value, int least) {
+  const auto at_least = [](Field field, int value, int least) {
     if (value >= least) return;
-    fail(ErrorKind::kInvalidRequest, "{} {}: must be {} or more", flag, value, least);
+    fail(ErrorKind::kInvalidRequest, "{} {}: must be {} or more", field, value, least);
   };
-  at_least("--predict", options.predict, 1);
-  at_least("--prompts", options.prompts, 1);
-  at_least("--repeat", options.repeats, 1);
-  at_least("--warm-up", options.warm_up, 0);
+  at_least(Field::kPredict, options.predict, 1);
+  at_least(Field::kPrompts, options.prompts, 1);
+  at_least(Field::kRepeats, options.repeats, 1);
+  at_least(Field::kWarmUp, options.warm_up, 0);
   check(!options.contexts.empty() && !options.temperatures.empty() && !options.draft_lens.empty(),
         "there is something to measure");
   for (const int context : options.contexts) {
     if (context >= 1 && context <= model.max_positions) continue;
-    fail(ErrorKind::kInvalidRequest, "--ctx-size {}: this model takes from 1 to {} tokens", context,
-         model.max_positions);
+    fail(ErrorKind::kInvalidRequest, "{} {}: this model takes from 1 to {} tokens", Field::kContext,
+         context, model.max_positions);
   }
   const int longest = std::ranges::max(options.contexts);
   if (options.predict > model.max_positions - longest) {
     fail(ErrorKind::kInvalidRequest,
-         "--predict {}: after a prompt of {} tokens, this model has room for {}", options.predict,
-         longest, model.max_positions - longest);
+         "{} {}: after a prompt of {} tokens, this model has room for {}", Field::kPredict,
+         options.predict, longest, model.max_positions - longest);
   }
   for (const std::optional<int> draft_len : options.draft_lens) {
     if (!draft_len || (*draft_len >= 0 && *draft_len <= DraftControl::kMaxDraftLen)) continue;
-    fail(ErrorKind::kInvalidRequest, "--draft-len {}: supported are auto and 0 to {}", *draft_len,
-         DraftControl::kMaxDraftLen);
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are auto and 0 to {}", Field::kDraftLen,
+         *draft_len, DraftControl::kMaxDraftLen);
   }
   for (const float temperature : options.temperatures) {
     SamplingParams sampling;

@@ -104,8 +104,8 @@ std::string refusal_of(const BenchOptions& options, int context = 512) {
 
 TEST(Entries, APlanComesOnce) {
   EXPECT_EQ(refusal_of(options_of({"quantspec", "quantspec+w4"}, {4})),
-            "--plan quantspec+w4: the list has quantspec already");
-  EXPECT_EQ(refusal_of(options_of({"all", "auto"}, {4})), "--plan auto: the list has auto already");
+            "plan quantspec+w4: the list has quantspec already");
+  EXPECT_EQ(refusal_of(options_of({"all", "auto"}, {4})), "plan auto: the list has auto already");
   EXPECT_EQ(refusal_of(options_of({"all", "quantspec+w16"}, {4})), "");
 }
 
@@ -116,8 +116,8 @@ TEST(Entries, AllLeavesOutWhatTheContextCannotHold) {
   ASSERT_EQ(left_out.size(), 13u);
   EXPECT_EQ(entries.size() + left_out.size(), all_bench_plans(6).size() + 2);
   EXPECT_EQ(left_out.back().plan, "quantspec+bounds+w8");
-  EXPECT_EQ(describe(left_out),
-            "--plan all leaves out: at 100 tokens streaming, streaming+w4, streaming+w8, snapkv, "
+  EXPECT_EQ(describe(left_out).text(),
+            "plan all leaves out: at 100 tokens streaming, streaming+w4, streaming+w8, snapkv, "
             "snapkv+w4, snapkv+w8, retrieval, retrieval+w4, retrieval+w8 (a quarter of the "
             "context, its budget, is 25; from 64 to 99 tokens fit a context of 100); "
             "quantspec+sparse, quantspec+sparse+w8, quantspec+bounds, quantspec+bounds+w8 (a "
@@ -126,29 +126,29 @@ TEST(Entries, AllLeavesOutWhatTheContextCannotHold) {
   EXPECT_NE(refusal_of(options_of({"quantspec+sparse"}, {4}), 100), "");
   BenchOptions options = options_of({"all"}, {4});
   options.draft_budgets = {512};
-  EXPECT_EQ(refusal_of(options).substr(0, 40), "--draft-budget 512: no plan can use it; ");
+  EXPECT_EQ(refusal_of(options).substr(0, 38), "draft budget 512: no plan can use it; ");
 }
 
 TEST(LeftOut, IsToldOnceForContextsOfTheSameReason) {
   const std::vector<LeftOut> left_out = {
       {100, "a", "why"}, {100, "b", "why"}, {200, "a", "why"}, {200, "b", "why"}, {200, "c", "no"}};
-  EXPECT_EQ(describe(left_out),
-            "--plan all leaves out: at 100, 200 tokens a, b (why); at 200 tokens c (no)");
-  EXPECT_EQ(describe({}), "");
+  EXPECT_EQ(describe(left_out).text(),
+            "plan all leaves out: at 100, 200 tokens a, b (why); at 200 tokens c (no)");
+  EXPECT_TRUE(describe({}).empty());
 }
 
 TEST(Entries, ABudgetThatNoPlanReadsByIsRefused) {
   BenchOptions options = options_of({"quantspec", "kv-only"}, {4});
   options.draft_budgets = {64, 128};
   EXPECT_EQ(refusal_of(options),
-            "--draft-budget 64,128: none of the plans quantspec, kv-only reads by a budget; "
+            "draft budget 64,128: none of the plans quantspec, kv-only reads by a budget; "
             "streaming, snapkv, retrieval, auto and plans with +sparse or +bounds do");
   options.plans.push_back("streaming");
   EXPECT_EQ(refusal_of(options), "");
   options = options_of({"quantspec"}, {4});
   EXPECT_EQ(refusal_of(options), "");
   options.budget_shares = {4, 8};
-  EXPECT_EQ(refusal_of(options).substr(0, 16), "--sweep budget: ");
+  EXPECT_EQ(refusal_of(options).substr(0, 15), "budget shares: ");
 }
 
 TEST(Entries, WhatMustRepeatIsKnown) {

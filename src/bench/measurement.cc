@@ -254,11 +254,11 @@ void require_memory(Engine& engine, const std::vector<Entry>& entries, const Ben
   needed += largest;
   const std::size_t available = engine.model().backend().available_bytes();
   if (needed <= available) return;
-  fail(ErrorKind::kOutOfMemory,
-       "--ctx-size {}: the caches of these plans need {:.0f} MB and {:.0f} MB are available; fewer "
-       "plans "
-       "at a time or a shorter context need less",
-       context, needed / 1e6, available / 1e6);
+  fail(
+      ErrorKind::kOutOfMemory,
+      "{} {}: the caches of these plans need {:.0f} MB and {:.0f} MB are available; fewer plans at "
+      "a time or a shorter context need less",
+      Field::kContext, context, needed / 1e6, available / 1e6);
 }
 
 double tokens_to_do(const std::vector<Entry>& entries, const BenchOptions& options, int context) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/json.h"
+#include "base/shown.h"
 #include "bench/render.h"
 
 namespace quantspec {
@@ -86,10 +87,11 @@ std::string json_rows(std::span<const BenchRow> rows, bool first) {
 
 }  // namespace
 
-Json to_json(const BenchMeta& meta) {
+Json to_json(const BenchMeta& meta, FieldNames names) {
   Json left_out = Json::array();
   for (const LeftOut& one : meta.left_out) {
-    left_out.push_back({{"context", one.context}, {"plan", one.plan}, {"why", one.why}});
+    left_out.push_back(
+        {{"context", one.context}, {"plan", one.plan}, {"why", one_line(one.why.text(names))}});
   }
   Json json = quantspec::to_json(meta.head);
   json.update(
@@ -138,16 +140,16 @@ Json to_json(const BenchRow& row) {
 
 }  // namespace bench
 
-std::string bench_head(BenchFormat format, const BenchMeta& meta) {
+std::string bench_head(BenchFormat format, const BenchMeta& meta, FieldNames names) {
   switch (format) {
     case BenchFormat::kMarkdown:
-      return bench::markdown_head(meta);
+      return bench::markdown_head(meta, names);
     case BenchFormat::kCsv:
       break;
     case BenchFormat::kJson:
-      return fmt::format("{{\"meta\": {},\n\"rows\": [", dump_json(bench::to_json(meta)));
+      return fmt::format("{{\"meta\": {},\n\"rows\": [", dump_json(bench::to_json(meta, names)));
     case BenchFormat::kJsonl:
-      return fmt::format("{{\"meta\": {}}}\n", dump_json(bench::to_json(meta)));
+      return fmt::format("{{\"meta\": {}}}\n", dump_json(bench::to_json(meta, names)));
   }
   return {};
 }

@@ -135,7 +135,7 @@ std::string item(std::string_view text) {
 
 }  // namespace
 
-std::string markdown_head(const BenchMeta& meta) {
+std::string markdown_head(const BenchMeta& meta, FieldNames names) {
   const ReportHead& head = meta.head;
   std::string text =
       fmt::format("# Bench of {} on {}\n\n", one_line(head.model), one_line(head.dataset));
@@ -151,7 +151,8 @@ std::string markdown_head(const BenchMeta& meta) {
   }
   if (!head.draft_store.empty())
     text += fmt::format("- draft weights: {}\n", one_line(head.draft_store));
-  const std::string doubt = doubt_of(meta.machine), left_out = describe(meta.left_out);
+  const std::string doubt = doubt_of(meta.machine);
+  const std::string left_out = describe(meta.left_out).text(names);
   if (!doubt.empty()) text += item("in doubt: " + doubt);
   if (!left_out.empty()) text += item(one_line(left_out));
   text +=

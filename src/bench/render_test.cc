@@ -147,7 +147,7 @@ TEST(Markdown, FitsATerminal) {
   EXPECT_NE(text.find("| layer-skip:1,3-4+sparse+w8@4096 |"), std::string::npos);
   EXPECT_NE(text.find("1000-2000"), std::string::npos);
   EXPECT_NE(text.find("|  0.500 | 0.625 |"), std::string::npos);  // of the drafted; per token
-  EXPECT_NE(text.find("- --plan all leaves out: at 100 tokens streaming (too long)\n"),
+  EXPECT_NE(text.find("- plan all leaves out: at 100 tokens streaming (too long)\n"),
             std::string::npos);
   EXPECT_EQ(text.find("in doubt"), std::string::npos);
 }
@@ -168,7 +168,7 @@ TEST(Markdown, BreaksWhatIsLong) {
     meta.left_out.push_back({100, plan, "from 128 to 399 tokens fit a context of 400"});
   }
   const std::string text = markdown_head(meta);
-  EXPECT_NE(text.find("- --plan all leaves out: at 100 tokens streaming, snapkv, retrieval,\n"
+  EXPECT_NE(text.find("- plan all leaves out: at 100 tokens streaming, snapkv, retrieval,\n"
                       "  quantspec+sparse (from 128 to 399 tokens fit a context of 400)\n"),
             std::string::npos)
       << text;

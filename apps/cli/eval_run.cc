@@ -7,6 +7,7 @@
 #include "apps/cli/about.h"
 #include "apps/cli/command.h"
 #include "apps/cli/eval_args.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/messages.h"
 #include "apps/cli/output.h"
@@ -160,9 +161,9 @@ class Setup {
 
   void print(const OrderedJson& meta, const Report& report) {
     progress_.clear();
-    write_output(args_.json ? to_json(meta, report) : to_markdown(meta, report));
+    write_output(args_.json ? to_json(meta, report, flag_of) : to_markdown(meta, report, flag_of));
     if (args_.json && !report.conclusion.empty()) {
-      say(one_line(report.conclusion) + "\n");
+      say(one_line(report.conclusion.text(flag_of)) + "\n");
     }
   }
 

@@ -5,8 +5,8 @@
 // Everything is deterministic but for the times that eval_prefill takes. Not thread-safe: one
 // measurement at a time on a model. Results are added to what the caller holds; where something is
 // thrown on the way, by `progress` to cancel above all, those of what was measured whole before
-// (windows, prompts, generations) are there. Errors: kInvalidRequest, its message naming the flag
-// of `quantspec eval`, and kOutOfMemory where the caches that are compared do not fit, both before
+// (windows, prompts, generations) are there. Errors: kInvalidRequest, its message naming what was
+// wrong (Error::field), and kOutOfMemory where the caches that are compared do not fit, both before
 // any pass; kCorruptFile where the checkpoint changed during a window, prompt or generation, which
 // is not added. REQUIRES throughout: the model has the weights that plans read (Model::reads).
 #pragma once

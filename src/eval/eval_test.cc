@@ -439,7 +439,7 @@ TEST(Memory, WhatDoesNotFitIsRefusedInOneLine) {
   const EvalModel model = eval_model(loaded);
   require_memory(model, 1 << 20, 4096);
   expect_error(ErrorKind::kOutOfMemory,
-               {"--ctx-size 4096: ", "need 1000000000000 MB", "are available"},
+               {"context size 4096: ", "need 1000000000000 MB", "are available"},
                [&] { require_memory(model, std::size_t{1'000'000'000'000'000'000}, 4096); });
 }
 

@@ -54,10 +54,9 @@ void require_memory(const EvalModel& model, std::size_t bytes, int context) {
   const std::size_t available = model.model.backend().available_bytes();
   if (bytes <= available) return;
   fail(ErrorKind::kOutOfMemory,
-       "--ctx-size {}: the caches that are compared need {:.0f} MB and {:.0f} MB are available; a "
-       "shorter "
+       "{} {}: the caches that are compared need {:.0f} MB and {:.0f} MB are available; a shorter "
        "context needs less",
-       context, bytes / 1e6, available / 1e6);
+       Field::kContext, context, bytes / 1e6, available / 1e6);
 }
 
 }  // namespace quantspec

@@ -22,7 +22,7 @@ std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& v
 // Of a trial of these plans' drafts: one cache, and the distributions.
 std::size_t drafts_bytes(const EvalModel& model, const std::vector<Plan>& plans, int capacity);
 
-// Throws kOutOfMemory where this machine does not have them. context: what --ctx-size asked for.
+// Throws kOutOfMemory where this machine does not have them. context: what was asked for.
 void require_memory(const EvalModel& model, std::size_t bytes, int context);
 
 }  // namespace quantspec

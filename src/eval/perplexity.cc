@@ -26,20 +26,20 @@ void require_sense(const EvalModel& model, std::span<const Prompt> texts,
                    const PerplexityOptions& options) {
   check(!texts.empty(), "there are texts");
   if (options.context < 2) {
-    fail(ErrorKind::kInvalidRequest, "--ctx-size {}: a window needs 2 tokens or more",
+    fail(ErrorKind::kInvalidRequest, "{} {}: a window needs 2 tokens or more", Field::kContext,
          options.context);
   }
   if (options.stride < 1 || options.stride >= options.context) {
-    fail(ErrorKind::kInvalidRequest, "--stride {}: must be from 1 to {}, less than the window",
-         options.stride, options.context - 1);
+    fail(ErrorKind::kInvalidRequest, "{} {}: must be from 1 to {}, less than the window",
+         Field::kStride, options.stride, options.context - 1);
   }
   // The first position that reads a page must have a token after it.
   const int least = 2 * model.pool.shape().page_size + 2;
   if (options.context < least) {
-    fail(ErrorKind::kInvalidRequest,
-         "--ctx-size {}: so short a window reads no quantized page; {} tokens or more work, or a "
-         "smaller --page-size",
-         options.context, least);
+    fail(
+        ErrorKind::kInvalidRequest,
+        "{} {}: so short a window reads no quantized page; {} tokens or more work, or a smaller {}",
+        Field::kContext, options.context, least, Field::kPageSize);
   }
 }
 

@@ -148,15 +148,15 @@ std::string markdown_table(const ReportView& view, const std::vector<const Repor
   return text;
 }
 
-std::string markdown(const ReportTable& table, const ReportView& view) {
+std::string markdown(const ReportTable& table, const ReportView& view, FieldNames names) {
   std::vector<const ReportRow*> rows;
   for (const ReportRow& row : table.rows) {
     const auto& [key, wanted] = view.where;
     if (key.empty() || value_of(row, key) == ReportValue(wanted)) rows.push_back(&row);
   }
   if (rows.empty()) return {};
-  std::string text = fmt::format("\n{}\n\n{}", view.title, markdown_table(view, rows));
-  if (!view.legend.empty()) text += fmt::format("\n{}\n", view.legend);
+  std::string text = fmt::format("\n{}\n\n{}", view.title.text(names), markdown_table(view, rows));
+  if (!view.legend.empty()) text += fmt::format("\n{}\n", view.legend.text(names));
   return text;
 }
 
@@ -186,21 +186,22 @@ bool Report::empty() const {
   return std::ranges::all_of(tables, [](const ReportTable& table) { return table.rows.empty(); });
 }
 
-std::string to_markdown(const OrderedJson& meta, const Report& report) {
+std::string to_markdown(const OrderedJson& meta, const Report& report, FieldNames names) {
   std::string text = wrapped(meta);
   if (!report.complete) text += "\nINCOMPLETE: ended before everything was measured.\n";
   for (const ReportTable& table : report.tables) {
-    for (const ReportView& view : table.views) text += markdown(table, view);
+    for (const ReportView& view : table.views) text += markdown(table, view, names);
   }
-  if (!report.conclusion.empty()) text += fmt::format("\n{}\n", one_line(report.conclusion));
+  if (!report.conclusion.empty())
+    text += fmt::format("\n{}\n", one_line(report.conclusion.text(names)));
   return text;
 }
 
-std::string to_json(const OrderedJson& meta, const Report& report) {
+std::string to_json(const OrderedJson& meta, const Report& report, FieldNames names) {
   OrderedJson json = {{"meta", meta}, {"rows", OrderedJson::array()}};
   json["meta"]["complete"] = report.complete;
   json["meta"]["conclusion"] =
-      report.conclusion.empty() ? OrderedJson(nullptr) : OrderedJson(report.conclusion);
+      report.conclusion.empty() ? OrderedJson(nullptr) : OrderedJson(report.conclusion.text(names));
   for (const ReportTable& table : report.tables) {
     for (const ReportRow& row : table.rows) {
       OrderedJson entry = {{"kind", table.kind}};

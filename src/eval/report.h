@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "base/message.h"
+
 namespace quantspec {
 
 // Nothing is null in JSON and a dash in Markdown; so is a number that is not finite.
@@ -29,9 +31,9 @@ struct ReportColumn {
 
 // A Markdown table: some of the columns of all rows, or of those whose `where` has a value.
 struct ReportView {
-  std::string title;
+  Message title;
   std::vector<ReportColumn> columns;
-  std::string legend;  // one line under the table; empty: none
+  Message legend;  // one line under the table; empty: none
   std::pair<std::string, std::string> where = {};
 };
 
@@ -43,8 +45,8 @@ struct ReportTable {
 
 struct Report {
   std::vector<ReportTable> tables;
-  std::string conclusion = {};  // in words; empty: none
-  bool complete = true;         // false: ended before everything was measured
+  Message conclusion = {};  // in words; empty: none
+  bool complete = true;     // false: ended before everything was measured
 
   bool empty() const;  // no rows
 };
@@ -55,10 +57,12 @@ std::string report_number(double value);
 
 // meta: what was measured on what, an object of plain values and lists of them. At most 100 columns
 // wide, but for values of meta that are longer; the first column of a table is cut at its beginning
-// where need be.
-std::string to_markdown(const nlohmann::ordered_json& meta, const Report& report);
+// where need be. `names`: how the text calls what can be set.
+std::string to_markdown(const nlohmann::ordered_json& meta, const Report& report,
+                        FieldNames names = plain_name);
 // {"meta": {..., "complete": ..., "conclusion": ...}, "rows": [{"kind": ..., ...}, ...]}, rows of
 // all tables in order.
-std::string to_json(const nlohmann::ordered_json& meta, const Report& report);
+std::string to_json(const nlohmann::ordered_json& meta, const Report& report,
+                    FieldNames names = plain_name);
 
 }  // namespace quantspec

@@ -21,7 +21,7 @@ TEST(Reports, AreMarkdownAndJsonOfTheSameRows) {
   const auto json = nlohmann::json::parse(to_json(meta, report(rows)));
   EXPECT_EQ(json["meta"]["tokens"], 80);
   EXPECT_EQ(json["meta"]["complete"], true);
-  EXPECT_EQ(json["meta"]["conclusion"], report(rows).conclusion);
+  EXPECT_EQ(json["meta"]["conclusion"], report(rows).conclusion.text());
   ASSERT_EQ(json["rows"].size(), 2u);
   EXPECT_EQ(json["rows"][0]["kind"], "lossless");
   EXPECT_TRUE(json["rows"][0]["first_difference"].is_null());
@@ -47,11 +47,11 @@ TEST(Reports, LosslessEndsInOneSentence) {
   LosslessRow coupled = greedy;
   coupled.sampling = "coupled";
   std::vector<LosslessRow> rows = {greedy, coupled};
-  EXPECT_EQ(report(rows).conclusion,
+  EXPECT_EQ(report(rows).conclusion.text(),
             "2 generations of 80 tokens (greedy and coupled): all identical");
   EXPECT_TRUE(to_markdown({}, report(rows)).ends_with(": all identical\n"));
   rows[1].first_difference = 7;
-  EXPECT_EQ(report(rows).conclusion,
+  EXPECT_EQ(report(rows).conclusion.text(),
             "2 generations of 80 tokens (greedy and coupled): 1 differ from plain decoding; the "
             "first at token 7 after a.txt, coupled, w4 with draft length 4");
 }
@@ -92,16 +92,18 @@ TEST(Reports, SayInWordsWhatWasChosen) {
   result.prompts = 2;
   result.base = Plan::draft(3, WeightRead::kUpper);
   result.base_outcome.name = "quantspec";
-  EXPECT_NE(report(result).conclusion.find("No plan was chosen"), std::string::npos);
+  EXPECT_NE(report(result).conclusion.text().find("No plan was chosen"), std::string::npos);
   result.chosen = result.base;
   result.chosen->name = "layers";
-  EXPECT_NE(report(result).conclusion.find("The chosen plan is the uniform one, quantspec"),
+  EXPECT_NE(report(result).conclusion.text().find("The chosen plan is the uniform one, quantspec"),
             std::string::npos);
-  EXPECT_NE(report(result).conclusion.find("Measured on 2 prompts, verified on as many others"),
-            std::string::npos);
+  EXPECT_NE(
+      report(result).conclusion.text().find("Measured on 2 prompts, verified on as many others"),
+      std::string::npos);
   result.chosen->layers[1].weights = WeightRead::kBoth;
   result.chosen->head = WeightRead::kFull;
-  EXPECT_NE(report(result).conclusion.find("quantspec, in layer 1, the head. It was not verified."),
+  EXPECT_NE(report(result).conclusion.text().find(
+                "quantspec, in layer 1, the head. It was not verified."),
             std::string::npos);
 }
 
@@ -122,38 +124,38 @@ TEST(Reports, SayWhereTheChosenPlanIsWorse) {
     const auto json = nlohmann::json::parse(to_json({}, report(result)));
     return std::pair(json["rows"][0], json["rows"][1]);
   };
-  EXPECT_NE(report(result).conclusion.find(
+  EXPECT_NE(report(result).conclusion.text().find(
                 "the chosen plan is WORSE than quantspec: acceptance 0.8830 becomes 0.8812 "
                 "(-0.0018 ± 0.0011), KL in nats 0.0490 becomes 0.0512 (+0.0022 ± 4.00e-04), of "
                 "20.00 MB a draft step reads 19.50. Draft by quantspec, or let more prompts choose "
-                "(--prompts 4)."),
+                "(number of prompts 4)."),
             std::string::npos)
-      << report(result).conclusion;
-  EXPECT_TRUE(to_markdown({}, report(result)).ends_with(report(result).conclusion + "\n"));
+      << report(result).conclusion.text();
+  EXPECT_TRUE(to_markdown({}, report(result)).ends_with(report(result).conclusion.text() + "\n"));
   EXPECT_EQ(plan_rows().second["worse"], true);
   EXPECT_EQ(plan_rows().second["acceptance_change"], -0.0018);
   EXPECT_TRUE(plan_rows().first["worse"].is_null());
 
   result.acceptance_change.error = 0.002;
   EXPECT_NE(
-      report(result).conclusion.find(
+      report(result).conclusion.text().find(
           "no difference beyond the error: acceptance 0.8830 becomes 0.8812 (-0.0018 ± 0.0020)"),
       std::string::npos)
-      << report(result).conclusion;
+      << report(result).conclusion.text();
   EXPECT_EQ(plan_rows().second["worse"], false);
   result.acceptance_change.error = 0.0011;
 
   result.draft_budget -= 1;  // the base was not to be had
-  EXPECT_EQ(report(result).conclusion.find("WORSE"), std::string::npos);
+  EXPECT_EQ(report(result).conclusion.text().find("WORSE"), std::string::npos);
   EXPECT_EQ(plan_rows().second["worse"], false);
   result.draft_budget += 1;
 
   result.acceptance_change = {0.0018, std::numeric_limits<double>::quiet_NaN()};
   result.chosen_outcome.measured.acceptance.value = 0.8848;
-  EXPECT_TRUE(report(result).conclusion.ends_with(
+  EXPECT_TRUE(report(result).conclusion.text().ends_with(
       "On those others acceptance 0.8830 becomes 0.8848 (+0.0018), KL in nats 0.0490 becomes "
       "0.0512 (+0.0022 ± 4.00e-04), of 20.00 MB a draft step reads 19.50."))
-      << report(result).conclusion;
+      << report(result).conclusion.text();
   EXPECT_EQ(plan_rows().second["worse"], false);
   result.chosen_outcome.measured = {};
   EXPECT_TRUE(plan_rows().second["worse"].is_null());

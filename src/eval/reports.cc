@@ -103,7 +103,7 @@ std::string becomes(double from, double to, const Mean& change) {
                      std::isfinite(change.error) ? " ± " + report_number(change.error) : "");
 }
 
-std::string describe_verification(const SensitivityResult& result) {
+Message describe_verification(const SensitivityResult& result) {
   if (!result.is_verified()) return "It was not verified.";
   const PlanOutcome &base = result.base_outcome, &chosen = result.chosen_outcome;
   const std::string numbers =
@@ -113,22 +113,22 @@ std::string describe_verification(const SensitivityResult& result) {
                   becomes(base.measured.kl.value, chosen.measured.kl.value, result.kl_change),
                   base.draft_bytes / 1e6, chosen.draft_bytes / 1e6);
   if (result.is_within_error()) {
-    return fmt::format("On those others no difference beyond the error: {}.", numbers);
+    return Message::format("On those others no difference beyond the error: {}.", numbers);
   }
-  if (!result.is_worse()) return fmt::format("On those others {}.", numbers);
-  return fmt::format(
+  if (!result.is_worse()) return Message::format("On those others {}.", numbers);
+  return Message::format(
       "On those others the chosen plan is WORSE than {}: {}. Draft by {}, or let more prompts "
-      "choose (--prompts {}).",
-      base.name, numbers, base.name, 2 * result.prompts);
+      "choose ({} {}).",
+      base.name, numbers, base.name, Field::kPrompts, 2 * result.prompts);
 }
 
-std::string describe_choice(const SensitivityResult& result) {
+Message describe_choice(const SensitivityResult& result) {
   if (!result.chosen) return "No plan was chosen: not everything that it takes was measured.";
   const std::string measured = fmt::format("Measured on {} prompt{}, verified on as many others.",
                                            result.prompts, result.prompts == 1 ? "" : "s");
   const std::string& base = result.base_outcome.name;
   if (same_reads(*result.chosen, result.base)) {
-    return fmt::format(
+    return Message::format(
         "{} The chosen plan is the uniform one, {}: no change that fits the bytes saves "
         "KL.",
         measured, base);
@@ -141,8 +141,8 @@ std::string describe_choice(const SensitivityResult& result) {
   }
   if (result.chosen->head != result.base.head) parts.push_back("the head");
   if (!result.chosen->target_full_layers.empty()) parts.push_back("the target");
-  return fmt::format("{} The chosen plan differs from the uniform one, {}, in {}. {}", measured,
-                     base, fmt::join(parts, ", "), describe_verification(result));
+  return Message::format("{} The chosen plan differs from the uniform one, {}, in {}. {}", measured,
+                         base, fmt::join(parts, ", "), describe_verification(result));
 }
 
 std::string describe_losslessness(std::span<const LosslessRow> rows) {

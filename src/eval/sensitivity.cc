@@ -117,12 +117,12 @@ class Study {
     const std::size_t least = bytes(lightest());
     if (draft_budget() < least) {
       fail(ErrorKind::kInvalidRequest,
-           "--bytes {}: the lightest plan reads {} bytes in a draft step after {} tokens",
-           draft_budget(), least, context_);
+           "{} {}: the lightest plan reads {} bytes in a draft step after {} tokens",
+           Field::kDraftBytes, draft_budget(), least, context_);
     }
     if (options_.target_bytes > 0 && options_.target_bytes < full_layer_bytes()) {
       fail(ErrorKind::kInvalidRequest,
-           "--target-bytes {}: one layer's KV in fp16 takes {} bytes after {} tokens",
+           "{} {}: one layer's KV in fp16 takes {} bytes after {} tokens", Field::kTargetBytes,
            options_.target_bytes, full_layer_bytes(), context_);
     }
   }
@@ -404,7 +404,7 @@ void require_sense(std::span<const Prompt> prompts, std::span<const Prompt> held
   }
   if (!options.base.target_full_layers.empty()) {
     fail(ErrorKind::kInvalidRequest,
-         "--plan {}: its target has layers in full precision; a plan without them works",
+         "{} {}: its target has layers in full precision; a plan without them works", Field::kPlan,
          options.base.name);
   }
 }

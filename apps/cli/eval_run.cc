@@ -10,10 +10,10 @@
 #include "apps/cli/flags.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/messages.h"
+#include "apps/cli/options.h"
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/terminal.h"
-#include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/shown.h"
@@ -48,10 +48,10 @@ class Setup {
                                                   .recall_distance = args_.recall_distance});
     for (const Prompt& prompt : prompts) {
       if (std::ssize(prompt.continuation) >= continuation) continue;
-      fail(ErrorKind::kInvalidRequest,
-           "--dataset '{}': its prompts end in a question, and what truly follows is not known; "
-           "text, pg19, wikitext, c4 and recall work",
-           args_.dataset);
+      throw UsageError(fmt::format(
+          "--dataset '{}': its prompts end in a question, and what truly follows is not known; "
+          "text, pg19, wikitext, c4 and recall work",
+          args_.dataset));
     }
     return prompts;
   }
@@ -70,7 +70,7 @@ class Setup {
         names.back() = make_plan(spec, context).name;
       }
       if (std::ranges::count(names, names.back()) > 1) {
-        fail(ErrorKind::kInvalidRequest, "--plan {}: the list has {} already", spec, names.back());
+        throw UsageError(fmt::format("--plan {}: the list has {} already", spec, names.back()));
       }
     }
   }
@@ -89,13 +89,13 @@ class Setup {
   void require_positions(int context, int tokens) const {
     const int most = config_.max_positions;
     if (context > most) {
-      fail(ErrorKind::kInvalidRequest, "--ctx-size {}: this model takes up to {} tokens", context,
-           most);
+      throw UsageError(
+          fmt::format("--ctx-size {}: this model takes up to {} tokens", context, most));
     }
     if (tokens > most - context) {
-      fail(ErrorKind::kInvalidRequest,
-           "--tokens {}: after {} tokens of context, this model has room for {}", tokens, context,
-           most - context);
+      throw UsageError(
+          fmt::format("--tokens {}: after {} tokens of context, this model has room for {}", tokens,
+                      context, most - context));
     }
   }
 
@@ -182,8 +182,7 @@ int run_windows(const EvalArgs& args, std::string_view measurement,
   const int context = args.contexts[0];
   const int stride = args.stride > 0 ? args.stride : std::max(1, context / 2);
   if (stride >= context) {
-    fail(ErrorKind::kInvalidRequest, "--stride {}: must be less than --ctx-size, {}", stride,
-         context);
+    throw UsageError(fmt::format("--stride {}: must be less than --ctx-size, {}", stride, context));
   }
   Setup setup(args);
   setup.require_positions(context, 0);
@@ -281,7 +280,7 @@ int run_lossless(const EvalArgs& args) {
 
 int run_sensitivity(const EvalArgs& args) {
   if (args.plans.size() != 1 || args.plans[0] == "auto") {
-    fail(ErrorKind::kInvalidRequest, "--plan: must be one plan, which is to be beaten");
+    throw UsageError("--plan: must be one plan, which is to be beaten");
   }
   NewFile::require_possible(args.plan_file);  // before the work whose result could not be written
   Setup setup(args);

@@ -56,8 +56,7 @@ int report_bug(std::string_view message) {
 
 int report_error(const Error& error, std::string_view command) {
   const std::string message = error.what(flag_of);
-  const bool is_usage = error.field() || message.starts_with("--");
-  if (error.kind() == ErrorKind::kInvalidRequest && is_usage) {
+  if (error.kind() == ErrorKind::kInvalidRequest && error.field()) {
     return report_usage(message, command);
   }
   return error.kind() == ErrorKind::kInternal ? report_bug(message) : report_failure(message);

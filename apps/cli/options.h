@@ -67,8 +67,7 @@ struct TokenizeArgs {
 };
 
 // What was asked for: returns the exit code. nullopt: help or the version, which were printed.
-// Throws UsageError, or Error(kInvalidRequest) of a message that begins with the flag; and Error
-// when there is no model.
+// Throws UsageError, or Error(kInvalidRequest) about a field; and Error when there is no model.
 std::optional<std::function<int()>> parse_command_line(int argc, char** argv);
 
 // Each returns the exit code. Errors are thrown.

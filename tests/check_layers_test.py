@@ -135,6 +135,19 @@ class CheckLayersTest(unittest.TestCase):
         self.assertEqual([line.split(": ")[0] for line in self.complaints()],
                          ["src/model/model.cc:601", "tools/x.py:601"])
 
+    def test_flags_in_texts_of_the_library_are_refused(self):
+        flag = 'const char* a = "a larger --ctx-size works";'
+        self.write("src/model/x.cc", f"// A comment.\n{flag}\n")
+        self.write("src/model/y.h", '#pragma once\nauto b = f(1\'000, \'\\\'\', \'"\', "\\"--temp", \'a\');\n')
+        complaints = self.complaints()
+        self.assertEqual([line.split(";")[0] for line in complaints],
+                         ["src/model/x.cc:2: names --ctx-size", "src/model/y.h:2: names --temp"])
+        self.write("src/model/x.cc", '// as "--ctx-size" says\nint a = f("a", --b, "c");  // "--d"\n')
+        self.write("src/model/y.h", '#pragma once\nauto b = f("-- a", "a -- b", \'"\', --i, \'"\');\n')
+        self.write("src/model/x_test.cc", flag)
+        self.write("apps/cli/x.cc", flag)
+        self.assertEqual(self.complaints(), [])
+
     def test_pragma_once_is_required_in_headers(self):
         self.write("src/model/x.h", "// #pragma once\n")
         self.assertEqual(self.complaints(), ["src/model/x.h:1: a header without #pragma once"])

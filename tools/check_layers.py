@@ -3,8 +3,8 @@
 
 A folder has a floor. A file includes its own folder or a strictly lower floor, and of another
 folder only its door, folder/folder.h. Floors are strict, so folders cannot include each other in a
-ring; headers of one folder could, and that is checked too. So are the length of files and
-`#pragma once`. Complaints are one line each, `file:line: what`, and the exit code is then 1.
+ring; headers of one folder could, and that is checked too. So are the length of files, `#pragma once`,
+and that src/ spells no flag of the command line (base/field.h). Complaints are one line each, `file:line: what`, and the exit code is then 1.
 """
 
 import os
@@ -55,6 +55,9 @@ NAMES_ROOMS = "src/backend/registry.cc"
 MAX_LINES = 600
 CODE = {".h", ".cc", ".cu", ".cuh", ".inc"}
 HEADERS = {".h", ".cuh"}
+# Literals and comments, so that neither is taken for the other.
+TOKEN = re.compile(r"""//.*|'(?:[^'\\]|\\[^']+)'|"(?:[^"\\]|\\.)*\"""")
+FLAG = re.compile(r"--[a-z][a-z-]*")
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -145,6 +148,15 @@ class House:
             match = INCLUDE.match(line)
             if match:
                 self.check_include(path, number, match.group(1))
+            if path.startswith("src/") and not path.endswith("_test.cc"):
+                self.check_flags(path, number, line)
+
+    def check_flags(self, path, number, line):
+        for literal in TOKEN.findall(line):
+            flag = FLAG.search(literal)
+            if flag and literal.startswith('"'):
+                self.complain(path, number, f"names {flag.group()}; the library names a Field, and "
+                                            "apps/cli/flags.cc its flag")
 
     def check_include(self, path, number, header):
         found = self.resolve(path, header)

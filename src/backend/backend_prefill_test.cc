@@ -15,8 +15,12 @@ class PrefillOps : public OpTest {};
 
 constexpr int kAllRows = 1100;
 
-// Every number up to 200, and some around those that tiles may be of.
-std::vector<int> row_counts() {
+// Every number up to 200, and some around those that tiles may be of; fewer where plain loops or an
+// emulator compute them.
+std::vector<int> row_counts(const std::string& backend) {
+  if (backend == "reference" || backend.starts_with("neon")) {
+    return {1, 2, 3, 7, 15, 16, 17, 47, 49, 97, 127, 128, 129, 131, 200, 257};
+  }
   std::vector<int> counts(200);
   std::iota(counts.begin(), counts.end(), 1);
   counts.insert(counts.end(), {255, 256, 257, 383, 511, 512, 513, 1000, 1023, 1024, 1025});
@@ -25,9 +29,9 @@ std::vector<int> row_counts() {
 
 // run(rows): the rows of an op's results, of each as many floats.
 template <typename Run>
-void expect_equal_rows(const std::string& what, const Run& run) {
+void expect_equal_rows(const std::string& backend, const std::string& what, const Run& run) {
   const Floats all = run(kAllRows);
-  for (const int rows : row_counts()) {
+  for (const int rows : row_counts(backend)) {
     const Floats some = run(rows);
     ASSERT_EQ(some.size(), all.size() / kAllRows * rows);
     ASSERT_TRUE(same_bits(some.data(), all.data(), some.size())) << what << ", " << rows << " rows";
@@ -58,7 +62,8 @@ TEST_P(PrefillOps, AddedRowsDoNotDependOnTheirNumber) {
         EXPECT_TRUE(x.intact() && x_in.intact());
         return x.values();
       };
-      expect_equal_rows(fmt::format("{} to {} {}", size.inputs, size.outputs, name_of(dtype)), run);
+      expect_equal_rows(GetParam(),
+                        fmt::format("{} to {} {}", size.inputs, size.outputs, name_of(dtype)), run);
     }
   }
 }
@@ -77,7 +82,7 @@ TEST_P(PrefillOps, GatedRowsDoNotDependOnTheirNumber) {
     EXPECT_TRUE(out.intact());
     return out.values();
   };
-  expect_equal_rows("gate_up", run);
+  expect_equal_rows(GetParam(), "gate_up", run);
 }
 
 // Of each row its query, key and value.
@@ -135,7 +140,7 @@ TEST_P(PrefillOps, ProjectedRowsDoNotDependOnTheirNumber) {
     }
     return all;
   };
-  expect_equal_rows("qkv", run);
+  expect_equal_rows(GetParam(), "qkv", run);
 }
 
 // --- attention -----------------------------------------------------------------------------------

@@ -130,8 +130,9 @@ class Session {
   // A second call while one runs, of another thread or of a callback, is refused, and so is a call
   // from a progress callback of any session of the engine. Throws kCorruptFile where the checkpoint
   // was written to since it was loaded: the text may be of no model.
-  // NOTE: a prompt is read layer by layer in full precision, also when it is short and continues a
-  // text: generate() twice is not bit for bit one longer generate().
+  // All of the text before the generated tokens counts as a prompt (docs/design.md, section 3): a
+  // second generate() reads again what the first one generated, and gives what one longer prompt
+  // gives, bit for bit.
   GenerateResult generate(std::string_view prompt, const GenerateOptions& options,
                           const TokenCallback& on_token = {});
   GenerateResult generate(std::span<const TokenId> prompt, const GenerateOptions& options,

@@ -34,7 +34,7 @@ run() {
 # every kernel of every instruction set; backend_test compares the ops of the best one.
 run src/cpu_test '-*/scalar:*AttentionDependsOnAbsolutePositionsAlone*:*ManySplits*'
 run src/backend_test \
-  '-*/reference:*/scalar:*/neon:*/neondot:*EveryHeadShape*:*ManyColumns*:*ALongContext*:*GrowingScores*'
+  '-*/reference:*/scalar:*/neon:*/neondot:*EveryHeadShape*:*ManyColumns*:*ALongContext*:*GrowingScores*:*PrefillOps.AttentionIsNear*'
 run src/kv_cache_test '-*/reference'
 run src/model_test
 run tests/quantspec_test \

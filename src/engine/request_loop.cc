@@ -23,12 +23,13 @@ double kv_bytes_of(const KvShape& shape, const Plan& plan, int tokens) {
 }
 
 DraftLengths::Options draft_options(const Model& model, const KvShape& shape,
-                                    const std::vector<Plan>& plans) {
+                                    const RequestLoopOptions& loop) {
   DraftLengths::Options options;
+  options.fixed_len = loop.draft_len;
   const auto bytes = [&](const Plan& plan) {
     return static_cast<double>(pass_bytes(model.weights(), model.backend(), shape, plan, 0));
   };
-  for (const Plan& plan : plans) {
+  for (const Plan& plan : loop.plans) {
     options.plans.push_back(plan.name);
     options.plan_bytes.push_back(bytes(plan));
   }
@@ -40,12 +41,6 @@ KvOptions cache_options(const RequestLoopOptions& options) {
   KvOptions kv = kv_options(options.plans);
   kv.store = options.store;
   kv.chunk = options.chunk;
-  for (const KvAccess& access : kv.accesses) {
-    if (!access.gathers()) continue;
-    fail(ErrorKind::kInvalidRequest,
-         "plans that gather tokens (streaming, snapkv, retrieval) are for one sequence; quantspec "
-         "and its sparse plans work for many");
-  }
   return kv;
 }
 
@@ -75,6 +70,7 @@ struct RequestLoop::Impl {
   std::mutex inbox_mutex;
   std::vector<std::unique_ptr<Live>> submitted;
   std::vector<RequestId> cancelled;
+  std::vector<std::pair<RequestId, bool>> paused;  // or resumed
   RequestId last_id = 0;
 
   // --- the loop's ---
@@ -117,6 +113,7 @@ struct RequestLoop::Impl {
   void observe(std::span<Live* const> requests, const Decoder::Outcome& outcome);
   void run_alone(std::span<Live* const> requests, std::span<const Lane> lanes);
   bool take(Live& request, const Step& step);
+  void count(const Step& step);
 
   bool run_slices();
   bool find_chunk(Live& request);
@@ -138,13 +135,14 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
       pool(model.backend(), shape, options.pages),
       tree(pool, options.chunk),
       decoder(model),
-      lengths(draft_options(model, shape, options.plans)),
+      lengths(draft_options(model, shape, options)),
       scheduler({.page_tokens = shape.page_size,
                  .chunk_tokens = options.chunk,
                  .total_pages = options.pages,
                  .context_tokens = options.context,
                  .most_waiting = options.max_waiting,
                  .admission = options.admission}) {
+  totals.turns_by_plan.resize(options.plans.size());
   const KvOptions kv = cache_options(options);
   for (int i = 0; i < options.sequences; ++i) {
     sequences.push_back(std::make_unique<Sequence>(model, pool, options.context,
@@ -163,10 +161,12 @@ void RequestLoop::Impl::make_room(std::size_t pages) {
 bool RequestLoop::Impl::drain_inbox() {
   std::vector<std::unique_ptr<Live>> arrived;
   std::vector<RequestId> gone;
+  std::vector<std::pair<RequestId, bool>> asked;
   {
     const std::lock_guard lock(inbox_mutex);
     arrived.swap(submitted);
     gone.swap(cancelled);
+    asked.swap(paused);
   }
   for (std::unique_ptr<Live>& request : arrived) {
     const Request& wanted = request->request;
@@ -194,6 +194,9 @@ bool RequestLoop::Impl::drain_inbox() {
   for (const RequestId id : gone) {
     if (!scheduler.cancel(id)) continue;
     end(*live.at(id), RequestEnd::kCancelled);
+  }
+  for (const auto& [id, pause] : asked) {
+    pause ? scheduler.pause(id) : scheduler.resume(id);
   }
   return !arrived.empty() || !gone.empty();
 }
@@ -288,6 +291,8 @@ void RequestLoop::Impl::run_round(const std::vector<RequestId>& ids) {
   scheduler.round_ran(results, seconds);
   ++totals.rounds;
   totals.round_seconds += seconds;
+  totals.draft_seconds += outcome->draft_seconds;
+  for (const Step& step : outcome->steps) count(step);
   for (Live* request : ended) finish(*request, RequestEnd::kDone);
 }
 
@@ -302,6 +307,7 @@ void RequestLoop::Impl::run_alone(std::span<Live* const> requests, std::span<con
       finish(request, RequestEnd::kFailed, error.what());
       continue;
     }
+    count(step);
     const bool more = take(request, step);
     const Scheduler::RoundResult result{request.id, static_cast<int>(step.tokens.size()),
                                         held(request).pages};
@@ -355,6 +361,15 @@ bool RequestLoop::Impl::take(Live& request, const Step& step) {
     return false;
   }
   return request.left() > 0;
+}
+
+void RequestLoop::Impl::count(const Step& step) {
+  const auto [plan, draft_len] = step.choice;
+  ++totals.turns;
+  totals.drafted += draft_len;
+  totals.accepted += step.accepted;
+  if (step.accepted < draft_len) ++totals.rejections;
+  if (draft_len > 0) ++totals.turns_by_plan[plan];
 }
 
 // --- prompts -------------------------------------------------------------------------------------
@@ -441,6 +456,7 @@ void RequestLoop::Impl::end_prompt(Live& request) {
 namespace {
 
 RequestLoopOptions resolved(const Model& model, const KvShape& shape, RequestLoopOptions options) {
+  RequestLoop::require_plans(options.plans);
   if (options.chunk == 0) options.chunk = model.backend().prefill_chunk();
   options.share_prefixes &= options.store == KvStore::kHierarchical;
   if (options.pages == 0) {
@@ -456,6 +472,23 @@ RequestLoop::RequestLoop(const Model& model, const KvShape& shape, RequestLoopOp
     : impl_(std::make_unique<Impl>(model, shape, resolved(model, shape, std::move(options)))) {}
 
 RequestLoop::~RequestLoop() = default;
+
+void RequestLoop::require_plans(std::span<const Plan> plans) {
+  for (const Plan& plan : plans) {
+    const auto gathers = [](const LayerPlan& layer) { return layer.run && layer.kv.gathers(); };
+    if (std::ranges::any_of(plan.layers, gathers)) {
+      fail(ErrorKind::kInvalidRequest,
+           "{} {}: drafts that gather tokens are for one sequence at a time; quantspec, its parts "
+           "and its sparse forms are for many",
+           Field::kPlan, plan.name);
+    }
+    if (!plan.target_full_layers.empty()) {
+      fail(ErrorKind::kInvalidRequest,
+           "{} {}: a target of its own (target_full_layers) is for one sequence at a time",
+           Field::kPlan, plan.name);
+    }
+  }
+}
 
 RequestId RequestLoop::submit(Request request) {
   const int vocab = impl_->model.config().vocab_size;
@@ -479,6 +512,16 @@ RequestId RequestLoop::submit(Request request) {
 void RequestLoop::cancel(RequestId id) {
   const std::lock_guard lock(impl_->inbox_mutex);
   impl_->cancelled.push_back(id);
+}
+
+void RequestLoop::pause(RequestId id) {
+  const std::lock_guard lock(impl_->inbox_mutex);
+  impl_->paused.emplace_back(id, true);
+}
+
+void RequestLoop::resume(RequestId id) {
+  const std::lock_guard lock(impl_->inbox_mutex);
+  impl_->paused.emplace_back(id, false);
 }
 
 bool RequestLoop::step() {

@@ -8,8 +8,9 @@
 //     while (loop.step()) {
 //     }
 //
-// Thread-safety: submit() and cancel() from any thread; step() and all else from one at a time,
-// which is also the one that calls back. Of one model one loop or session computes at a time.
+// Thread-safety: submit(), cancel(), pause() and resume() from any thread; step() and all else from
+// one at a time, which is also the one that calls back. Of one model one loop or session computes
+// at a time.
 #pragma once
 
 #include <cstdint>
@@ -66,6 +67,8 @@ struct RequestLoopOptions {
   int chunk = 0;                 // as in KvOptions
   std::size_t pages = 0;         // of the cache; 0: what all sequences can come to hold
   std::vector<Plan> plans = {};  // by which to draft; none: plain decoding
+  // Always so many tokens, as far as pages and requests allow; none: what yields most.
+  std::optional<int> draft_len = {};
   KvStore store = KvStore::kHierarchical;
   bool share_prefixes = true;  // REQUIRES: store is kHierarchical, for it to be
   Admission admission = Admission::kGuaranteed;
@@ -74,10 +77,12 @@ struct RequestLoopOptions {
 
 class RequestLoop {
  public:
-  // Throws kInvalidRequest for plans that gather tokens (docs/bench.md): those are for one
-  // sequence. The model outlives the loop. REQUIRES: options.context >= 1.
+  // Throws as require_plans() does. The model outlives the loop. REQUIRES: options.context >= 1.
   RequestLoop(const Model& model, const KvShape& shape, RequestLoopOptions options);
   ~RequestLoop();
+  // Throws kInvalidRequest, naming it, for a plan that is for one sequence at a time: of drafts that
+  // gather tokens, or with a target of its own (docs/bench.md).
+  static void require_plans(std::span<const Plan> plans);
   RequestLoop(const RequestLoop&) = delete;
   RequestLoop& operator=(const RequestLoop&) = delete;
 
@@ -85,6 +90,10 @@ class RequestLoop {
   RequestId submit(Request request);
   // on_end comes with the next step, if the request has not ended.
   void cancel(RequestId id);
+  // From the next step on a paused request generates nothing, and keeps what it has while there is
+  // room: for a reader that does not keep up.
+  void pause(RequestId id);
+  void resume(RequestId id);
 
   // Does what there is to do next: a round of all that decode, and slices of a prompt. False: there
   // is nothing.
@@ -99,7 +108,14 @@ class RequestLoop {
     int free_slots = 0;
     std::uint64_t rounds = 0;
     double round_seconds = 0;
+    double draft_seconds = 0;  // of the rounds': all draft passes
     double slice_seconds = 0;
+    // Of sequences in rounds: how many there were, and what they drafted.
+    std::uint64_t turns = 0;
+    std::uint64_t drafted = 0;
+    std::uint64_t accepted = 0;
+    std::uint64_t rejections = 0;              // turns that ended in a correction
+    std::vector<std::uint64_t> turns_by_plan;  // in which something was drafted
   };
   Statistics statistics() const;
   std::string explain_drafts() const;

@@ -141,9 +141,10 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
           request.owner = uniform(0, 2);
           request.priority = uniform(0, 1);
           if (forced) request.forced = DraftChoice{uniform(0, 2), uniform(0, 7)};
+          if (one_in(4)) request.draft_len = uniform(0, 7);
           request.on_tokens = [at = running.get()](const Step& step) {
             at->output.add(step);
-            return step.tokens.size();
+            return true;
           };
           request.on_end = [&, at = running.get()](const Request::Ended& end) {
             EXPECT_FALSE(at->end) << "ended twice";
@@ -151,7 +152,7 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
             cached += end.cached_tokens;
             accepted += static_cast<int>(end.stats.accepted);
             ++ended;
-            EXPECT_NE(end.end, RequestEnd::kFailed) << end.error;
+            EXPECT_NE(end.end, RequestEnd::kFailed) << end.error->what();
           };
           running->id = loop->submit(std::move(request));
         }

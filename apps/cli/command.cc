@@ -59,6 +59,7 @@ void add_threads(CLI::App& app, int& num_threads) {
 }
 
 void add_engine_options(CLI::App& app, EngineOptions& engine) {
+  engine.sequences = 1;  // commands generate one text at a time
   add_model(app, engine.model);
   app.option_defaults()->group("Model");
   add_path(app, "--draft-store", "FILE",

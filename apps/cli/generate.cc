@@ -42,6 +42,7 @@ Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   const int room = engine.ctx_size() - static_cast<int>(prompt.size());
   const int wanted = options.predict < 0 ? room : std::min(room, options.predict);
   int written = 0;
+  options.salt = stage;  // no run finds what another has read: prefill is compared, too
   options.progress = progress.callback(prompt.size());
   const auto session = engine.create_session(std::move(plans));
   Run run;

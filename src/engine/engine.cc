@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/memory_plan.h"
+#include "engine/request_loop.h"
+#include "engine/turns.h"
 
 namespace quantspec {
 
@@ -76,6 +78,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   EngineOptions resolved = options;
   resolved.ctx_size = context;
   resolved.page_size = shape.page_size;
+  resolved.sequences = num_sequences(options);
   std::unique_ptr<Engine> engine(
       new Engine(resolved, std::move(backend), std::move(model), std::move(tokenizer)));
   engine->load_ms_ = clock.milliseconds();
@@ -114,15 +117,58 @@ std::vector<Plan> Engine::own_plans() const {
   return own;
 }
 
+namespace {
+
+// What the plans need of the cache, for which the engine could not plan: it did not know them.
+void require_memory(const RequestLoopOptions& options, const KvShape& shape,
+                    const Backend& backend) {
+  KvOptions kv = kv_options(options.plans);
+  kv.store = options.store;
+  const std::size_t needed =
+      options.sequences * (KvCache::gathered_bytes_for(shape, backend, kv) +
+                           KvCache::ring_bytes_for(shape, backend, options.context, kv));
+  const std::size_t available = backend.available_bytes();
+  if (needed <= available) return;
+  fail(ErrorKind::kOutOfMemory,
+       "{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a smaller {} "
+       "or {} works",
+       Field::kPlan, options.plans.front().name, needed / 1e6, available / 1e6, Field::kDraftBudget,
+       Field::kContext);
+}
+
+}  // namespace
+
+std::unique_ptr<RequestLoop> Engine::make_loop(std::vector<Plan> plans, int sequences) const {
+  const KvShape& shape = pool_.shape();
+  RequestLoopOptions options;
+  options.sequences = sequences;
+  options.context = ctx_size_;
+  options.pages = (ctx_size_ + shape.page_size - 1) / shape.page_size;
+  options.plans = std::move(plans);
+  options.store = kv_store_;
+  options.admission = sequences > 1 ? Admission::kExpected : Admission::kGuaranteed;
+  require_memory(options, shape, *backend_);
+  return std::make_unique<RequestLoop>(model_, shape, std::move(options));
+}
+
+// REQUIRES: it is the caller's turn.
+RequestLoop& Engine::shared_loop() {
+  if (shared_loop_ == nullptr) shared_loop_ = make_loop(own_plans(), sequences_);
+  return *shared_loop_;
+}
+
+Engine::~Engine() = default;
+
 Engine::Engine(const EngineOptions& options, std::unique_ptr<Backend> backend, Model model,
                std::unique_ptr<Tokenizer> tokenizer)
     : backend_(std::move(backend)),
       model_(std::move(model)),
       tokenizer_(std::move(tokenizer)),
       pool_(*backend_, kv_shape(model_.config(), options.page_size)),
-      decoder_(model_),
       draft_weights_(options.draft_weights),
       kv_store_(options.kv_store),
-      ctx_size_(options.ctx_size) {}
+      ctx_size_(options.ctx_size),
+      sequences_(options.sequences),
+      turns_(std::make_unique<Turns>()) {}
 
 }  // namespace quantspec

@@ -8,9 +8,10 @@
 //                         return true;  // false would cancel
 //                       });
 //
-// An Engine owns weights, tokenizer and backend; a Session owns a KV cache and the text so far.
-// Threads may use sessions of one engine at the same time: one prompt or round of one of them is
-// computed at a time, in no promised order. One session is for one thread at a time.
+// An Engine owns weights, tokenizer, backend and the KV cache; a Session owns the text so far.
+// Threads may use sessions of one engine at the same time: their rounds run as one batch, their
+// prompts are read in slices between rounds, and nothing of that shows in what any of them gets
+// (docs/design.md, section 3). One session is for one thread at a time.
 // Errors are thrown as quantspec::Error; times are in milliseconds, sizes in bytes.
 #pragma once
 
@@ -20,7 +21,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,6 +50,9 @@ struct EngineOptions {
   DraftWeights draft_weights = DraftWeights::kAuto;
   std::filesystem::path draft_store = {};  // from `quantspec prepare`; empty: made while loading
   KvStore kv_store = KvStore::kHierarchical;
+  // Requests that are in the cache at once; further ones wait. Their pages are those of one context
+  // in all. 0: 4, or 1 of a cache in full precision, whose memory is not shared.
+  int sequences = 0;
   ProgressCallback progress = {};
 };
 
@@ -78,6 +81,9 @@ struct GenerateOptions {
   SpecSampling spec_sampling = SpecSampling::kRejection;
   std::optional<int> draft_len = {};  // nullopt: chosen; 0: plain decoding
   ProgressCallback progress = {};     // of the prefill
+  // Prefixes that were read for requests of another salt are not found: owners who must not learn
+  // from times what others asked have salts of their own, and so has what is to be timed.
+  std::string salt = {};
 };
 
 enum class StopReason : std::uint8_t { kEos, kStop, kLength, kContext, kCancelled };
@@ -105,6 +111,7 @@ struct GenerateResult {
   std::string text;
   std::vector<TokenId> tokens;
   int prompt_tokens = 0;
+  int cached_tokens = 0;  // of the text before what was generated: found in the cache, not read
   StopReason stop_reason = StopReason::kLength;
   Timings timings;
   RoundStats speculation;
@@ -114,11 +121,14 @@ struct GenerateResult {
 };
 
 class Engine;
+class RequestLoop;
+class Turns;
 
 // A text being continued. REQUIRES: its engine outlives it.
 class Session {
  public:
-  // plans: by which to draft; none: QuantSpec's own, with the weights that the engine keeps.
+  // plans: by which to draft; none: QuantSpec's own, with the weights that the engine keeps. With
+  // plans of its own a session shares no batch and no prefixes with others.
   explicit Session(Engine& engine, std::vector<Plan> plans = {});
   ~Session();
   Session(const Session&) = delete;
@@ -127,12 +137,12 @@ class Session {
   // Continues the session's text with `prompt` and then with generated tokens. The first prompt
   // gets what the tokenizer puts before a text (BOS). A request that is refused leaves the session
   // as it was; whatever else is thrown, also by a callback, leaves it empty.
-  // A second call while one runs, of another thread or of a callback, is refused, and so is a call
-  // from a progress callback of any session of the engine. Throws kCorruptFile where the checkpoint
-  // was written to since it was loaded: the text may be of no model.
+  // Callbacks are called by the calling thread, and may generate with other sessions. A second call
+  // while one runs is refused. Throws kCorruptFile where the checkpoint was written to since it was
+  // loaded: the text may be of no model.
   // All of the text before the generated tokens counts as a prompt (docs/design.md, section 3): a
   // second generate() reads again what the first one generated, and gives what one longer prompt
-  // gives, bit for bit.
+  // gives, bit for bit. Whole chunks of it are found where the cache still has them.
   GenerateResult generate(std::string_view prompt, const GenerateOptions& options,
                           const TokenCallback& on_token = {});
   GenerateResult generate(std::span<const TokenId> prompt, const GenerateOptions& options,
@@ -140,23 +150,19 @@ class Session {
 
  private:
   class Output;
-  class Pass;
+  class Running;
   class Busy;
   GenerateResult run(std::span<const TokenId> prompt, const GenerateOptions& options,
                      const TokenCallback& on_token);
-  void continue_text(std::span<const TokenId> prompt, const GenerateOptions& options,
-                     Output& output, GenerateResult& result);
-  TokenId prefill(std::span<const TokenId> prompt, const ProgressCallback& progress);
-  Decoder::Step step(int max_tokens);
-  void decode(int predict, Output& output, GenerateResult& result);
-  DecodingOptions decoding_options(const GenerateOptions& options) const;
-  void require_tokens(std::span<const TokenId> prompt) const;
+  void continue_text(Running& running, const GenerateOptions& options, Output& output,
+                     GenerateResult& result);
   void require_room(std::size_t prompt_tokens) const;
-  MemoryPlan memory_used() const;
+  int room() const;
 
   Engine& engine_;
-  std::vector<Plan> plans_;
-  std::optional<Sequence> sequence_;  // made, and ended, in the engine's turns
+  std::unique_ptr<RequestLoop> own_loop_;  // made, and ended, in the engine's turns
+  RequestLoop* loop_;
+  std::vector<TokenId> text_;
   std::atomic<bool> generates_ = false;
 };
 
@@ -166,6 +172,7 @@ class Engine {
   // 0 the context is what the model was made for or, with a warning in the log, what fits. The CPU
   // reads the checkpoint where it is mapped: see MappedFile::survive_losses() (base/mapped_file.h).
   static std::unique_ptr<Engine> load(const EngineOptions& options);
+  ~Engine();
 
   const ModelConfig& config() const { return model_.config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
@@ -195,18 +202,20 @@ class Engine {
   Engine(const EngineOptions& options, std::unique_ptr<Backend> backend, Model model,
          std::unique_ptr<Tokenizer> tokenizer);
   std::vector<Plan> own_plans() const;
+  RequestLoop& shared_loop();
+  std::unique_ptr<RequestLoop> make_loop(std::vector<Plan> plans, int sequences) const;
 
   std::unique_ptr<Backend> backend_;
   Model model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   PagePool pool_;
-  Decoder decoder_;
   DraftWeights draft_weights_;
   KvStore kv_store_;
   int ctx_size_;
+  int sequences_;
   double load_ms_ = 0;
-  std::recursive_mutex turn_;  // held by the thread that uses the backend
-  bool in_pass_ = false;       // guarded by it
+  std::unique_ptr<Turns> turns_;              // of all that uses the backend
+  std::unique_ptr<RequestLoop> shared_loop_;  // of sessions without plans of their own
 };
 
 // What `quantspec info` prints; of the checkpoint only the header is read.

@@ -16,6 +16,9 @@ constexpr std::size_t kShareLeft = 16;
 // A shorter one is no use to anybody.
 constexpr int kLeastContext = 512;
 
+// A pass has 1,024 rows at most.
+constexpr int kMaxSequences = 256;
+
 }  // namespace
 
 WeightRead planes_kept(DraftWeights draft_weights) {
@@ -29,6 +32,15 @@ WeightRead planes_kept(DraftWeights draft_weights) {
       break;
   }
   return WeightRead::kBoth;
+}
+
+int num_sequences(const EngineOptions& options) {
+  if (options.sequences < 0 || options.sequences > kMaxSequences) {
+    fail(ErrorKind::kInvalidRequest, "{} sequences at once: supported are 1 to {}",
+         options.sequences, kMaxSequences);
+  }
+  if (options.sequences > 0) return options.sequences;
+  return options.kv_store == KvStore::kFull ? 1 : 4;
 }
 
 void require_supported_context(int context) {
@@ -47,14 +59,15 @@ MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& co
           options.draft_store.empty()
               ? Weights::draft_bytes_for(config, backend, planes_kept(options.draft_weights))
               : Weights::draft_bytes_for(DraftStore(options.draft_store), backend)),
-      kv_store_(options.kv_store) {}
+      kv_store_(options.kv_store),
+      sequences_(num_sequences(options)) {}
 
 MemoryPlan MemoryPlanner::plan(int context) const {
   MemoryPlan plan;
   plan.weights_bytes = checkpoint_bytes_;
   plan.draft_weights_bytes = draft_weights_bytes_;
   plan.kv_bytes = KvCache::page_bytes_for(shape_, context, kv_store_);
-  plan.ring_bytes = KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
+  plan.ring_bytes = sequences_ * KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
   plan.prefill_bytes =
       Model::prefill_bytes(config_, backend_, shape_) + Model::angle_bytes(config_, context);
   plan.kv_fp16_bytes = shape_.fp16_token_bytes() * context;

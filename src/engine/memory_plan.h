@@ -11,6 +11,9 @@ WeightRead planes_kept(DraftWeights draft_weights);
 // The most tokens a context may be asked to hold, whatever the memory.
 inline constexpr int kMaxContext = 1 << 28;
 
+// Those that are in the cache at once, as the options ask for. Throws kInvalidRequest.
+int num_sequences(const EngineOptions& options);
+
 // Throws kInvalidRequest for fewer than one token or more than that.
 void require_supported_context(int context);
 
@@ -39,6 +42,7 @@ class MemoryPlanner {
   std::size_t checkpoint_bytes_;
   std::size_t draft_weights_bytes_;
   KvStore kv_store_;
+  int sequences_;
 };
 
 }  // namespace quantspec

@@ -8,40 +8,33 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/draft_rules.h"
 
 namespace quantspec {
 
 namespace {
 
-// K and V that a pass by this plan reads of a sequence of so many tokens.
-double kv_bytes_of(const KvShape& shape, const Plan& plan, int tokens) {
-  double bytes = 0;
-  for (const LayerPlan& layer : plan.layers) {
-    if (layer.run) bytes += static_cast<double>(kv_bytes(shape, layer.kv, tokens));
-  }
-  return bytes;
-}
-
-DraftLengths::Options draft_options(const Model& model, const KvShape& shape,
-                                    const RequestLoopOptions& loop) {
-  DraftLengths::Options options;
-  options.fixed_len = loop.draft_len;
-  const auto bytes = [&](const Plan& plan) {
-    return static_cast<double>(pass_bytes(model.weights(), model.backend(), shape, plan, 0));
-  };
-  for (const Plan& plan : loop.plans) {
-    options.plans.push_back(plan.name);
-    options.plan_bytes.push_back(bytes(plan));
-  }
-  options.target_bytes = bytes(Plan::target(model.config().num_layers));
-  return options;
-}
+// While nobody decodes, slices go on for so long before the loop looks at who came and went.
+constexpr double kAloneSeconds = 0.05;
 
 KvOptions cache_options(const RequestLoopOptions& options) {
   KvOptions kv = kv_options(options.plans);
   kv.store = options.store;
   kv.chunk = options.chunk;
   return kv;
+}
+
+bool gathers(const Plan& plan) {
+  return std::ranges::any_of(
+      plan.layers, [](const LayerPlan& layer) { return layer.run && layer.kv.gathers(); });
+}
+
+bool has_own_target(const Plan& plan) { return !plan.target_full_layers.empty(); }
+
+// A prompt's pages are all that its cache has of it.
+bool shares_pages(const RequestLoopOptions& options) {
+  const auto keeps_more = [](const Plan& plan) { return gathers(plan) || has_own_target(plan); };
+  return options.store == KvStore::kHierarchical && std::ranges::none_of(options.plans, keeps_more);
 }
 
 }  // namespace
@@ -52,7 +45,7 @@ struct RequestLoop::Live {
   Request request;
   std::vector<TokenId> generated;
   int cached_tokens = 0;
-  SequenceDrafts drafts;
+  DraftRules::Member drafts;
   RoundStats stats;
   // While it is admitted:
   Sequence* sequence = nullptr;
@@ -80,7 +73,7 @@ struct RequestLoop::Impl {
   PagePool pool;  // before all that holds pages
   PrefixTree tree;
   Decoder decoder;
-  DraftLengths lengths;
+  DraftRules rules;
   std::vector<std::unique_ptr<Sequence>> sequences;
   std::vector<Sequence*> free_sequences;
   Scheduler scheduler;
@@ -104,13 +97,13 @@ struct RequestLoop::Impl {
   void admit_waiting();
   bool admit(Live& request);
   void give_back(Live& request);
-  void end(Live& request, RequestEnd how, std::string error = {});
-  void finish(Live& request, RequestEnd how, std::string error = {});
+  void end(Live& request, RequestEnd how, std::optional<Error> error = {});
+  void finish(Live& request, RequestEnd how, std::optional<Error> error = {});
   void preempt(Live& request);
 
   void run_round(const std::vector<RequestId>& ids);
   void choose(std::span<Live* const> requests, std::vector<Lane>& lanes);
-  void observe(std::span<Live* const> requests, const Decoder::Outcome& outcome);
+  void observe(const Decoder::Outcome& outcome);
   void run_alone(std::span<Live* const> requests, std::span<const Lane> lanes);
   bool take(Live& request, const Step& step);
   void count(const Step& step);
@@ -121,11 +114,8 @@ struct RequestLoop::Impl {
   void end_prompt(Live& request);
 
   // Of the round at hand.
-  std::vector<SequenceLoad> loads;
-  std::vector<double> load_bytes;
-  std::vector<int> lane_of_load;
+  std::vector<DraftRules::Turn> turns;
   std::vector<int> accepted;
-  std::optional<RoundChoice> choice;
 };
 
 RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions given)
@@ -135,7 +125,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
       pool(model.backend(), shape, options.pages),
       tree(pool, options.chunk),
       decoder(model),
-      lengths(draft_options(model, shape, options)),
+      rules(model, shape, options.plans),
       scheduler({.page_tokens = shape.page_size,
                  .chunk_tokens = options.chunk,
                  .total_pages = options.pages,
@@ -177,18 +167,22 @@ bool RequestLoop::Impl::drain_inbox() {
                            .most_new_tokens = wanted.predict,
                            .arrival = now()};
     Live& known = *(live[request->id] = std::move(request));
-    known.drafts = lengths.sequence();
+    known.drafts = rules.join(wanted.draft_len);
     switch (scheduler.submit(info)) {
       case Scheduler::Submission::kAccepted:
         break;
       case Scheduler::Submission::kQueueFull:
-        end(known, RequestEnd::kFailed, "too many requests wait; one of them has to end first");
+        end(known, RequestEnd::kFailed,
+            Error(ErrorKind::kOutOfMemory,
+                  Message::format("too many requests wait; one of them has to end first")));
         break;
       case Scheduler::Submission::kExceedsContext:
       case Scheduler::Submission::kExceedsPages:
         end(known, RequestEnd::kFailed,
-            fmt::format("{} tokens of prompt and {} to generate do not fit the {} of a context",
-                        info.prompt_tokens, info.most_new_tokens, options.context));
+            Error(ErrorKind::kInvalidRequest,
+                  Message::format(
+                      "{} tokens of prompt and {} to generate do not fit the {} of a context",
+                      info.prompt_tokens, info.most_new_tokens, options.context)));
     }
   }
   for (const RequestId id : gone) {
@@ -245,17 +239,30 @@ void RequestLoop::Impl::give_back(Live& request) {
   free_sequences.push_back(std::exchange(request.sequence, nullptr));
 }
 
-void RequestLoop::Impl::finish(Live& request, RequestEnd how, std::string error) {
+void RequestLoop::Impl::finish(Live& request, RequestEnd how, std::optional<Error> error) {
   scheduler.finished(request.id);
   end(request, how, std::move(error));
 }
 
 // The scheduler knows it no more.
-void RequestLoop::Impl::end(Live& request, RequestEnd how, std::string error) {
+void RequestLoop::Impl::end(Live& request, RequestEnd how, std::optional<Error> error) {
+  Request::Ended ended{.end = how, .error = std::move(error)};
+  if (request.sequence != nullptr) {
+    const KvCache& cache = request.sequence->cache();
+    ended.tokens = cache.length();
+    ended.page_bytes = cache.page_bytes();
+    ended.ring_bytes = cache.ring_bytes();
+    ended.gathered_bytes = cache.gathered_bytes();
+  }
   give_back(request);
   const auto gone = live.extract(request.id);
   if (!request.request.on_end) return;
-  request.request.on_end({how, std::move(error), request.cached_tokens, request.stats});
+  ended.cached_tokens = request.cached_tokens;
+  ended.stats = request.stats;
+  const DraftLengths& lengths = DraftRules::lengths_of(request.drafts);
+  ended.drafts_off = lengths.off();
+  ended.draft_choice = lengths.explain();
+  request.request.on_end(ended);
 }
 
 void RequestLoop::Impl::preempt(Live& request) {
@@ -278,7 +285,7 @@ void RequestLoop::Impl::run_round(const std::vector<RequestId>& ids) {
   } catch (const Error&) {
     return run_alone(requests, lanes);  // it was one of them; the others are as they were
   }
-  observe(requests, *outcome);
+  observe(*outcome);
   std::vector<Scheduler::RoundResult> results;
   std::vector<Live*> ended;
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -304,7 +311,7 @@ void RequestLoop::Impl::run_alone(std::span<Live* const> requests, std::span<con
     try {
       step = decoder.round(lanes.subspan(i, 1)).steps[0];
     } catch (const Error& error) {
-      finish(request, RequestEnd::kFailed, error.what());
+      finish(request, RequestEnd::kFailed, error);
       continue;
     }
     count(step);
@@ -316,51 +323,34 @@ void RequestLoop::Impl::run_alone(std::span<Live* const> requests, std::span<con
   }
 }
 
-// By its own wish, or by what yields most for the batch.
+// By its own wish, or by what yields most for those that ask for the same.
 void RequestLoop::Impl::choose(std::span<Live* const> requests, std::vector<Lane>& lanes) {
-  const std::size_t plans = options.plans.size();
-  loads.clear();
-  lane_of_load.clear();
-  load_bytes.resize(requests.size() * plans);
-  const Plan target = Plan::target(model.config().num_layers);
+  turns.clear();
   for (Live* request : requests) {
     const int cap = std::min(request->sequence->max_rows(), request->left()) - 1;
-    const int tokens = request->sequence->cache().length();
-    lanes.push_back({request->sequence, {0, 0}});
-    if (const auto& forced = request->request.forced) {
-      lanes.back().choice = {forced->plan, std::min(forced->draft_len, cap)};
-      continue;
-    }
-    double* bytes = &load_bytes[loads.size() * plans];
-    for (std::size_t p = 0; p < plans; ++p) {
-      bytes[p] = kv_bytes_of(shape, options.plans[p], tokens);
-    }
-    lane_of_load.push_back(static_cast<int>(lanes.size()) - 1);
-    loads.push_back({&request->drafts, cap, kv_bytes_of(shape, target, tokens), {bytes, plans}});
+    turns.push_back({&request->drafts, cap, request->sequence->cache().length()});
+    const auto& forced = request->request.forced;
+    if (!forced) continue;
+    turns.back().member = nullptr;
+    turns.back().choice = {forced->plan, std::min(forced->draft_len, cap)};
   }
-  choice.reset();
-  if (loads.empty()) return;
-  choice = lengths.choose(loads);
-  for (std::size_t i = 0; i < loads.size(); ++i) {
-    lanes[lane_of_load[i]].choice = {std::max(choice->plan, 0), choice->lengths[i]};
+  rules.choose(turns);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    lanes.push_back({requests[i]->sequence, turns[i].choice});
   }
 }
 
-// A round in which some lengths were forced says nothing of the others' time.
-void RequestLoop::Impl::observe(std::span<Live* const> requests, const Decoder::Outcome& outcome) {
-  if (!choice || loads.size() != requests.size()) return;
+void RequestLoop::Impl::observe(const Decoder::Outcome& outcome) {
   accepted.clear();
   for (const Step& step : outcome.steps) accepted.push_back(step.accepted);
-  lengths.observe(loads, *choice, accepted, outcome.draft_seconds, outcome.other_seconds);
+  rules.observe(accepted, outcome.draft_seconds, outcome.other_seconds);
 }
 
 // Whether the request wants more.
 bool RequestLoop::Impl::take(Live& request, const Step& step) {
   request.generated.insert(request.generated.end(), step.tokens.begin(), step.tokens.end());
-  if (request.request.on_tokens && request.request.on_tokens(step) < step.tokens.size()) {
-    return false;
-  }
-  return request.left() > 0;
+  const bool wants_more = !request.request.on_tokens || request.request.on_tokens(step);
+  return wants_more && request.left() > 0;
 }
 
 void RequestLoop::Impl::count(const Step& step) {
@@ -381,11 +371,11 @@ bool RequestLoop::Impl::run_slices() {
     ran = true;
     try {
       if (find_chunk(request)) continue;
-      run_chunk(request, slices->seconds);
+      run_chunk(request, std::min(slices->seconds, kAloneSeconds));
       if (!std::isfinite(slices->seconds)) break;  // others may have come meanwhile
     } catch (const Error& error) {
       scheduler.cancel(request.id);
-      end(request, RequestEnd::kFailed, error.what());
+      end(request, RequestEnd::kFailed, error);
     }
   }
   return ran;
@@ -431,6 +421,7 @@ void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
       request.path.seal(sequence.cache().pages_of(begin, begin + chunk()));
     }
     reads = !request.reader->done();
+    if (request.request.on_progress) request.request.on_progress(request.reader->share());
     if (!reads) end_prompt(request);
   } else {
     make_room(1);
@@ -456,9 +447,9 @@ void RequestLoop::Impl::end_prompt(Live& request) {
 namespace {
 
 RequestLoopOptions resolved(const Model& model, const KvShape& shape, RequestLoopOptions options) {
-  RequestLoop::require_plans(options.plans);
+  if (options.sequences > 1) RequestLoop::require_plans(options.plans);
   if (options.chunk == 0) options.chunk = model.backend().prefill_chunk();
-  options.share_prefixes &= options.store == KvStore::kHierarchical;
+  options.share_prefixes &= shares_pages(options);
   if (options.pages == 0) {
     const int each = (options.context + shape.page_size - 1) / shape.page_size;
     options.pages = static_cast<std::size_t>(options.sequences) * each;
@@ -475,14 +466,13 @@ RequestLoop::~RequestLoop() = default;
 
 void RequestLoop::require_plans(std::span<const Plan> plans) {
   for (const Plan& plan : plans) {
-    const auto gathers = [](const LayerPlan& layer) { return layer.run && layer.kv.gathers(); };
-    if (std::ranges::any_of(plan.layers, gathers)) {
+    if (gathers(plan)) {
       fail(ErrorKind::kInvalidRequest,
            "{} {}: drafts that gather tokens are for one sequence at a time; quantspec, its parts "
            "and its sparse forms are for many",
            Field::kPlan, plan.name);
     }
-    if (!plan.target_full_layers.empty()) {
+    if (has_own_target(plan)) {
       fail(ErrorKind::kInvalidRequest,
            "{} {}: a target of its own (target_full_layers) is for one sequence at a time",
            Field::kPlan, plan.name);
@@ -499,6 +489,10 @@ RequestId RequestLoop::submit(Request request) {
   }
   if (request.prompt.empty() || request.predict < 1) {
     fail(ErrorKind::kInvalidRequest, "a request has a prompt and generates a token or more");
+  }
+  if (request.draft_len && (*request.draft_len < 0 || *request.draft_len > kMaxDraftLen)) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are auto and 0 to {}", Field::kDraftLen,
+         *request.draft_len, kMaxDraftLen);
   }
   request.sampling.validate();
   auto live = std::make_unique<Live>();
@@ -553,7 +547,9 @@ RequestLoop::Statistics RequestLoop::statistics() const {
   return statistics;
 }
 
-std::string RequestLoop::explain_drafts() const { return impl_->lengths.explain(); }
+bool RequestLoop::inside_chunk() const { return impl_->producer != nullptr; }
+
+std::string RequestLoop::explain_drafts() const { return impl_->rules.explain(); }
 
 void RequestLoop::check_integrity() const {
   impl_->scheduler.check_integrity();

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "kv_cache/prefix_tree.h"
 #include "scheduler/scheduler.h"
 #include "speculative/speculative.h"
@@ -29,7 +30,7 @@ namespace quantspec {
 
 // How a request ended.
 enum class RequestEnd : std::uint8_t {
-  kDone,       // it has its tokens, or on_tokens wanted no more
+  kDone,       // it has its tokens, or on_tokens wants no more
   kCancelled,  // by cancel()
   kFailed,     // by what was thrown while it was computed; the others go on
 };
@@ -39,7 +40,9 @@ struct Request {
   int predict = 1;  // tokens to generate, at least 1
   SamplingParams sampling = {};
   SpecSampling spec_sampling = SpecSampling::kCoupled;
-  // By which of the loop's plans it may draft, and how many tokens; none: what yields most.
+  // How many tokens it always drafts, as far as pages allow; none: what yields most.
+  std::optional<int> draft_len = {};
+  // The same, and by which of the loop's plans.
   std::optional<DraftChoice> forced = {};
   OwnerId owner = 0;  // on whose behalf; owners share the engine fairly
   int priority = 0;   // greater ones go first
@@ -48,15 +51,21 @@ struct Request {
 
   bool log_probs = false;  // wanted of every token
 
-  // What a round added; step.accepted of the tokens were drafted. Returns how many of them it
-  // takes: fewer end the request after those.
-  using OnTokens = std::function<std::size_t(const Step& step)>;
+  // What a round added; step.accepted of the tokens were drafted. Returns whether it wants more.
+  using OnTokens = std::function<bool(const Step& step)>;
   OnTokens on_tokens = {};
+  // The share of the prompt that is read, in [0, 1].
+  std::function<void(double)> on_progress = {};
   struct Ended {
     RequestEnd end;
-    std::string error;      // of kFailed
-    int cached_tokens = 0;  // of the prompt, that were found
-    RoundStats stats;
+    std::optional<Error> error = {};  // of kFailed
+    int cached_tokens = 0;            // of the prompt, that were found
+    RoundStats stats = {};
+    bool drafts_off = false;   // the cost model switched drafting off: it did not pay
+    std::string draft_choice;  // one line: what the cost model chose, and why
+    // Of its cache at the end.
+    int tokens = 0;
+    std::size_t page_bytes = 0, ring_bytes = 0, gathered_bytes = 0;
   };
   std::function<void(const Ended&)> on_end = {};
 };
@@ -67,8 +76,6 @@ struct RequestLoopOptions {
   int chunk = 0;                 // as in KvOptions
   std::size_t pages = 0;         // of the cache; 0: what all sequences can come to hold
   std::vector<Plan> plans = {};  // by which to draft; none: plain decoding
-  // Always so many tokens, as far as pages and requests allow; none: what yields most.
-  std::optional<int> draft_len = {};
   KvStore store = KvStore::kHierarchical;
   bool share_prefixes = true;  // REQUIRES: store is kHierarchical, for it to be
   Admission admission = Admission::kGuaranteed;
@@ -77,11 +84,12 @@ struct RequestLoopOptions {
 
 class RequestLoop {
  public:
-  // Throws as require_plans() does. The model outlives the loop. REQUIRES: options.context >= 1.
+  // Throws as require_plans() does where there are several sequences. The model outlives the loop.
+  // REQUIRES: options.context >= 1.
   RequestLoop(const Model& model, const KvShape& shape, RequestLoopOptions options);
   ~RequestLoop();
-  // Throws kInvalidRequest, naming it, for a plan that is for one sequence at a time: of drafts that
-  // gather tokens, or with a target of its own (docs/bench.md).
+  // Throws kInvalidRequest, naming it, for a plan that is for one sequence at a time: of drafts
+  // that gather tokens, or with a target of its own (docs/bench.md).
   static void require_plans(std::span<const Plan> plans);
   RequestLoop(const RequestLoop&) = delete;
   RequestLoop& operator=(const RequestLoop&) = delete;
@@ -100,6 +108,9 @@ class RequestLoop {
   bool step();
   // Preempts a request as if pages were short, for tests. Returns whether it could be.
   bool preempt(RequestId id);
+  // Whether a chunk of a prompt was begun and not ended: until it is, no other loop of the model
+  // may read prompts.
+  bool inside_chunk() const;
 
   struct Statistics {
     Scheduler::Statistics scheduler;
@@ -118,6 +129,7 @@ class RequestLoop {
     std::vector<std::uint64_t> turns_by_plan;  // in which something was drafted
   };
   Statistics statistics() const;
+  // The choice of draft lengths of requests that want what yields most, in one line.
   std::string explain_drafts() const;
   void check_integrity() const;
 

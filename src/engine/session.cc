@@ -4,7 +4,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/request_loop.h"
 #include "engine/stop_matcher.h"
+#include "engine/turns.h"
 
 namespace quantspec {
 
@@ -79,47 +81,79 @@ double per_second(double count, double milliseconds) {
   return milliseconds > 0 ? 1e3 * count / milliseconds : 0.0;
 }
 
-// What the plans need of the cache. Throws kOutOfMemory for what the engine could not plan for: it
-// did not know them.
-KvOptions session_kv(const std::vector<Plan>& plans, KvStore store, const KvShape& shape,
-                     const Backend& backend, int capacity) {
-  KvOptions options = kv_options(plans);
-  options.store = store;
-  const std::size_t needed = KvCache::gathered_bytes_for(shape, backend, options) +
-                             KvCache::ring_bytes_for(shape, backend, capacity, options);
-  const std::size_t available = backend.available_bytes();
-  if (needed > available) {
-    fail(
-        ErrorKind::kOutOfMemory,
-        "{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a smaller {} "
-        "or {} works",
-        Field::kPlan, plans.front().name, needed / 1e6, available / 1e6, Field::kDraftBudget,
-        Field::kContext);
-  }
-  return options;
+void report(const Request::Ended& ended, Engine& engine, GenerateResult& result) {
+  result.cached_tokens = ended.cached_tokens;
+  result.speculation = ended.stats;
+  result.drafts_off = ended.drafts_off;
+  result.draft_choice = ended.draft_choice;
+  const Weights& weights = engine.model().weights();
+  result.memory = {.weights_bytes = weights.checkpoint_bytes(),
+                   .draft_weights_bytes = weights.draft_bytes(),
+                   .kv_bytes = ended.page_bytes,
+                   .ring_bytes = ended.ring_bytes,
+                   .gathered_bytes = ended.gathered_bytes,
+                   .kv_fp16_bytes = engine.pool().shape().fp16_token_bytes() * ended.tokens};
 }
 
 }  // namespace
 
-// A pass of the engine: one at a time, and none inside another, as a progress callback could ask
-// for.
-class Session::Pass {
+// A request of a session in its loop. The calling thread steps the loop, when it has the turn, and
+// takes what came of its own request between two steps; any other thread that steps the loop brings
+// it as well. Left before it has ended, it is cancelled.
+class Session::Running {
  public:
-  explicit Pass(Engine& engine) : engine_(engine), turn_(engine.turn_) {
-    if (engine.in_pass_) {
-      fail(ErrorKind::kInvalidRequest,
-           "generate() was called by a progress callback, inside a pass of the same engine; a "
-           "callback of tokens may call it for another session");
-    }
-    engine.in_pass_ = true;
+  struct News {
+    std::vector<std::pair<TokenId, bool>> tokens = {};  // and whether they were drafted
+    double read = 0;                                    // share of the prompt
+    std::optional<Request::Ended> ended = {};
+  };
+
+  Running(Turns& turns, RequestLoop& loop, Request request) : turns_(turns), loop_(loop) {
+    request.on_progress = [news = news_](double share) { news->read = share; };
+    request.on_tokens = [news = news_](const Step& step) {
+      for (std::size_t i = 0; i < step.tokens.size(); ++i) {
+        news->tokens.emplace_back(step.tokens[i], static_cast<int>(i) < step.accepted);
+      }
+      return true;
+    };
+    request.on_end = [news = news_](const Request::Ended& ended) { news->ended = ended; };
+    id_ = loop_.submit(std::move(request));
   }
-  ~Pass() { engine_.in_pass_ = false; }
-  Pass(const Pass&) = delete;
-  Pass& operator=(const Pass&) = delete;
+  ~Running() {
+    if (!ended_) cancel();
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  // What came since the last call; steps the loop if that is nothing. Throws what ended the
+  // request.
+  News next() {
+    const Turns::Turn turn(turns_, &loop_);
+    if (news_->tokens.empty() && !news_->ended) loop_.step();
+    News news = *news_;
+    news_->tokens.clear();
+    ended_ = news.ended.has_value();
+    if (ended_ && news.ended->error) throw Error(*news.ended->error);
+    return news;
+  }
+
+  // Ends it; a caller that still wants to know how gets that of next().
+  void cancel() noexcept {
+    try {
+      loop_.cancel(id_);
+      const Turns::Turn turn(turns_, &loop_);
+      loop_.step();
+    } catch (...) {
+      // Whoever steps the loop next meets it again.
+    }
+  }
 
  private:
-  Engine& engine_;
-  std::lock_guard<std::recursive_mutex> turn_;
+  Turns& turns_;
+  RequestLoop& loop_;
+  RequestId id_;
+  bool ended_ = false;
+  std::shared_ptr<News> news_ = std::make_shared<News>();  // written and read in turns of the loop
 };
 
 // While a session generates.
@@ -151,25 +185,25 @@ std::vector<TokenId> Engine::encode(std::string_view text, bool add_special, int
 }
 
 Session::Session(Engine& engine, std::vector<Plan> plans) : engine_(engine) {
-  const std::lock_guard turn(engine.turn_);
-  plans_ = plans.empty() ? engine.own_plans() : std::move(plans);
-  sequence_.emplace(engine.model_, engine.pool_, engine.ctx_size_, DecodingOptions{},
-                    session_kv(plans_, engine.kv_store_, engine.pool_.shape(), *engine.backend_,
-                               engine.ctx_size_));
+  const Turns::Turn turn(*engine.turns_, nullptr);
+  if (!plans.empty()) own_loop_ = engine.make_loop(std::move(plans), 1);
+  loop_ = own_loop_ != nullptr ? own_loop_.get() : &engine.shared_loop();
 }
 
 Session::~Session() {
-  const std::lock_guard turn(engine_.turn_);
-  sequence_.reset();
+  const Turns::Turn turn(*engine_.turns_, nullptr);
+  own_loop_.reset();
 }
+
+// Of tokens, those of the text and those to come. The last token needs no place in the cache.
+int Session::room() const { return engine_.ctx_size_ - static_cast<int>(text_.size()); }
 
 GenerateResult Session::generate(std::string_view prompt, const GenerateOptions& options,
                                  const TokenCallback& on_token) {
   const Busy busy(*this);
-  const bool first = sequence_->tokens().empty();
+  const bool first = text_.empty();
   if (first && prompt.empty()) fail_empty_prompt();
-  const int pending = first ? 0 : 1;
-  return run(engine_.encode(prompt, first, sequence_->room() - pending), options, on_token);
+  return run(engine_.encode(prompt, first, std::max(room(), 0)), options, on_token);
 }
 
 GenerateResult Session::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
@@ -185,116 +219,65 @@ GenerateResult Session::run(std::span<const TokenId> prompt, const GenerateOptio
          options.predict);
   }
   engine_.model_.weights().require_unchanged();  // again at the end: this is before all the work
-  require_tokens(prompt);
   require_room(prompt.size());
-  sequence_->set_options(decoding_options(options));
+  Request request;
+  request.prompt = text_;
+  request.prompt.insert(request.prompt.end(), prompt.begin(), prompt.end());
+  const int most = room() - static_cast<int>(prompt.size()) + 1;
+  request.predict = options.predict < 0 ? most : std::min(options.predict, most);
+  request.sampling = options.sampling;
+  request.spec_sampling = options.spec_sampling;
+  request.draft_len = options.draft_len;
+  request.salt = options.salt;
+  std::vector<TokenId> text = request.prompt;
+
   GenerateResult result;
   result.prompt_tokens = static_cast<int>(prompt.size());
-  const int room = sequence_->room() - result.prompt_tokens + 1;
-  result.tokens.reserve(options.predict < 0 ? room : std::min(options.predict, room));
+  result.tokens.reserve(request.predict);
+  result.stop_reason =
+      request.predict == options.predict ? StopReason::kLength : StopReason::kContext;
   Output output(engine_, options, on_token, result);
-  try {
-    continue_text(prompt, options, output, result);
-  } catch (...) {
-    const std::lock_guard turn(engine_.turn_);
-    sequence_->clear();
-    throw;
+  Running running(*engine_.turns_, *loop_, std::move(request));  // refuses what cannot be
+  text_.clear();
+  continue_text(running, options, output, result);
+  engine_.model_.weights().require_unchanged();
+  text.insert(text.end(), result.tokens.begin(), result.tokens.end());
+  text_ = std::move(text);
+  return result;
+}
+
+void Session::continue_text(Running& running, const GenerateOptions& options, Output& output,
+                            GenerateResult& result) {
+  const Stopwatch clock;
+  double first_token_ms = 0;
+  bool stopped = false;
+  Running::News news;
+  for (double told = -1; !news.ended;) {
+    news = running.next();
+    if (options.progress && result.tokens.empty() && news.read > std::exchange(told, news.read)) {
+      options.progress("prefill", news.read);
+    }
+    for (const auto& [token, drafted] : news.tokens) {
+      if (stopped) break;  // of a round that went beyond the stop
+      if (result.tokens.empty()) first_token_ms = clock.milliseconds();
+      stopped = output.push(token, drafted);
+      if (stopped) running.cancel();
+    }
   }
+  output.finish();
+  result.timings.prefill_ms = first_token_ms;
+  result.timings.decode_ms = clock.milliseconds() - first_token_ms;
   result.timings.prefill_tokens_per_second =
       per_second(result.prompt_tokens, result.timings.prefill_ms);
   result.timings.decode_tokens_per_second =
       per_second(static_cast<double>(result.tokens.size()) - 1, result.timings.decode_ms);
-  result.speculation = sequence_->stats();
-  result.drafts_off = !options.draft_len && sequence_->control().off();
-  result.draft_choice = sequence_->control().explain();
-  result.memory = memory_used();
-  return result;
-}
-
-void Session::continue_text(std::span<const TokenId> prompt, const GenerateOptions& options,
-                            Output& output, GenerateResult& result) {
-  const Stopwatch prefill_clock;
-  const TokenId first = prefill(prompt, options.progress);
-  result.timings.prefill_ms = prefill_clock.milliseconds();
-  const Stopwatch decode_clock;
-  if (!output.push(first, false)) decode(options.predict, output, result);
-  output.finish();
-  result.timings.decode_ms = decode_clock.milliseconds();
-  engine_.model_.weights().require_unchanged();
-}
-
-TokenId Session::prefill(std::span<const TokenId> prompt, const ProgressCallback& progress) {
-  const Pass pass(engine_);
-  return engine_.decoder_.prefill(*sequence_, prompt, [&](double done) {
-    if (progress) progress("prefill", done);
-  });
-}
-
-Decoder::Step Session::step(int max_tokens) {
-  const Pass pass(engine_);
-  return engine_.decoder_.step(*sequence_, max_tokens);
-}
-
-// Rounds until a stop rule, the limit or the end of the context.
-void Session::decode(int predict, Output& output, GenerateResult& result) {
-  const int limit = predict < 0 ? std::numeric_limits<int>::max() : predict;
-  while (static_cast<int>(result.tokens.size()) < limit) {
-    if (sequence_->room() == 0) {
-      result.stop_reason = StopReason::kContext;
-      return;
-    }
-    const std::size_t before = sequence_->tokens().size();
-    const int wanted = std::min(limit - static_cast<int>(result.tokens.size()), sequence_->room());
-    const Decoder::Step step = this->step(wanted);
-    for (std::size_t i = 0; i < step.tokens.size(); ++i) {
-      if (output.push(step.tokens[i], static_cast<int>(i) < step.accepted)) {
-        sequence_->truncate(before + i + 1);
-        return;
-      }
-    }
-  }
-  result.stop_reason = StopReason::kLength;
-}
-
-DecodingOptions Session::decoding_options(const GenerateOptions& options) const {
-  if (options.draft_len &&
-      (*options.draft_len < 0 || *options.draft_len > DraftControl::kMaxDraftLen)) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: supported are auto and 0 to {}", Field::kDraftLen,
-         *options.draft_len, DraftControl::kMaxDraftLen);
-  }
-  return {options.sampling, options.spec_sampling, options.draft_len, plans_};
-}
-
-void Session::require_tokens(std::span<const TokenId> prompt) const {
-  const int vocab_size = engine_.config().vocab_size;
-  for (const TokenId token : prompt) {
-    if (token >= 0 && token < vocab_size) continue;
-    fail(ErrorKind::kInvalidRequest, "the prompt has the token {}; the model's are 0 to {}", token,
-         vocab_size - 1);
-  }
+  report(*news.ended, engine_, result);
 }
 
 void Session::require_room(std::size_t prompt_tokens) const {
-  const std::size_t pending = sequence_->tokens().empty() ? 0 : 1;
-  if (prompt_tokens + pending == 0) {
-    fail_empty_prompt();
-  }
-  const auto capacity = static_cast<std::size_t>(sequence_->room());
-  if (prompt_tokens + pending > capacity) {
-    fail_no_room(fmt::format("{}", prompt_tokens), capacity - std::min(capacity, pending));
-  }
-}
-
-MemoryPlan Session::memory_used() const {
-  const KvCache& cache = sequence_->cache();
-  MemoryPlan plan;
-  plan.weights_bytes = engine_.model_.weights().checkpoint_bytes();
-  plan.draft_weights_bytes = engine_.model_.weights().draft_bytes();
-  plan.kv_bytes = cache.page_bytes();
-  plan.ring_bytes = cache.ring_bytes();
-  plan.gathered_bytes = cache.gathered_bytes();
-  plan.kv_fp16_bytes = cache.shape().fp16_token_bytes() * cache.length();
-  return plan;
+  if (prompt_tokens + text_.size() == 0) fail_empty_prompt();
+  const auto left = static_cast<std::size_t>(std::max(room(), 0));
+  if (prompt_tokens > left || room() < 0) fail_no_room(fmt::format("{}", prompt_tokens), left);
 }
 
 }  // namespace quantspec

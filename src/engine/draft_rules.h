@@ -1,0 +1,60 @@
+// Draft lengths of many requests, some of which ask for a length of their own: those that ask for
+// the same are chosen for together (DraftLengths), by a rule that learns from them alone. Not
+// thread-safe. Times are in seconds.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "speculative/speculative.h"
+
+namespace quantspec {
+
+class DraftRules {
+ public:
+  // Drafts are by these plans.
+  DraftRules(const Model& model, const KvShape& shape, std::vector<Plan> plans);
+  ~DraftRules();
+
+  // A request's part in them.
+  struct Rule;
+  struct Member {
+    Rule* rule = nullptr;
+    SequenceDrafts drafts = {};
+  };
+  // draft_len: it always drafts so many; none: what yields most.
+  Member join(std::optional<int> draft_len);
+
+  static const DraftLengths& lengths_of(const Member& member);
+
+  // What a member does in the next round.
+  struct Turn {
+    Member* member;  // null: it has its choice already
+    int cap;         // tokens that it may draft at most
+    int tokens;      // in its cache
+    DraftChoice choice = {0, 0};
+  };
+  void choose(std::span<Turn> round);
+  // What came of the round that was chosen last, if it ran as it was chosen. accepted: by turn.
+  void observe(std::span<const int> accepted, double draft_seconds, double other_seconds);
+
+  // Of those that want what yields most, in one line.
+  std::string explain();
+
+ private:
+  Rule& rule_of(std::optional<int> draft_len);
+
+  KvShape shape_;
+  std::vector<Plan> plans_;
+  Plan target_;
+  DraftLengths::Options options_;
+  std::map<std::optional<int>, std::unique_ptr<Rule>> rules_;
+  std::vector<double> bytes_;  // by turn and plan
+  std::size_t turns_ = 0;      // of the last round
+};
+
+}  // namespace quantspec

@@ -1,0 +1,188 @@
+#include "engine/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "backend/backend.h"
+#include "base/error.h"
+#include "base/expect_error.h"
+#include "base/test_folder.h"
+#include "engine/test_support.h"
+
+namespace quantspec {
+namespace {
+
+TEST(MemoryPlan, AContextThatCannotFitIsRefusedNamingTheLargestThatDoes) {
+  EngineOptions options = bundled();
+  options.ctx_size = 200'000'000;
+  try {
+    Engine::load(options);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory);
+    EXPECT_NE(std::string(error.what()).find("context size "), std::string::npos) << error.what();
+  }
+}
+
+// What is said of a context by how much memory there is.
+class ChoosesContext : public testing::Test {
+ protected:
+  int choose(std::size_t available) {
+    warnings_.clear();
+    return choose_context(options_, config_, *backend_, kCheckpointBytes, available, warnings_);
+  }
+  std::size_t needed(DraftWeights weights, int context) {
+    EngineOptions options = options_;
+    options.draft_weights = weights;
+    return MemoryPlanner(options, config_, *backend_, kCheckpointBytes).plan(context).total();
+  }
+  void refused(std::size_t available, const std::vector<std::string>& mentions) {
+    expect_error(ErrorKind::kOutOfMemory, mentions, [&] { choose(available); });
+  }
+
+  static constexpr std::size_t kCheckpointBytes = 50'000'000;
+  EngineOptions options_ = bundled();
+  ModelConfig config_ = load_config(options_.model);
+  std::unique_ptr<Backend> backend_ = make_backend({"cpu", 1});
+  std::vector<Message> warnings_;
+};
+
+TEST_F(ChoosesContext, TheModelsOwnWhereItFits) {
+  options_.ctx_size = 0;
+  EXPECT_EQ(choose(std::size_t{1} << 40), config_.max_positions);
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(ChoosesContext, TheLongestThatFitsWhereNobodyAskedForOne) {
+  options_.ctx_size = 0;
+  const std::size_t available = needed(DraftWeights::kAuto, 10'000);
+  const int context = choose(available);
+  EXPECT_GT(context, 5'000);
+  EXPECT_LT(context, 10'000);
+  EXPECT_LE(needed(DraftWeights::kAuto, context), available - available / 16);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].text().find(
+                fmt::format("the context is {} of the model's {}", context, config_.max_positions)),
+            std::string::npos)
+      << warnings_[0].text();
+}
+
+TEST_F(ChoosesContext, ThatWasAskedForIsTakenOrRefused) {
+  options_.ctx_size = 9984;  // whole pages
+  const std::size_t available = needed(DraftWeights::kAuto, 9984);
+  EXPECT_EQ(choose(available), 9984);
+  refused(available - 1, {"a context of 9984", "the largest that fits is context size 9983"});
+}
+
+TEST_F(ChoosesContext, OtherDraftWeightsAreNamedWhereTheyWouldFit) {
+  for (const int asked : {0, 4096}) {
+    options_.ctx_size = asked;
+    refused(needed(DraftWeights::kUpper, 127), {"draft weights 4 with context size 127 or less"});
+    refused(needed(DraftWeights::kFull, 127), {"draft weights full with context size 127 or less"});
+    refused(kCheckpointBytes, {"not even the weights fit", "50 MB"});
+  }
+}
+
+TEST_F(ChoosesContext, ASlidingWindowEndsIt) {
+  config_.sliding_window = 4096;
+  options_.ctx_size = 0;
+  EXPECT_EQ(choose(std::size_t{1} << 40), 4096);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].text().find("sliding-window"), std::string::npos);
+  options_.ctx_size = 4097;
+  expect_error(ErrorKind::kUnsupportedModel, {"context size 4096"},
+               [&] { choose(std::size_t{1} << 40); });
+}
+
+// Tables of rotation angles: half a kilobyte for each token of this model.
+TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
+  const MemoryPlanner planner(options_, config_, *backend_, kCheckpointBytes);
+  const std::size_t tokens = 1 << 16;
+  EXPECT_EQ(Model::angle_bytes(config_, tokens), tokens * config_.head_dim * sizeof(float));
+  const std::size_t prefill = Model::prefill_bytes(config_, *backend_, kv_shape(config_, 0));
+  EXPECT_EQ(planner.plan(tokens).prefill_bytes, prefill + Model::angle_bytes(config_, tokens));
+  // Scratch is bounded by the chunk, not by the prompt.
+  EXPECT_EQ(planner.plan(16).prefill_bytes, prefill + Model::angle_bytes(config_, 16));
+}
+
+// No part of the sum may overflow for what config.json may say at most.
+TEST(MemoryPlan, TheLargestModelThereMayBeIsCounted) {
+  const TestFolder folder;
+  folder.write("config.json",
+               R"({"model_type": "llama", "num_hidden_layers": 4096, "hidden_size": 4194304,
+                   "intermediate_size": 4194304, "num_attention_heads": 4096, "head_dim": 256,
+                   "vocab_size": 16777216, "max_position_embeddings": 268435456})");
+  const ModelConfig config = load_config(folder.path());
+  EngineOptions options;
+  for (const char* name : {"cpu", "reference"}) {
+    const auto backend = make_backend({name, 1});
+    const MemoryPlan plan = MemoryPlanner(options, config, *backend, 0).plan(kMaxContext);
+    const double hidden = config.hidden_size, layers = config.num_layers;
+    const double kv_width = 4096.0 * 256, tokens = kMaxContext;
+    const double weights =
+        layers * (4 * hidden * kv_width + 3 * hidden * hidden) + hidden * config.vocab_size;
+    EXPECT_NEAR(static_cast<double>(plan.draft_weights_bytes) / weights, 1.03, 0.05) << name;
+    EXPECT_EQ(static_cast<double>(plan.kv_fp16_bytes), 4 * layers * kv_width * tokens);
+    EXPECT_NEAR(static_cast<double>(plan.kv_bytes) / (2 * layers * kv_width * tokens), 1.03, 0.05);
+    // Of a chunk of a prompt, x; of the rows of a slice, x, hidden, q and attention, and between
+    // norm and output; K and V of a layer.
+    const double chunk = backend->prefill_chunk(), rows = backend->prefill_rows();
+    const auto counted = Model::prefill_bytes(config, *backend, kv_shape(config, 0));
+    if (name == std::string("cpu")) {
+      EXPECT_NEAR(
+          static_cast<double>(counted) / (4 * (chunk * hidden + rows * (4 * hidden + 4 * kv_width) +
+                                               33.0 * config.vocab_size) +
+                                          4 * chunk * kv_width),
+          1, 0.1);
+    }
+    EXPECT_GT(plan.total(), plan.kv_bytes);
+  }
+}
+
+TEST(MemoryPlan, AContextBeyondTheCapIsRefused) {
+  for (const int context : {kMaxContext + 1, std::numeric_limits<int>::max(), -1}) {
+    try {
+      report_model(bundled(), std::vector{context});
+      ADD_FAILURE() << "no error for " << context;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
+    }
+  }
+}
+
+TEST(MemoryPlan, TheLargestContextFitsAndOneMoreTokenDoesNot) {
+  const ModelReport report = report_model(bundled(), {});
+  const auto backend = make_backend({"cpu", 1});
+  const MemoryPlanner planner(bundled(), report.config, *backend, 50'000'000);
+  const auto total = [&](int context) { return planner.plan(context).total(); };
+  const std::size_t available = 1'000'000'000;
+  const int largest = planner.largest_context(available);
+  EXPECT_GT(largest, 32'768);
+  EXPECT_LE(total(largest), available);
+  EXPECT_GT(total(largest + 1), available);
+  EXPECT_EQ(planner.largest_context(1000), 0);
+}
+
+TEST(MemoryPlan, AFullPrecisionCacheTakesWhatFp16Takes) {
+  EngineOptions options = bundled();
+  options.kv_store = KvStore::kFull;
+  const ModelReport report = report_model(options, std::vector{8192});
+  const MemoryPlan& plan = report.plans[0].second;
+  EXPECT_EQ(plan.kv_bytes, 0u);
+  EXPECT_EQ(plan.ring_bytes, plan.kv_fp16_bytes);
+}
+
+TEST(MemoryPlan, DraftWeightsTakeAQuarterOrHalfOfTheirBf16) {
+  const ModelReport report = report_model(bundled(), {});
+  const auto backend = make_backend({"cpu", 1});
+  const double bf16 = 46'900'000;
+  EXPECT_NEAR(Weights::draft_bytes_for(report.config, *backend, WeightRead::kUpper) / bf16, 0.266,
+              0.005);
+  EXPECT_NEAR(Weights::draft_bytes_for(report.config, *backend, WeightRead::kBoth) / bf16, 0.516,
+              0.005);
+  EXPECT_EQ(Weights::draft_bytes_for(report.config, *backend, WeightRead::kFull), 0u);
+}
+
+}  // namespace
+}  // namespace quantspec

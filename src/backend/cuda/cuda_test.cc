@@ -153,6 +153,44 @@ TEST_F(CudaDevice, ScratchGrowsAndKindsAreApart) {
   EXPECT_EQ(std::ranges::count(back, 0), std::ssize(back));
 }
 
+// More than there is pinned memory for, of sizes on either side of what goes through it.
+TEST_F(CudaDevice, UploadsTakeTheirBytesAlongAndComeInOrder) {
+  constexpr std::size_t kBytes = 1 << 20;
+  Buffer memory = allocate_on_device(kBytes);
+  std::vector<std::byte> expected(kBytes), back(kBytes);
+  std::uint32_t random = 1;
+  const auto next = [&](std::uint32_t below) {
+    random = random * 1664525 + 1013904223;
+    return (random >> 8) % below;
+  };
+  for (int i = 0; i < 300; ++i) {
+    const std::size_t size = i % 20 == 0 ? (256 << 10) - 1 + i / 20 % 3 : 1 + next(20'000);
+    const std::size_t at = next(static_cast<std::uint32_t>(kBytes - size));
+    std::vector<std::byte> bytes(size, static_cast<std::byte>(i));
+    device_->upload(memory.data() + at, bytes.data(), size);
+    std::ranges::fill(bytes, std::byte{0xee});
+    std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(at), size,
+                static_cast<std::byte>(i));
+    if (i % 50 != 0) continue;
+    std::vector<std::byte> part(size);
+    device_->download(part.data(), memory.data() + at, size);
+    EXPECT_EQ(std::ranges::count(part, static_cast<std::byte>(i)), std::ssize(part));
+  }
+  device_->download(back.data(), memory.data(), kBytes);
+  EXPECT_TRUE(back == expected);
+}
+
+TEST_F(CudaDevice, AnUploadIsNoPartOfAGraph) {
+  Buffer memory = allocate_on_device(64);
+  const int value = 1;
+  cudaGraph_t graph = nullptr;
+  QUANTSPEC_CUDA(cudaStreamBeginCapture(device_->stream(), cudaStreamCaptureModeThreadLocal));
+  expect_error(ErrorKind::kInternal, {"a graph would repeat"},
+               [&] { device_->upload(memory.data(), &value, sizeof(value)); });
+  QUANTSPEC_CUDA(cudaStreamEndCapture(device_->stream(), &graph));
+  QUANTSPEC_CUDA(cudaGraphDestroy(graph));
+}
+
 TEST_F(CudaDevice, StatesOfABatchAreOnTheDevice) {
   const SequenceRows first{.first_row = 0, .num_rows = 3, .first_position = 70, .kv = {}};
   SequenceRows second{.first_row = 3, .num_rows = 1, .first_position = 9, .kv = {}};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstring>
 
 #include "backend/cuda/cuda.h"
 #include "base/error.h"
@@ -13,12 +14,25 @@ namespace {
 
 constexpr int kLeastCapability = 80;
 
+// Copies of more are left to the driver.
+constexpr std::size_t kMostStaged = std::size_t{256} << 10;
+constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
+
 std::atomic<int> times_freed{0};
 
 // cudaFree waits for kernels that may still use the memory.
 void free_on_device(std::byte* data, std::size_t) {
   ++times_freed;
   cudaFree(data);
+}
+
+// Zeroed memory of the host that the GPU copies from and to by itself.
+Buffer allocate_pinned(std::size_t bytes) {
+  void* data = nullptr;
+  QUANTSPEC_CUDA(cudaMallocHost(&data, bytes));
+  std::memset(data, 0, bytes);
+  return {static_cast<std::byte*>(data), bytes,
+          [](std::byte* memory, std::size_t) { cudaFreeHost(memory); }};
 }
 
 // The most dynamic shared memory of a block of a GPU of that capability.
@@ -95,6 +109,7 @@ Device::Device() {
   max_shared_bytes_ = std::min(properties.sharedMemPerBlockOptin, shared_limit(capability_));
   l2_bytes_ = properties.l2CacheSize;
   QUANTSPEC_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  staging_ = allocate_pinned(kStagingBytes);
   reserve_states(kMaxSequences);
 }
 
@@ -114,13 +129,29 @@ std::byte* Device::scratch(Scratch which, std::size_t bytes) {
 }
 
 void Device::upload(void* to, const void* from, std::size_t bytes) {
+  cudaStreamCaptureStatus capture;
+  QUANTSPEC_CUDA(cudaStreamIsCapturing(stream_, &capture));
+  check(capture == cudaStreamCaptureStatusNone, "a graph would repeat what is uploaded");
+  const bool small = bytes <= kMostStaged;
+  if (small) from = std::memcpy(stage(bytes), from, bytes);
   QUANTSPEC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
-  synchronize();
+  if (!small) synchronize();
 }
 
 void Device::download(void* to, const void* from, std::size_t bytes) {
-  QUANTSPEC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+  const bool small = bytes <= kMostStaged;
+  std::byte* const staged = small ? stage(bytes) : nullptr;
+  QUANTSPEC_CUDA(
+      cudaMemcpyAsync(small ? staged : to, from, bytes, cudaMemcpyDeviceToHost, stream_));
   synchronize();
+  if (small) std::memcpy(to, staged, bytes);
+}
+
+std::byte* Device::stage(std::size_t bytes) {
+  if (staged_ + bytes > staging_.size()) synchronize();
+  std::byte* const at = staging_.data() + staged_;
+  staged_ += (bytes + 15) / 16 * 16;
+  return at;
 }
 
 void Device::copy(void* to, const void* from, std::size_t bytes) {
@@ -136,7 +167,10 @@ void Device::upload_rows(void* to, std::size_t stride, const void* from, std::si
 
 int Device::generation() { return times_freed; }
 
-void Device::synchronize() { QUANTSPEC_CUDA(cudaStreamSynchronize(stream_)); }
+void Device::synchronize() {
+  QUANTSPEC_CUDA(cudaStreamSynchronize(stream_));
+  staged_ = 0;
+}
 
 void Device::reserve_states(std::size_t count) {
   if (count <= room_) return;

@@ -85,7 +85,7 @@ int kernels_capability();
 
 // Memory between the kernels of an op. What an op leaves there is gone when another of the same
 // kind begins; kCounters is zero at every op's begin, and left so.
-enum class Scratch { kAttention, kCounters, kPrefill, kPromptKv, kWorkspace, kCount };
+enum class Scratch { kAttention, kCounters, kPrefill, kPromptKv, kRounds, kWorkspace, kCount };
 
 class Device {
  public:
@@ -107,7 +107,8 @@ class Device {
   // At least so many bytes, 256-byte aligned. Grows (waiting for the stream) when more is wanted.
   std::byte* scratch(Scratch which, std::size_t bytes);
 
-  // Copies in stream order. To and from the host they wait for the stream.
+  // Copies in stream order. From the host small ones wait for nothing: they take their bytes along.
+  // Larger ones, and those to the host, wait for the stream. REQUIRES: no capture is under way.
   void upload(void* to, const void* from, std::size_t bytes);
   void download(void* to, const void* from, std::size_t bytes);
   void copy(void* to, const void* from, std::size_t bytes);  // within device memory
@@ -146,6 +147,9 @@ class Device {
   SequenceState* round_states(View view) {
     return round_states_.as<SequenceState>() + static_cast<std::size_t>(view) * room_;
   }
+  // Memory of the host for a copy of so many bytes, of which no other copy is under way.
+  // REQUIRES: at most kMostStaged.
+  std::byte* stage(std::size_t bytes);
 
   cudaStream_t stream_ = nullptr;
   std::string name_;
@@ -155,6 +159,8 @@ class Device {
   std::size_t max_shared_bytes_ = 0;
   std::size_t l2_bytes_ = 0;
   std::array<Buffer, static_cast<std::size_t>(Scratch::kCount)> scratch_;
+  Buffer staging_;                      // pinned: copies from and to it run beside the host
+  std::size_t staged_ = 0;              // bytes of it that copies under way may use
   std::size_t room_ = 0;                // sequences
   Buffer states_;                       // [room_] SequenceState that the host gave
   std::vector<SequenceState> given_;    // those that are there

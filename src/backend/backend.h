@@ -88,9 +88,16 @@ class Backend {
   // repeats them without a call. Returns whether it called. REQUIRES: under equal keys, `issue`
   // gives equal arguments to all ops, up to what they read of Round, and to the pages there are.
   virtual bool run_round(const RoundKey& key, const std::function<void()>& issue) = 0;
-  // Waits for what was called, and gives the round as it stands. Throws kCorruptFile where logits
-  // were not numbers that one can choose by (some backends: already where they choose).
-  virtual Round end_round(const Round* round) = 0;
+  // Waits for what was called, and gives rounds as they stand, results[i] that of rounds[i]. Throws
+  // kCorruptFile where logits of one were not numbers that one can choose by (some backends:
+  // already where they choose).
+  virtual void end_rounds(std::span<const Round* const> rounds, std::span<Round> results) = 0;
+  // One alone.
+  Round end_round(const Round* round) {
+    Round result;
+    end_rounds({&round, 1}, {&result, 1});
+    return result;
+  }
   // When what was called before was done; seconds_between() is for marks before end_round().
   virtual void mark(Mark mark) = 0;
   virtual double seconds_between(Mark from, Mark to) = 0;

@@ -1,6 +1,7 @@
 // How a round chooses its tokens, of every backend against the reference, whose functions are those
 // of sampler/: propose, judge, run_round, end_round, and the marks of time between them.
 #include <functional>
+#include <memory>
 
 #include "backend/op_test_support.h"
 #include "base/error.h"
@@ -119,20 +120,55 @@ TEST_P(RoundOps, TokensAreThoseOfTheReference) {
   }
 }
 
+// Of sequences that choose differently, in any order, and more than a launch on a GPU gathers.
+TEST_P(RoundOps, RoundsThatEndTogetherAreThoseThatEndAlone) {
+  constexpr int kSequences = 300, kRows = 3;
+  const std::vector<TokenRule> all = rules();
+  Guarded<float> draft(*backend_, normal_floats(kRows * kVocab, 1, 2.0f));
+  Guarded<float> target(*backend_, normal_floats(kRows * kVocab, 2, 2.0f));
+  std::vector<std::unique_ptr<RoundSetup>> sequences;
+  std::vector<const Round*> at;
+  for (int i = 0; i < kSequences; ++i) {
+    sequences.push_back(std::make_unique<RoundSetup>(*backend_, all[i % all.size()]));
+    const int drafted = i % kRows;
+    for (int row = 0; row < drafted; ++row) {
+      backend_->propose({sequences[i]->at, draft.data() + std::ptrdiff_t{row} * kVocab});
+    }
+    backend_->judge({sequences[i]->at, draft.data(), target.data(), drafted + 1});
+    at.push_back(sequences[i]->round.data());
+  }
+  std::ranges::reverse(at);
+  for (const std::size_t count : {0, 1, 2, kSequences}) {
+    std::vector<Round> together(count);
+    backend_->end_rounds(std::span(at).first(count), together);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Round alone = backend_->end_round(at[i]);
+      EXPECT_EQ(together[i].length, alone.length) << i;
+      EXPECT_EQ(together[i].drafted, 0) << i;
+      EXPECT_EQ(together[i].accepted, alone.accepted) << i;
+      EXPECT_EQ(together[i].length, kHistory + alone.accepted + 1) << i;
+      EXPECT_TRUE(std::equal(alone.added, alone.added + alone.accepted + 1, together[i].added));
+    }
+  }
+  for (const auto& sequence : sequences) EXPECT_TRUE(sequence->intact());
+}
+
 // It may show where tokens are chosen, or at the round's end.
 TEST_P(RoundOps, LogitsThatAreNoNumbersEndTheRoundWithAnError) {
   for (const TokenRule& rule : rules()) {
     if (rule.simulated_acceptance >= 0) continue;
     for (const float bad : {std::nanf(""), INFINITY}) {
       for (const bool in_draft : {false, true}) {
-        RoundSetup setup(*backend_, rule);
+        RoundSetup good(*backend_, rule), setup(*backend_, rule);
         Floats logits = normal_floats(kVocab, 1), target_logits = normal_floats(2 * kVocab, 2);
         (in_draft ? logits : target_logits)[500] = bad;
         Guarded<float> draft(*backend_, logits), target(*backend_, target_logits);
         try {
           backend_->propose({setup.at, draft.data()});
           backend_->judge({setup.at, draft.data(), target.data(), 2});
-          backend_->end_round(setup.round.data());
+          const Round* const rounds[] = {good.round.data(), setup.round.data()};
+          Round results[2];
+          backend_->end_rounds(rounds, results);
           ADD_FAILURE() << "no error";
         } catch (const Error& error) {
           EXPECT_EQ(error.kind(), ErrorKind::kCorruptFile) << error.what();

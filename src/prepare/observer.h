@@ -76,7 +76,9 @@ class Observer final : public Backend {
   bool run_round(const RoundKey& key, const std::function<void()>& issue) override {
     return backend_.run_round(key, issue);
   }
-  Round end_round(const Round* round) override { return backend_.end_round(round); }
+  void end_rounds(std::span<const Round* const> rounds, std::span<Round> results) override {
+    backend_.end_rounds(rounds, results);
+  }
   void mark(Mark mark) override { backend_.mark(mark); }
   double seconds_between(Mark from, Mark to) override { return backend_.seconds_between(from, to); }
 

@@ -112,11 +112,9 @@ class CudaBackend final : public Backend {
   bool run_round(const RoundKey& key, const std::function<void()>& issue) override {
     return rounds_.run(key, issue);
   }
-  Round end_round(const Round* round) override {
-    Round result;
-    device_.download(&result, round, sizeof(result));
-    require_chosen(result.status, vocab_size_);
-    return result;
+  void end_rounds(std::span<const Round* const> rounds, std::span<Round> results) override {
+    download_rounds(device_, rounds, results);
+    for (const Round& result : results) require_chosen(result.status, vocab_size_);
   }
   void mark(Mark mark) override { rounds_.mark(mark); }
   double seconds_between(Mark from, Mark to) override { return rounds_.seconds_between(from, to); }

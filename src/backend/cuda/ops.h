@@ -62,4 +62,9 @@ void prefill_gate_up(Device& device, const GateUpParams& params);
 // --- embed.cu ------------------------------------------------------------------------------------
 void embed(Device& device, const EmbedParams& params);
 
+// --- rounds.cu -----------------------------------------------------------------------------------
+// results: host memory. By one copy; waits for the stream.
+void download_rounds(Device& device, std::span<const Round* const> rounds,
+                     std::span<Round> results);
+
 }  // namespace quantspec::cuda

@@ -116,6 +116,11 @@ void HostBackend::judge(const JudgeParams& params) {
   round.drafted = 0;
 }
 
+void HostBackend::end_rounds(std::span<const Round* const> rounds, std::span<Round> results) {
+  check(rounds.size() == results.size(), "every round has a place");
+  std::ranges::transform(rounds, results.begin(), [](const Round* round) { return *round; });
+}
+
 void HostBackend::mark(Mark mark) { marks_[static_cast<int>(mark)] = clock_.seconds(); }
 
 double HostBackend::seconds_between(Mark from, Mark to) {

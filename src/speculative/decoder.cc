@@ -127,8 +127,7 @@ void Sequence::begin_round() {
   backend_->upload(round_memory_.data(), &round, sizeof(round));
 }
 
-Step Sequence::end_round(DraftChoice choice) {
-  const Round result = backend_->end_round(round_memory_.as<Round>());
+Step Sequence::end_round(DraftChoice choice, const Round& result) {
   const std::size_t first_new = tokens_.size();
   tokens_.insert(tokens_.end(), result.added, result.added + result.accepted + 1);
   known_ = tokens_.size();
@@ -300,9 +299,10 @@ Decoder::Outcome Decoder::round(std::span<const Lane> lanes) {
   } else {
     issue();
   }
+  end(lanes);
   steps_.clear();
   for (std::size_t i = 0; i < lanes.size(); ++i) {
-    steps_.push_back(lanes[i].sequence->end_round(lanes[i].choice));
+    steps_.push_back(lanes[i].sequence->end_round(lanes[i].choice, results_[i]));
     steps_[i].log_probs = log_probs(rows_[i].logits, steps_[i].tokens);
   }
   const double draft_seconds = backend.seconds_between(Mark::kBegin, Mark::kDrafted);
@@ -315,6 +315,14 @@ Decoder::Outcome Decoder::round(std::span<const Lane> lanes) {
   }
   // What the host adds to a round counts: it is a reason to draft more tokens in fewer rounds.
   return {steps_, draft_seconds, round_clock.seconds() - draft_seconds};
+}
+
+// What the round chose for each lane, from the backend.
+void Decoder::end(std::span<const Lane> lanes) {
+  rounds_.clear();
+  for (const Lane& lane : lanes) rounds_.push_back(lane.sequence->round_memory_.as<Round>());
+  results_.resize(lanes.size());
+  model_.backend().end_rounds(rounds_, results_);
 }
 
 // What the passes of the round read and write beside the caches.

@@ -113,8 +113,8 @@ class Sequence {
   RoundKey round_key(DraftChoice choice) const;
   // What the backend knows of the tokens and of the rule becomes what is known here.
   void begin_round();
-  // What the round chose, from the backend.
-  Step end_round(DraftChoice choice);
+  // What the round chose.
+  Step end_round(DraftChoice choice, const Round& result);
 
   std::uint64_t id_;  // of RoundKey
   Backend* backend_;
@@ -189,6 +189,7 @@ class Decoder {
   };
   void begin(std::span<const Lane> lanes);
   void issue(std::span<const Lane> lanes);
+  void end(std::span<const Lane> lanes);
   // Lanes that draft by one plan; sorts them, those of the longest drafts first.
   void draft(std::span<const Lane> lanes, std::span<int> group, float* rows);
   void verify(std::span<const Lane> lanes, std::span<const int> group, float* rows);
@@ -212,6 +213,8 @@ class Decoder {
   std::vector<int> group_;
   std::vector<char> grouped_;
   std::vector<RoundInput> inputs_;
+  std::vector<const Round*> rounds_;
+  std::vector<Round> results_;
   std::vector<Step> steps_;
   std::vector<float> replay_logits_;
   Buffer kept_rows_;  // [rows, vocab] logits

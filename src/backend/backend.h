@@ -44,6 +44,9 @@ class Backend {
   // Bytes that the backend takes for itself in prefill, beyond what it is given to write to: for
   // matrices of up to this many inputs, and rows of that many floats between norm and output.
   virtual std::size_t scratch_bytes(int inputs, std::size_t row_floats) const = 0;
+  // Bytes that prefill_attention() is given to unpack pages to, of prompts of up to so many tokens;
+  // 0: it reads pages as they are.
+  virtual std::size_t unpacked_bytes(const KvShape& shape, int tokens) const = 0;
   // Rows that prefill takes through an op at once: enough to keep a GEMM busy, few enough that the
   // activations beside x stay small.
   virtual int prefill_rows() const { return 512; }
@@ -108,10 +111,6 @@ class Backend {
   virtual void quantize_pages(const KvShape& shape, int first_layer,
                               std::span<const FullKv> sources, int first_position,
                               std::span<const PagePlanes> pages) = 0;
-  // The inverse, for a prompt that continues a cached prefix: dequantizes the pages (positions from
-  // 0) into `target`.
-  virtual void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages,
-                          KvRead read, FullKv target) = 0;
   // Copies positions [first, first + count).
   virtual void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                             int count) = 0;

@@ -516,40 +516,6 @@ TEST_P(KvOps, ImportedUnitsAreExportedUnchanged) {
   }
 }
 
-TEST_P(KvOps, LoadedPagesHoldTheValuesOfTheCodec) {
-  for (const KvShape& shape : kShapes) {
-    const int layer = shape.num_layers - 1, count = 2 * shape.page_size;
-    TestFullKv source(*backend_, shape, count);
-    fill(source, shape, 0, count);
-    TestPages pages(*backend_, shape, 2);
-    quantize_layer(shape, layer, source.get(), 0, pages.get());
-    for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
-      TestFullKv target(*backend_, shape, count + 32);
-      backend_->load_pages(shape, layer, pages.get(), read, target.get());
-      for (int page = 0; page < 2; ++page) {
-        for (int h = 0; h < shape.num_kv_heads; ++h) {
-          const CanonicalUnit unit = expected_unit(source, shape, h, page * shape.page_size);
-          Floats keys(shape.page_size * shape.head_dim), values(keys.size());
-          decode_unit(shape, unit.upper.data(), unit.lower.data(), read, keys.data(),
-                      values.data());
-          for (int t = 0; t < shape.page_size; ++t) {
-            const Floats kv = target.read(h, page * shape.page_size + t);
-            for (int c = 0; c < shape.head_dim; ++c) {
-              // fp16 rounds by 2^-11 of the value at most.
-              const float key = keys[t * shape.head_dim + c],
-                          value = values[t * shape.head_dim + c];
-              ASSERT_NEAR(kv[c], key, std::abs(key) * 0x1.1p-11f + 1e-6f);
-              ASSERT_NEAR(kv[shape.head_dim + c], value, std::abs(value) * 0x1.1p-11f + 1e-6f);
-            }
-          }
-        }
-      }
-      for (int p = count; p < count + 32; ++p) EXPECT_TRUE(is_untouched(target, shape, p));
-      EXPECT_TRUE(target.intact() && pages.intact());
-    }
-  }
-}
-
 QUANTSPEC_FOR_ALL_BACKENDS(KvOps);
 
 }  // namespace

@@ -197,6 +197,8 @@ class Prompt {
     const auto from = q_.begin() + first * row_floats();
     Guarded<float> q(backend_, Floats(from, from + count * row_floats()));
     Guarded<float> out(backend_, q.size());
+    const int end = c_.first_position + first + count;
+    Guarded<std::byte> unpacked(backend_, backend_.unpacked_bytes(c_.shape, end));
     backend_.prefill_attention({.q = q.data(),
                                 .out = in_place ? q.data() : out.data(),
                                 .num_heads = c_.num_heads,
@@ -207,8 +209,10 @@ class Prompt {
                                 .kv = {.pages = pages_.get(),
                                        .full = kv_.get(),
                                        .first_full = c_.first_full(),
-                                       .layer = c_.shape.num_layers - 1}});
-    EXPECT_TRUE(q.intact() && out.intact() && kv_.intact() && pages_.intact());
+                                       .layer = c_.shape.num_layers - 1},
+                                .unpacked = unpacked.data()});
+    EXPECT_TRUE(q.intact() && out.intact() && unpacked.intact());
+    EXPECT_TRUE(kv_.intact() && pages_.intact());
     return in_place ? q.values() : out.values();
   }
   Floats attend(bool in_place = false) { return attend(0, c_.rows, in_place); }

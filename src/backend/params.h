@@ -182,7 +182,8 @@ struct SelectPagesParams {
 // Attention for consecutive rows of a prompt. The row at position p sees positions 0..p: those
 // below kv.first_full in all of kv.pages, at 8 bits, the others in kv.full. REQUIRES: kv.first_full
 // = kv.pages.size() * page_size; first_full <= first_position; no lists, no gathered positions, no
-// page_mass; kv.full has a slot for each position from first_full on.
+// page_mass; kv.full has a slot for each position from first_full on; where there are pages,
+// `unpacked` has Backend::unpacked_bytes() of first_position + num_rows tokens.
 struct PrefillAttentionParams {
   const float* q;  // [num_rows, num_heads * head_dim]
   float* out;      // like q; may alias it
@@ -192,6 +193,7 @@ struct PrefillAttentionParams {
   int first_position;
   int num_rows;
   KvView kv;
+  std::byte* unpacked = nullptr;
 };
 
 // x[row] += W in[row] + bias

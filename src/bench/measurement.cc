@@ -58,9 +58,9 @@ std::size_t bytes_of(const KvOptions& kv, Engine& engine, int capacity) {
   return bytes;
 }
 
-std::size_t prefill_bytes(Engine& engine) {
+std::size_t prefill_bytes(Engine& engine, int capacity) {
   const Model& model = engine.model();
-  return Model::prefill_bytes(model.config(), model.backend(), engine.pool().shape());
+  return Model::prefill_bytes(model.config(), model.backend(), engine.pool().shape(), capacity);
 }
 
 // The planes of a matrix that some plan reads.
@@ -216,7 +216,7 @@ class Measurement {
     plan.kv_bytes = full ? cache.ring_bytes() : cache.page_bytes();
     plan.ring_bytes = full ? 0 : cache.ring_bytes();
     plan.gathered_bytes = cache.gathered_bytes();
-    plan.prefill_bytes = prefill_bytes(engine_);
+    plan.prefill_bytes = prefill_bytes(engine_, full ? 0 : cache.capacity());
     plan.kv_fp16_bytes = cache.shape().fp16_token_bytes() * cache.length();
     return plan;
   }
@@ -242,7 +242,7 @@ std::string describe(const Entry& entry) {
 void require_memory(Engine& engine, const std::vector<Entry>& entries, const BenchOptions& options,
                     int context) {
   const int capacity = context + options.predict;
-  std::size_t needed = prefill_bytes(engine);
+  std::size_t needed = prefill_bytes(engine, capacity);
   for (const CacheNeed& need : cache_needs(entries))
     needed += bytes_of(need.kv(), engine, capacity);
   std::size_t largest = 0;  // of the copies that runs start from

@@ -68,8 +68,9 @@ MemoryPlan MemoryPlanner::plan(int context) const {
   plan.draft_weights_bytes = draft_weights_bytes_;
   plan.kv_bytes = KvCache::page_bytes_for(shape_, context, kv_store_);
   plan.ring_bytes = sequences_ * KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
-  plan.prefill_bytes =
-      Model::prefill_bytes(config_, backend_, shape_) + Model::angle_bytes(config_, context);
+  const int in_pages = kv_store_ == KvStore::kFull ? 0 : context;
+  plan.prefill_bytes = Model::prefill_bytes(config_, backend_, shape_, in_pages) +
+                       Model::angle_bytes(config_, context);
   plan.kv_fp16_bytes = shape_.fp16_token_bytes() * context;
   return plan;
 }

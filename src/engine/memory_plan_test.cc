@@ -100,10 +100,11 @@ TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
   const MemoryPlanner planner(options_, config_, *backend_, kCheckpointBytes);
   const std::size_t tokens = 1 << 16;
   EXPECT_EQ(Model::angle_bytes(config_, tokens), tokens * config_.head_dim * sizeof(float));
-  const std::size_t prefill = Model::prefill_bytes(config_, *backend_, kv_shape(config_, 0));
-  EXPECT_EQ(planner.plan(tokens).prefill_bytes, prefill + Model::angle_bytes(config_, tokens));
-  // Scratch is bounded by the chunk, not by the prompt.
+  const KvShape shape = kv_shape(config_, 0);
+  const std::size_t prefill = Model::prefill_bytes(config_, *backend_, shape, 16);
   EXPECT_EQ(planner.plan(16).prefill_bytes, prefill + Model::angle_bytes(config_, 16));
+  // Scratch is bounded by the chunk, not by the prompt.
+  EXPECT_EQ(planner.plan(tokens).prefill_bytes, prefill + Model::angle_bytes(config_, tokens));
 }
 
 // No part of the sum may overflow for what config.json may say at most.
@@ -128,7 +129,7 @@ TEST(MemoryPlan, TheLargestModelThereMayBeIsCounted) {
     // Of a chunk of a prompt, x; of the rows of a slice, x, hidden, q and attention, and between
     // norm and output; K and V of a layer.
     const double chunk = backend->prefill_chunk(), rows = backend->prefill_rows();
-    const auto counted = Model::prefill_bytes(config, *backend, kv_shape(config, 0));
+    const auto counted = Model::prefill_bytes(config, *backend, kv_shape(config, 0), kMaxContext);
     if (name == std::string("cpu")) {
       EXPECT_NEAR(
           static_cast<double>(counted) / (4 * (chunk * hidden + rows * (4 * hidden + 4 * kv_width) +

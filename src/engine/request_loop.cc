@@ -134,6 +134,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
                  .admission = options.admission}) {
   totals.turns_by_plan.resize(options.plans.size());
   const KvOptions kv = cache_options(options);
+  model.reserve_prefill(shape, options.chunk, options.context);
   for (int i = 0; i < options.sequences; ++i) {
     sequences.push_back(std::make_unique<Sequence>(model, pool, options.context,
                                                    DecodingOptions{.plans = options.plans}, kv));

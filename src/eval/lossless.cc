@@ -49,7 +49,7 @@ void require_memory_for(const EvalModel& model, const Prompt& prompt,
   for (const Drafter& drafter : options.drafters) {
     most = std::max(most, cache_bytes(model, context + options.predict, kv_options(drafter.plans)));
   }
-  require_memory(model, 3 * most + prefill_bytes(model), context);
+  require_memory(model, 3 * most + prefill_bytes(model, context + options.predict), context);
 }
 
 // One prompt in one mode with one drafter.

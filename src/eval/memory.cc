@@ -31,9 +31,9 @@ std::size_t cache_bytes(const EvalModel& model, int capacity, const KvOptions& o
          KvCache::gathered_bytes_for(shape, backend, options);
 }
 
-std::size_t prefill_bytes(const EvalModel& model, int chunk) {
+std::size_t prefill_bytes(const EvalModel& model, int capacity, int chunk) {
   return Model::prefill_bytes(model.model.config(), model.model.backend(), model.pool.shape(),
-                              chunk);
+                              capacity, chunk);
 }
 
 std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& variants,

@@ -173,7 +173,7 @@ std::size_t bytes_of(const EvalModel& model, const FidelityTask& task,
   for (const std::vector<Plan>& plans : by_target(task.plans)) {
     bytes = std::max(bytes, drafts_bytes(model, plans, capacity));
   }
-  return bytes + prefill_bytes(model, sizes.front());
+  return bytes + prefill_bytes(model, capacity, sizes.front());
 }
 
 }  // namespace

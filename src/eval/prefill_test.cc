@@ -190,8 +190,8 @@ TEST(Prefill, CountsTheMemoryOfReadingAPromptWhole) {
   const EvalModel model = eval_model(loaded);
   const std::size_t chunk = loaded.backend->prefill_chunk(), whole = 16 * chunk;
   const KvShape& shape = loaded.pool.shape();
-  const std::size_t more = prefill_bytes(model, whole) - prefill_bytes(model);
-  EXPECT_EQ(prefill_bytes(model, chunk), prefill_bytes(model));
+  const std::size_t more = prefill_bytes(model, whole, whole) - prefill_bytes(model, whole);
+  EXPECT_EQ(prefill_bytes(model, whole, chunk), prefill_bytes(model, whole));
   EXPECT_GE(more, (whole - chunk) * sizeof(float) * loaded.model.config().hidden_size +
                       loaded.backend->full_kv_bytes(shape, whole) -
                       loaded.backend->full_kv_bytes(shape, chunk));

@@ -108,7 +108,7 @@ class Study {
     require_memory(model_,
                    std::max(variants_bytes(model_, layer_targets(), capacity),
                             drafts_bytes(model_, plans, capacity)) +
-                       prefill_bytes(model_),
+                       prefill_bytes(model_, capacity),
                    context_);
   }
 

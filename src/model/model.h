@@ -69,6 +69,9 @@ class Model {
   // to a multiple of its page size, find what they read beside weights and KV.
   void reserve(int rows) const { workspace(rows); }
   void begin_round(const KvCache& cache) const;
+  // Takes the memory in which prompts of caches of such a chunk and capacity are read; else they
+  // take it as they come.
+  void reserve_prefill(const KvShape& shape, int chunk, int capacity) const;
 
   // A prompt on its way into a cache with the target's weights, chunk by chunk, layer by layer
   // within a chunk (section 4 of docs/design.md), in slices between which others may use the model.
@@ -122,10 +125,10 @@ class Model {
   // Bytes of the rotation angles that decoding reads, of caches of this capacity.
   static std::size_t angle_bytes(const ModelConfig& config, int capacity);
   // Bytes of a prefill beside the cache: a chunk's activations, its K and V of one layer, the
-  // backend's scratch; with the logits of a round (the rest of a pass is small). chunk: the
-  // cache's, as in KvOptions.
+  // backend's scratch, what pages of a prompt of `context` tokens are unpacked to; with the logits
+  // of a round (the rest of a pass is small). chunk: the cache's, as in KvOptions.
   static std::size_t prefill_bytes(const ModelConfig& config, const Backend& backend,
-                                   const KvShape& shape, int chunk = 0);
+                                   const KvShape& shape, int context, int chunk = 0);
 
  private:
   struct Workspace;  // activations of a bounded number of rows

@@ -24,26 +24,36 @@ double Model::Prefill::share() const {
   return (cache_.length() - start_ + rows) / (static_cast<double>(tokens_.size()) - start_);
 }
 
+void Model::reserve_prefill(const KvShape& shape, int chunk, int capacity) const {
+  Workspace::Chunk& space = workspace_->chunk;
+  workspace(std::min(chunk, backend_.prefill_rows()));
+  if (space.rows < chunk) {
+    space.rows = 0;  // until all is there
+    const auto floats = [&](std::size_t columns) {
+      return backend_.allocate(sizeof(float) * columns * chunk);
+    };
+    space.x = floats(config_.hidden_size);
+    space.cos = floats(config_.head_dim / 2);
+    space.sin = floats(config_.head_dim / 2);
+    space.tokens = backend_.allocate(sizeof(TokenId) * chunk);
+    space.kv = backend_.allocate(KvCache::chunk_scratch_bytes(shape, backend_, chunk));
+    space.rows = chunk;
+  }
+  const std::size_t unpacked = capacity > chunk ? backend_.unpacked_bytes(shape, capacity) : 0;
+  if (space.unpacked.size() < unpacked) {
+    space.unpacked = {};  // never both
+    space.unpacked = backend_.allocate(unpacked);
+  }
+}
+
 // The tokens' rows of the embedding and their angles.
 void Model::Prefill::begin_chunk() {
   Workspace::Chunk& space = model_.workspace_->chunk;
   check(!space.in_use, "one prompt at a time is inside a chunk");
   Backend& backend = model_.backend_;
   const ModelConfig& config = model_.config_;
-  if (space.rows < cache_.chunk()) {
-    space.rows = 0;  // until all is there
-    const auto floats = [&](std::size_t columns) {
-      return backend.allocate(sizeof(float) * columns * cache_.chunk());
-    };
-    space.x = floats(config.hidden_size);
-    space.cos = floats(config.head_dim / 2);
-    space.sin = floats(config.head_dim / 2);
-    space.tokens = backend.allocate(sizeof(TokenId) * cache_.chunk());
-    space.kv =
-        backend.allocate(KvCache::chunk_scratch_bytes(cache_.shape(), backend, cache_.chunk()));
-    space.rows = cache_.chunk();
-  }
   first_ = cache_.length();
+  model_.reserve_prefill(cache_.shape(), cache_.chunk(), first_ > 0 ? cache_.capacity() : 0);
   count_ = std::min<int>(cache_.chunk(), static_cast<int>(tokens_.size()) - first_);
   chunk_.emplace(cache_, count_, space.kv.data());
   space.in_use = true;
@@ -106,8 +116,9 @@ void Model::Prefill::step() {
     const int first = all ? row_ : count_ - 1, count = all ? rows : 1;
     const Rows wanted = model_.chunk_rows(shape, first, count);
     if (!all) model_.attention_inputs(wanted, layer_, q, {});
-    backend.prefill_attention(
-        {q, q, config.num_heads, shape, attention_scale(config), first_ + first, count, view});
+    backend.prefill_attention({q, q, config.num_heads, shape, attention_scale(config),
+                               first_ + first, count, view,
+                               model_.workspace_->chunk.unpacked.data()});
     model_.after_attention(wanted, layer_, q, work.hidden.as<float>());
   }
   row_ += rows;

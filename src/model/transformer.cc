@@ -270,7 +270,7 @@ std::size_t Model::angle_bytes(const ModelConfig& config, int capacity) {
 }
 
 std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backend,
-                                 const KvShape& shape, int chunk) {
+                                 const KvShape& shape, int context, int chunk) {
   if (chunk == 0) chunk = backend.prefill_chunk();
   constexpr std::size_t kRoundRows = 2 * kMaxDraftLen + 1;  // logits of target and draft rows
   const std::size_t heads = static_cast<std::size_t>(config.num_heads) * config.head_dim;
@@ -283,6 +283,7 @@ std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backe
   return sizeof(float) * (per_token * chunk + per_slice_row * backend.prefill_rows() +
                           kRoundRows * config.vocab_size) +
          KvCache::chunk_scratch_bytes(shape, backend, chunk) +
+         (context > chunk ? backend.unpacked_bytes(shape, context) : 0) +
          backend.scratch_bytes(inputs, backend.prefill_rows() * row_floats);
 }
 

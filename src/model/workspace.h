@@ -30,8 +30,9 @@ struct Model::Workspace {
     Buffer x;      // [rows, hidden]
     Buffer cos;    // [rows, head_dim / 2]
     Buffer sin;
-    Buffer tokens;  // [rows] TokenId
-    Buffer kv;      // FullKv of one layer
+    Buffer tokens;    // [rows] TokenId
+    Buffer kv;        // FullKv of one layer
+    Buffer unpacked;  // of one layer's pages, where the backend wants it
     bool in_use = false;
   } chunk;
 

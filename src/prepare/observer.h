@@ -50,6 +50,9 @@ class Observer final : public Backend {
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
     return backend_.scratch_bytes(inputs, row_floats);
   }
+  std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override {
+    return backend_.unpacked_bytes(shape, tokens);
+  }
   PlaneBytes plane_bytes(int rows, int cols, int group) const override {
     return backend_.plane_bytes(rows, cols, group);
   }
@@ -85,10 +88,6 @@ class Observer final : public Backend {
   void quantize_pages(const KvShape& shape, int first_layer, std::span<const FullKv> sources,
                       int first_position, std::span<const PagePlanes> pages) override {
     backend_.quantize_pages(shape, first_layer, sources, first_position, pages);
-  }
-  void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
-                  FullKv target) override {
-    backend_.load_pages(shape, layer, pages, read, target);
   }
   void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                     int count) override {

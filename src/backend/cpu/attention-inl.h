@@ -402,8 +402,7 @@ void attend_page(const AttendPage& a) {
 }
 
 constexpr AttentionKernels attention_kernels() {
-  return {attend_page,   attend_full, merge_partials, page_bound,
-          quantize_unit, load_unit,   load_panels};
+  return {attend_page, attend_full, merge_partials, page_bound, quantize_unit, load_panels};
 }
 
 }  // namespace

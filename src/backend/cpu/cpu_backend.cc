@@ -208,11 +208,6 @@ void CpuBackend::quantize_pages(const KvShape& shape, int first_layer,
                       pages);
 }
 
-void CpuBackend::load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages,
-                            KvRead read, FullKv target) {
-  cpu::load_pages(kernels_.attention, pool_, shape, layer, pages, read, target);
-}
-
 void CpuBackend::copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                               int count) {
   cpu::copy_full_kv(pool_, shape, source, target, first, count);

@@ -35,8 +35,6 @@ class CpuBackend final : public HostBackend {
 
   void quantize_pages(const KvShape& shape, int first_layer, std::span<const FullKv> sources,
                       int first_position, std::span<const PagePlanes> pages) override;
-  void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
-                  FullKv target) override;
   void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                     int count) override;
   void gather_full_kv(const KvShape& shape, FullKv source, FullKv target,

@@ -100,14 +100,6 @@ struct QuantizeUnit {
   std::uint8_t* lower;
 };
 
-// Dequantizes a unit into full precision (rounded to fp16).
-struct LoadUnit {
-  PageUnit page;
-  PageShape shape;
-  std::uint16_t* const* key_blocks;
-  std::uint16_t* const* value_blocks;
-};
-
 // Dequantizes tokens [first, first + count) of a unit into panels of prefill attention (fp32, the
 // values of quant.h's target_value()): keys [count / 16][head_dim][16], values
 // [head_dim / 16][panel_tokens][16]. REQUIRES: first, count: multiples of 16; both planes.
@@ -127,7 +119,6 @@ struct AttentionKernels {
   void (*merge)(const Merge&);
   float (*page_bound)(const PageBound&);
   void (*quantize_unit)(const QuantizeUnit&);
-  void (*load_unit)(const LoadUnit&);
   void (*load_panels)(const LoadPanels&);
 };
 

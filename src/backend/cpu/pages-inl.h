@@ -191,57 +191,6 @@ void quantize_unit(const QuantizeUnit& a) {
 
 // --- load ----------------------------------------------------------------------------------------
 
-// The values of one term of a tile: target_value() or draft_value() of quant.h.
-template <int kTerm>
-QS_INLINE F32 tile_values(const std::uint8_t* upper, const std::uint8_t* lower, F32 scale,
-                          F32 offset) {
-  I32 words;
-  __builtin_memcpy(&words, upper, 64);
-  const F32 sixteens = nibbles_of<kTerm>(words) * set1(16.0f);
-  if (lower == nullptr) return offset + scale * (sixteens + set1(7.5f));
-  __builtin_memcpy(&words, lower, 64);
-  return offset + scale * (sixteens + nibbles_of<kTerm>(words));
-}
-
-// Writes term i of a tile to out + i * stride.
-template <int kTerm = 0>
-QS_INLINE void load_tile(const std::uint8_t* upper, const std::uint8_t* lower,
-                         const std::uint16_t* scales, const std::uint16_t* offsets,
-                         int scale_stride, std::uint16_t* out, int stride) {
-  const F32 scale = set1(reduce_add(load_f16_n(scales + kTerm * scale_stride, 1)));
-  const F32 offset = set1(reduce_add(load_f16_n(offsets + kTerm * scale_stride, 1)));
-  store_f16(out + kTerm * stride, tile_values<kTerm>(upper, lower, scale, offset));
-  if constexpr (kTerm < 7) {
-    load_tile<kTerm + 1>(upper, lower, scales, offsets, scale_stride, out, stride);
-  }
-}
-
-void load_unit(const LoadUnit& a) {
-  const auto scales = unit_scale_arrays(a.shape, a.page.upper);
-  const int dim = a.shape.head_dim, groups = a.shape.value_groups;
-  const auto lower_at = [&](std::ptrdiff_t tile) {
-    return a.page.lower == nullptr ? nullptr : a.page.lower + tile;
-  };
-  for (int b = 0; b < a.shape.page_size / 16; ++b) {
-    for (int c = 0; c < dim; c += 8) {
-      const std::ptrdiff_t tile = (static_cast<std::ptrdiff_t>(b) * dim + c) * 8;
-      load_tile(a.page.upper + tile, lower_at(tile), scales.key_scale + c, scales.key_offset + c, 1,
-                a.key_blocks[b] + 16 * c, 16);
-    }
-  }
-  const std::ptrdiff_t plane = unit_parts(a.shape).plane_bytes;
-  for (int c = 0; c < dim; c += 16) {
-    for (int t = 0; t < a.shape.page_size; t += 8) {
-      const std::ptrdiff_t tile =
-          plane + (static_cast<std::ptrdiff_t>(c / 16) * a.shape.page_size + t) * 8;
-      const int first_scale = t * groups + c / kValueGroup;
-      load_tile(a.page.upper + tile, lower_at(tile), scales.value_scale + first_scale,
-                scales.value_offset + first_scale, groups,
-                a.value_blocks[t / 16] + static_cast<std::ptrdiff_t>(t % 16) * dim + c, dim);
-    }
-  }
-}
-
 // The codes of a tile, a byte each: byte t % 4 of lane i of codes[t / 4] is of output i, term t.
 struct TileCodes {
   I32 codes[2];

@@ -168,21 +168,6 @@ void quantize_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvS
   });
 }
 
-void load_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape& shape, int layer,
-                std::span<const PagePlanes> pages, KvRead read, FullKv target) {
-  check_shape(shape);
-  check_full_kv(target, static_cast<int>(pages.size()) * shape.page_size);
-  for_heads(pool, shape, static_cast<int>(pages.size()), [&](int page, int head) {
-    const PageBlocks blocks = page_blocks(shape, target, head, page * shape.page_size);
-    std::byte* lower =
-        read == KvRead::kUpper ? nullptr : pages[page].lower + shape.lower_offset(layer, head);
-    kernels.load_unit({{bytes(pages[page].upper + shape.upper_offset(layer, head)), bytes(lower)},
-                       page_shape(shape),
-                       blocks.keys,
-                       blocks.values});
-  });
-}
-
 void copy_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullKv target, int first,
                   int count) {
   check_full_kv(source, count);

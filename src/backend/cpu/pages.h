@@ -23,8 +23,6 @@ std::size_t full_kv_bytes(const KvShape& shape, int capacity);
 void quantize_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape& shape,
                     int first_layer, std::span<const FullKv> sources, int first_position,
                     std::span<const PagePlanes> pages);
-void load_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvShape& shape, int layer,
-                std::span<const PagePlanes> pages, KvRead read, FullKv target);
 void copy_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullKv target, int first,
                   int count);
 

@@ -195,40 +195,6 @@ TEST_P(PagesOnIsa, BytesEqualTheCanonicalCodec) {
   }
 }
 
-TEST_P(PagesOnIsa, LoadingGivesTheDecodedValuesRoundedToFp16) {
-  for (const KvShape& shape : kShapes) {
-    for (const KvRead read : {KvRead::kBoth, KvRead::kUpper}) {
-      SCOPED_TRACE(description(shape));
-      const int tokens_per_page = shape.page_size, count = 2 * tokens_per_page;
-      const int capacity = count + 16;
-      Tokens tokens = random_tokens(shape, count, 9);
-      Guarded full = full_kv_of(shape, tokens, capacity, 0);
-      Pages pages(shape, 2);
-      quantize_layer(pool_, shape, 0, {full.data(), capacity}, 0, pages.planes);
-      Guarded loaded(full_kv_bytes(shape, capacity));
-      load_pages(kernels(), pool_, shape, 0, pages.planes, read, {loaded.data(), capacity});
-      EXPECT_TRUE(loaded.intact());
-      const std::size_t size = static_cast<std::size_t>(tokens_per_page) * shape.head_dim;
-      std::vector<float> keys(size), values(size), key(shape.head_dim), value(shape.head_dim);
-      std::vector<std::byte> upper(shape.upper_unit_bytes()), lower(shape.lower_unit_bytes());
-      for (int t = 3; t < count; t += 16) {
-        for (int head = 0; head < shape.num_kv_heads; ++head) {
-          export_unit(shape, 0, head, pages.planes[t / tokens_per_page], upper.data(),
-                      lower.data());
-          decode_unit(shape, upper.data(), lower.data(), read, keys.data(), values.data());
-          read_full_kv(shape, {loaded.data(), capacity}, head, t, 1, key.data(), value.data());
-          for (int c = 0; c < shape.head_dim; ++c) {
-            const std::size_t i =
-                static_cast<std::size_t>(t % tokens_per_page) * shape.head_dim + c;
-            ASSERT_EQ(key[c], through_fp16(keys[i])) << t << " " << c;
-            ASSERT_EQ(value[c], through_fp16(values[i])) << t << " " << c;
-          }
-        }
-      }
-    }
-  }
-}
-
 TEST_P(PagesOnIsa, BytesDoNotDependOnTheNumberOfThreads) {
   const KvShape shape{1, 3, 96, 64};
   Tokens tokens = random_tokens(shape, 4 * 64, 10);

@@ -15,8 +15,8 @@ namespace quantspec::cuda {
 
 namespace {
 
-// Rows of a prefill's GEMMs: several tiles for every multiprocessor.
-constexpr int kPrefillRows = 4096;
+// Rows of a prefill's ops: a chunk of a prompt.
+constexpr int kPrefillRows = 1024;
 
 // Every op is a function of ops.h; this class chooses between decoding and prefill, and carries
 // what the host wants.
@@ -54,6 +54,9 @@ class CudaBackend final : public Backend {
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
     // Rows in the weights' type for a GEMM, and its outputs.
     return sizeof(float) * (static_cast<std::size_t>(kPrefillRows) * inputs + row_floats);
+  }
+  std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override {
+    return cuda::unpacked_bytes(shape, tokens);
   }
   int prefill_rows() const override { return kPrefillRows; }
 
@@ -123,10 +126,6 @@ class CudaBackend final : public Backend {
   void quantize_pages(const KvShape& shape, int first_layer, std::span<const FullKv> sources,
                       int first_position, std::span<const PagePlanes> pages) override {
     cuda::quantize_pages(device_, shape, first_layer, sources, first_position, pages);
-  }
-  void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
-                  FullKv target) override {
-    cuda::load_pages(device_, shape, layer, pages, read, target);
   }
   void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                     int count) override {

@@ -16,13 +16,15 @@ void require_supported(const KvShape& shape);
 
 // --- prefill_attention.cu ------------------------------------------------------------------------
 void prefill_attention(Device& device, const PrefillAttentionParams& params);
+std::size_t unpacked_bytes(const KvShape& shape, int tokens);
 
 // --- pages.cu ------------------------------------------------------------------------------------
 void quantize_pages(Device& device, const KvShape& shape, int first_layer,
                     std::span<const FullKv> sources, int first_position,
                     std::span<const PagePlanes> pages);
+// Dequantizes both planes of pages (positions from 0) into `target`.
 void load_pages(Device& device, const KvShape& shape, int layer, std::span<const PagePlanes> pages,
-                KvRead read, FullKv target);
+                FullKv target);
 void page_bounds(Device& device, const PageBoundsParams& params);
 void select_pages(Device& device, const SelectPagesParams& params);
 

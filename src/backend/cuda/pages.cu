@@ -134,11 +134,9 @@ void quantize_pages(Device& device, const KvShape& shape, int first_layer,
 }
 
 void load_pages(Device& device, const KvShape& shape, int layer, std::span<const PagePlanes> pages,
-                KvRead read, FullKv target) {
-  check(read != KvRead::kFull, "pages are read at 4 or 8 bits");
+                FullKv target) {
   const auto launch = [&](const PanelTask& task, dim3 grid) {
-    load_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(
-        task, read == KvRead::kBoth);
+    load_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(task);
     require_launch("load_pages");
   };
   for_panels(shape, layer, {&target, 1}, 0, pages, launch);

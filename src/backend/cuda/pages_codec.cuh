@@ -203,11 +203,10 @@ __device__ __forceinline__ void load_scales(int strip, const PanelUnit& unit,
   }
 }
 
-// One warp: the values of a strip, in the place of its codes. `within`: where in a code's cell the
-// value lies, 7.5 where lower nibbles are not read (and are 0).
+// One warp: the values of a strip, in the place of its codes.
 template <bool kValues>
 __device__ __forceinline__ void decode_strip(const Panel<kValues>& panel, int strip,
-                                             const ColumnScale (&columns)[4], float within) {
+                                             const ColumnScale (&columns)[4]) {
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll 2
   for (int row = 0; row < panel.num_rows(); row += 16) {
@@ -221,7 +220,7 @@ __device__ __forceinline__ void decode_strip(const Panel<kValues>& panel, int st
       const auto value = [&](int k) {
         const std::uint32_t bits = __byte_perm(bytes[i / 2], __float_as_uint(kIntegers),
                                                0x7440 | (i % 2 + 2 * k));  // kIntegers + code
-        const float code = __uint_as_float(bits) - kIntegers + within;
+        const float code = __uint_as_float(bits) - kIntegers;
         const ColumnScale& column = columns[i / 2 * 2 + k];
         return column.offset + column.scale * code;
       };
@@ -235,8 +234,7 @@ __device__ __forceinline__ void decode_strip(const Panel<kValues>& panel, int st
 }
 
 template <bool kValues>
-__device__ __forceinline__ void load_panel(const PanelTask& task, int index, bool both,
-                                           void* shared) {
+__device__ __forceinline__ void load_panel(const PanelTask& task, int index, void* shared) {
   const Panel<kValues> panel(task.shape, index, shared);
   const PanelPlace place(task);
   const PanelUnit unit = panel_unit(task, panel, place);
@@ -244,9 +242,9 @@ __device__ __forceinline__ void load_panel(const PanelTask& task, int index, boo
   const bool has_strip = strip < panel.num_strips();
   ColumnScale columns[4];
   if (has_strip) load_scales(strip, unit, columns);  // with the words, not after them
-  load_words(task.shape, panel, unit, both);
+  load_words(task.shape, panel, unit);
   __syncthreads();
-  if (has_strip) decode_strip(panel, strip, columns, both ? 0.0f : 7.5f);
+  if (has_strip) decode_strip(panel, strip, columns);
   __syncthreads();
   for_each_piece(task, panel, place, [](const __half* staged, __half* full) {
     *reinterpret_cast<uint4*>(full) = *reinterpret_cast<const uint4*>(staged);
@@ -255,11 +253,11 @@ __device__ __forceinline__ void load_panel(const PanelTask& task, int index, boo
 
 // Shared memory: panel_bytes.
 __global__ void __launch_bounds__(kPanelThreads)
-    load_panels(const __grid_constant__ PanelTask task, bool both) {
+    load_panels(const __grid_constant__ PanelTask task) {
   extern __shared__ uint4 shared[];
   const int keys = key_panels(task.shape), index = blockIdx.x;
-  if (index < keys) return load_panel<false>(task, index, both, shared);
-  load_panel<true>(task, index - keys, both, shared);
+  if (index < keys) return load_panel<false>(task, index, shared);
+  load_panel<true>(task, index - keys, shared);
 }
 
 }  // namespace quantspec::cuda

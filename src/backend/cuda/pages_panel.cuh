@@ -211,22 +211,20 @@ __device__ __forceinline__ void store_words(const KvShape& shape, const Panel<kV
   });
 }
 
-// Without the lower plane, its words are 0.
 template <bool kValues>
 __device__ __forceinline__ void load_words(const KvShape& shape, const Panel<kValues>& panel,
-                                           const PanelUnit& unit, bool lower) {
+                                           const PanelUnit& unit) {
   for_each_words(shape, panel, [&](const auto& words, int count, int word) {
     if (count == 4) {
       const uint4 x = *reinterpret_cast<const uint4*>(unit.upper + word);
-      const uint4 y =
-          lower ? *reinterpret_cast<const uint4*>(unit.lower + word) : make_uint4(0, 0, 0, 0);
+      const uint4 y = *reinterpret_cast<const uint4*>(unit.lower + word);
       *words(0) = make_uint2(x.x, y.x);
       *words(1) = make_uint2(x.y, y.y);
       *words(2) = make_uint2(x.z, y.z);
       *words(3) = make_uint2(x.w, y.w);
     } else {
       for (int i = 0; i < count; ++i) {
-        *words(i) = {unit.upper[word + i], lower ? unit.lower[word + i] : 0};
+        *words(i) = {unit.upper[word + i], unit.lower[word + i]};
       }
     }
   });

@@ -7,15 +7,11 @@ namespace quantspec::cuda {
 
 namespace {
 
-constexpr int kGrowth = 8192;  // positions, so that scratch grows with few of a prompt's chunks
-
 // K and V of positions [0, end) in full precision, position p in slot p: what lies in pages is
 // rounded to fp16.
-FullKv gather(Device& device, const KvShape& shape, const KvView& view, int end) {
-  const int capacity = round_up(end, kGrowth);
-  const std::size_t elements = full_kv_index(shape, capacity, shape.num_kv_heads, 0, 0);
-  const FullKv all{device.scratch(Scratch::kPromptKv, elements * sizeof(__half)), capacity};
-  load_pages(device, shape, view.layer, view.pages, KvRead::kBoth, all);
+FullKv gather(Device& device, const KvShape& shape, const KvView& view, int end, std::byte* to) {
+  const FullKv all{to, round_up(end, 16)};
+  load_pages(device, shape, view.layer, view.pages, all);
   copy_full_kv(device, shape, view.full, all, view.first_full, end - view.first_full);
   return all;
 }
@@ -25,6 +21,7 @@ void check_view(const PrefillAttentionParams& params) {
   check(kv.first_full == static_cast<int>(kv.pages.size()) * params.shape.page_size,
         "prefill attention reads in full precision what is in no page");
   check(kv.first_full <= params.first_position, "rows come after their pages");
+  check(kv.pages.empty() || params.unpacked != nullptr, "pages are unpacked to memory");
   check(params.first_position + params.num_rows - kv.first_full <= kv.full.capacity,
         "every position after the pages has a slot");
   check(kv.read == KvRead::kBoth && kv.page_lists.empty() && kv.num_gathered == 0 &&
@@ -34,12 +31,17 @@ void check_view(const PrefillAttentionParams& params) {
 
 }  // namespace
 
+std::size_t unpacked_bytes(const KvShape& shape, int tokens) {
+  return full_kv_index(shape, round_up(tokens, 16), shape.num_kv_heads, 0, 0) * sizeof(__half);
+}
+
 void prefill_attention(Device& device, const PrefillAttentionParams& params) {
   check_view(params);
   if (params.num_rows == 0) return;
   const int end = params.first_position + params.num_rows;
-  const FullKv kv =
-      params.kv.pages.empty() ? params.kv.full : gather(device, params.shape, params.kv, end);
+  const FullKv kv = params.kv.pages.empty()
+                        ? params.kv.full
+                        : gather(device, params.shape, params.kv, end, params.unpacked);
   constexpr float kLog2E = 1.44269504f;
   const PrefillRows rows{.q = params.q,
                          .q_factor = params.scale * kLog2E,

@@ -23,6 +23,8 @@ class HostBackend : public Backend {
   std::size_t matrix_bytes(int, int, DType) const override { return 0; }
   TensorView place_matrix(const TensorView& matrix, std::byte*) override { return matrix; }
 
+  std::size_t unpacked_bytes(const KvShape&, int) const override { return 0; }
+
   void select_pages(const SelectPagesParams& params) override;
 
   void propose(const ProposeParams& params) override;

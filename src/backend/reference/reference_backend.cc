@@ -211,19 +211,6 @@ class ReferenceBackend final : public HostBackend {
     });
   }
 
-  void load_pages(const KvShape& shape, int layer, std::span<const PagePlanes> pages, KvRead read,
-                  FullKv target) override {
-    for_each_unit(shape, pages, [&](int page, int kv_head) {
-      const KvView view{.pages = pages.subspan(page, 1),
-                        .first_full = shape.page_size,
-                        .layer = layer,
-                        .read = read};
-      const ReadKv kv = read_kv(shape, view, kv_head, shape.page_size);
-      write_full_kv(shape, target, kv_head, page * shape.page_size, shape.page_size, kv.keys.data(),
-                    kv.values.data());
-    });
-  }
-
   void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                     int count) override {
     std::vector<float> keys(static_cast<std::size_t>(count) * shape.head_dim), values(keys.size());

@@ -150,7 +150,7 @@ struct Loaded : LoadedModel {
   // What rounds allocate once there has been a generation like it with the longest rounds.
   Allocations in_steady_state(DecodingOptions options) {
     const std::optional<int> draft_len = options.draft_len;
-    if (draft_len != 0) options.draft_len = DraftControl::kMaxDraftLen;
+    if (draft_len != 0) options.draft_len = kMaxDraftLen;
     Sequence sequence = this->sequence(options);
     decode(decoder, sequence, prompt);
     options.draft_len = draft_len;

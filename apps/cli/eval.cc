@@ -67,7 +67,7 @@ void add_round(CLI::App& app, EvalArgs& args) {
       app, "--round", "N",
       "tokens of the target passes by whose attention sparse\ndrafts choose pages: draft length "
       "+ 1 (default: 5)",
-      args.round, 1, DraftControl::kMaxDraftLen + 1);
+      args.round, 1, kMaxDraftLen + 1);
 }
 
 template <typename Target>
@@ -179,7 +179,7 @@ void add_lossless(CLI::App& command, EvalArgs& args) {
   args.draft_lens = {1, 4, 8, std::nullopt};
   add_draft_lens(command,
                  fmt::format("tokens to draft each round, 1 to {}, or auto\n(default: 1,4,8,auto)",
-                             DraftControl::kMaxDraftLen),
+                             kMaxDraftLen),
                  args.draft_lens, 1);
   add_value(
       command, "--temp", "X", "temperature of coupled sampling (default: 0.8)",

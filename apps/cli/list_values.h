@@ -90,11 +90,11 @@ inline void add_draft_lens(CLI::App& app, const std::string& help,
     std::vector<std::optional<int>> lens;
     for (const std::string& part : split_list(text)) {
       const auto value = parse_number<int>(part);
-      const bool fits = value && *value >= least && *value <= DraftControl::kMaxDraftLen;
+      const bool fits = value && *value >= least && *value <= kMaxDraftLen;
       if (!fits && part != "auto") {
         throw UsageError(
             fmt::format("--draft-len '{}': must be auto or from {} to {}, with commas between",
-                        text, least, DraftControl::kMaxDraftLen));
+                        text, least, kMaxDraftLen));
       }
       add_to_list("--draft-len", text, part, value, lens);
     }

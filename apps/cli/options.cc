@@ -23,10 +23,10 @@ void add_draft_len(CLI::App& app, std::optional<int>& target) {
             "(default: auto, what measures fastest, again and again)",
             [&target](const std::string& text) {
               target = parse_number<int>(text);
-              const bool fits = target && *target >= 0 && *target <= DraftControl::kMaxDraftLen;
+              const bool fits = target && *target >= 0 && *target <= kMaxDraftLen;
               if (fits || text == "auto") return;
               throw UsageError(fmt::format("--draft-len '{}': must be auto or from 0 to {}", text,
-                                           DraftControl::kMaxDraftLen));
+                                           kMaxDraftLen));
             });
 }
 

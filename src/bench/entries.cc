@@ -238,9 +238,9 @@ void require_benchable(const BenchOptions& options, const ModelConfig& model) {
          options.predict, longest, model.max_positions - longest);
   }
   for (const std::optional<int> draft_len : options.draft_lens) {
-    if (!draft_len || (*draft_len >= 0 && *draft_len <= DraftControl::kMaxDraftLen)) continue;
+    if (!draft_len || (*draft_len >= 0 && *draft_len <= kMaxDraftLen)) continue;
     fail(ErrorKind::kInvalidRequest, "{} {}: supported are auto and 0 to {}", Field::kDraftLen,
-         *draft_len, DraftControl::kMaxDraftLen);
+         *draft_len, kMaxDraftLen);
   }
   for (const float temperature : options.temperatures) {
     SamplingParams sampling;

@@ -114,7 +114,7 @@ class Measurement {
         options_(options),
         tokens_done_(tokens_done),
         measured_(entries.size()),
-        controls_(entries.size()) {
+        drafts_(entries.size()) {
     for (Measured& measured : measured_) measured.repeats.resize(options.repeats);
   }
 
@@ -171,7 +171,7 @@ class Measurement {
     DecodingOptions decoding = entries_[entry].decoding;
     decoding.sampling.seed = options_.seed + static_cast<std::uint64_t>(prompt);
     Sequence sequence = base.sequence.fork(std::move(decoding));
-    if (controls_[entry]) sequence.adopt_control(*controls_[entry]);
+    if (drafts_[entry]) sequence.adopt_drafts(*drafts_[entry]);
     return sequence;
   }
 
@@ -180,7 +180,7 @@ class Measurement {
     if (options_.warm_up == 0) return;
     Sequence sequence = start(entry, base, prompt);
     decode(entry, sequence, std::min(options_.warm_up, options_.predict));
-    controls_[entry] = sequence.control();
+    drafts_[entry] = sequence.drafts();
   }
 
   Run run(std::size_t entry, const Base& base, int prompt) {
@@ -227,7 +227,7 @@ class Measurement {
   const BenchOptions& options_;
   const TokensDone& tokens_done_;
   std::vector<Measured> measured_;
-  std::vector<std::optional<DraftControl>> controls_;  // after the warm-up
+  std::vector<std::optional<SoloDrafts>> drafts_;  // after the warm-up
   double done_ = 0;
 };
 

@@ -44,6 +44,7 @@ class KvCache {
   KvCache fork(std::vector<KvAccess> accesses) const;
 
   const KvShape& shape() const { return pool_->shape(); }
+  KvStore store() const { return options_.store; }
   int capacity() const { return capacity_; }
   int length() const { return length_; }  // n: positions [0, n) are in the cache
   // Positions below it are final: the cache cannot be truncated to less.

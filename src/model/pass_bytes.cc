@@ -85,4 +85,26 @@ std::size_t pass_bytes(const Weights& weights, const Backend& backend, const KvS
   return bytes;
 }
 
+PlanKvBytes::PlanKvBytes(const KvShape& shape, KvStore store, const Plan& plan) : shape_(shape) {
+  for (const LayerPlan& layer : plan.layers) {
+    if (!layer.run) continue;
+    const KvAccess access = store == KvStore::kFull ? KvAccess{KvRead::kFull} : layer.kv;
+    const auto alike =
+        std::ranges::find(accesses_, access, &decltype(accesses_)::value_type::first);
+    if (alike == accesses_.end()) {
+      accesses_.emplace_back(access, 1);
+    } else {
+      ++alike->second;
+    }
+  }
+}
+
+double PlanKvBytes::after(int context) const {
+  double bytes = 0;
+  for (const auto& [access, layers] : accesses_) {
+    bytes += layers * static_cast<double>(kv_bytes(shape_, access, context));
+  }
+  return bytes;
+}
+
 }  // namespace quantspec

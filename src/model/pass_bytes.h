@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
+#include <vector>
 
 #include "model/plan.h"
 #include "model/weights.h"
@@ -29,5 +31,17 @@ std::size_t kv_bytes(const KvShape& shape, const KvAccess& access, int context);
 // and their K and V. REQUIRES: the plan is one for these weights.
 std::size_t pass_bytes(const Weights& weights, const Backend& backend, const KvShape& shape,
                        const Plan& plan, int context);
+
+// K and V that passes of a plan read: pass_bytes without the weights. Quick to ask round by round,
+// since it is counted once for all layers that see the cache alike.
+class PlanKvBytes {
+ public:
+  PlanKvBytes(const KvShape& shape, KvStore store, const Plan& plan);
+  double after(int context) const;
+
+ private:
+  KvShape shape_;
+  std::vector<std::pair<KvAccess, int>> accesses_;  // and how many layers have them
+};
 
 }  // namespace quantspec

@@ -63,6 +63,24 @@ TEST_F(PassBytesTest, OfWeightsAreThoseOfTheLayersThatRunAndTheHead) {
                                    matrix_bytes(*backend_, weights_.head(), WeightRead::kUpper));
 }
 
+// Before and after pages' borders, for layers that differ and for one that does not run.
+TEST_F(PassBytesTest, OfAPlansKvAreThoseOfAPassWithoutItsWeights) {
+  Plan plan = Plan::draft(config_.num_layers, WeightRead::kUpper);
+  plan.layers[1].kv = {KvRead::kUpper, KvTokens::kByBound, 64};
+  const PlanKvBytes kv(shape_, KvStore::kHierarchical, plan);
+  plan.layers[0].run = false;
+  const PlanKvBytes fewer(shape_, KvStore::kHierarchical, plan);
+  const PlanKvBytes full(shape_, KvStore::kFull, plan);
+  const std::size_t layer = kv_bytes(shape_, plan.layers[0].kv, kContext);
+  EXPECT_EQ(kv.after(kContext) - fewer.after(kContext), static_cast<double>(layer));
+  for (const int context : {0, 1, 31, 32, 63, 64, 160, 1000}) {
+    const auto bytes = [&](int n) { return pass_bytes(weights_, *backend_, shape_, plan, n); };
+    EXPECT_EQ(fewer.after(context), static_cast<double>(bytes(context) - bytes(0)));
+    EXPECT_EQ(full.after(context) * config_.num_layers,
+              static_cast<double>((config_.num_layers - 1) * shape_.fp16_token_bytes() * context));
+  }
+}
+
 // What is counted for a model that is not loaded is what a loaded one has, where nothing is padded.
 TEST(PassBytes, OfAWeightTimesTheirNumberAreThoseOfTheMatrix) {
   const auto backend = make_backend({.name = "reference", .num_threads = 1});

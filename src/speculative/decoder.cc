@@ -16,12 +16,6 @@ double ratio(double numerator, double denominator) {
   return denominator > 0 ? numerator / denominator : 0.0;
 }
 
-DraftControl make_control(const DecodingOptions& options) {
-  std::vector<std::string> names;
-  for (const Plan& plan : options.plans) names.push_back(plan.name);
-  return DraftControl(std::move(names), options.draft_len);
-}
-
 // A number that no other sequence gets.
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> next{0};
@@ -69,41 +63,44 @@ RoundStats& RoundStats::operator+=(const RoundStats& other) {
 Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options,
                    KvOptions kv)
     : id_(next_id()),
-      backend_(&model.backend()),
-      vocab_size_(model.config().vocab_size),
+      model_(&model),
       cache_(model.backend(), pool, capacity, kv),
       target_(make_target(model, kv)),
       options_(std::move(options)),
-      control_(make_control(options_)) {
+      drafts_(make_drafts()) {
   options_.sampling.validate();
   reserve();
 }
 
 Sequence::Sequence(const Sequence& other, DecodingOptions options)
     : id_(next_id()),
-      backend_(other.backend_),
-      vocab_size_(other.vocab_size_),
+      model_(other.model_),
       tokens_(other.tokens_),
       cache_(other.cache_.fork(kv_options(options.plans).accesses)),
       target_(other.target_),
       options_(std::move(options)),
-      control_(make_control(options_)) {
+      drafts_(make_drafts()) {
   options_.sampling.validate();
   reserve();
+}
+
+SoloDrafts Sequence::make_drafts() const {
+  return {*model_, cache_, target_, options_.plans, options_.draft_len};
 }
 
 // All tokens that the cache may hold, the pending one and those that the longest round adds.
 void Sequence::reserve() {
   const std::size_t tokens = static_cast<std::size_t>(cache_.capacity()) + kMaxDraftLen + 2;
   tokens_.reserve(tokens);
-  token_memory_ = backend_->allocate(tokens * sizeof(TokenId));
-  round_memory_ = backend_->allocate(sizeof(Round));
-  rule_memory_ = backend_->allocate(sizeof(TokenRule));
+  Backend& backend = model_->backend();
+  token_memory_ = backend.allocate(tokens * sizeof(TokenId));
+  round_memory_ = backend.allocate(sizeof(Round));
+  rule_memory_ = backend.allocate(sizeof(TokenRule));
 }
 
 RoundTokens Sequence::on_backend() {
   return {rule_memory_.as<TokenRule>(), token_rule(options_).by_argmax(),
-          token_memory_.as<TokenId>(), round_memory_.as<Round>(), vocab_size_};
+          token_memory_.as<TokenId>(), round_memory_.as<Round>(), model_->config().vocab_size};
 }
 
 RoundKey Sequence::round_key(DraftChoice choice) const {
@@ -111,20 +108,21 @@ RoundKey Sequence::round_key(DraftChoice choice) const {
 }
 
 void Sequence::begin_round() {
+  Backend& backend = model_->backend();
   if (known_ < tokens_.size()) {
-    backend_->upload(token_memory_.as<TokenId>() + known_, &tokens_[known_],
-                     (tokens_.size() - known_) * sizeof(TokenId));
+    backend.upload(token_memory_.as<TokenId>() + known_, &tokens_[known_],
+                   (tokens_.size() - known_) * sizeof(TokenId));
     known_ = tokens_.size();
   }
   if (!rule_known_) {
     const TokenRule rule = token_rule(options_);
-    backend_->upload(rule_memory_.data(), &rule, sizeof(rule));
+    backend.upload(rule_memory_.data(), &rule, sizeof(rule));
     rule_known_ = true;
   }
   // Until the round has ended it is not known.
   if (std::exchange(round_length_, -1) == static_cast<int>(tokens_.size())) return;
   const Round round{.length = static_cast<int>(tokens_.size())};
-  backend_->upload(round_memory_.data(), &round, sizeof(round));
+  backend.upload(round_memory_.data(), &round, sizeof(round));
 }
 
 Step Sequence::end_round(DraftChoice choice, const Round& result) {
@@ -164,7 +162,7 @@ void Sequence::set_options(DecodingOptions options) {
   options_ = std::move(options);
   rule_known_ = false;
   if (!same_rounds) id_ = next_id();
-  if (!same_drafts) control_ = make_control(options_);  // else what it has measured still holds
+  if (!same_drafts) drafts_ = make_drafts();  // else what it has measured still holds
   stats_ = {};
 }
 
@@ -275,10 +273,10 @@ bool Decoder::replay(Sequence& sequence) {
 Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   check(max_tokens >= 1 && max_tokens <= sequence.room(), "a step needs room for its tokens");
   const int cap = std::min(max_tokens, sequence.max_rows()) - 1;
-  const Lane lane{&sequence, sequence.control_.choose(cap)};
+  const Lane lane{&sequence, sequence.drafts_.choose(cap, sequence.cache_.length())};
   const Outcome done = round({&lane, 1});
-  sequence.control_.observe(
-      {lane.choice, done.steps[0].accepted, done.draft_seconds, done.other_seconds});
+  sequence.drafts_.observe(lane.choice, done.steps[0].accepted, done.draft_seconds,
+                           done.other_seconds);
   return done.steps[0];
 }
 

@@ -49,6 +49,13 @@ SequenceDrafts DraftLengths::sequence() const {
   return drafts;
 }
 
+void DraftLengths::reserve(std::size_t sequences) {
+  lanes_.reserve(sequences);
+  blended_.reserve(sequences);
+  for (std::vector<int>* lengths : {&lengths_, &trial_, &wanted_}) lengths->reserve(sequences);
+  goodput_.reserve(sequences);
+}
+
 RoundChoice DraftLengths::choose(std::span<const SequenceLoad> batch) {
   check(!batch.empty() && std::ssize(batch) <= costs_.target().max_rows(),
         "a batch has a sequence or more, and no more than a pass has rows");
@@ -87,16 +94,25 @@ int DraftLengths::drafted(std::span<const int> lengths) {
   return std::reduce(lengths.begin(), lengths.end());
 }
 
+// By a page's border or by the tokens still wanted.
+bool DraftLengths::mostly_cut_short(std::span<const SequenceLoad> batch) {
+  const auto cut = std::ranges::count_if(
+      batch, [](const SequenceLoad& load) { return load.cap < load.drafts->wanted_; });
+  return 2 * cut > std::ssize(batch);
+}
+
 // Which plans some sequence could draft by now; false: none.
 bool DraftLengths::mark_usable(std::span<const SequenceLoad> batch) {
   bool any = false;
   for (std::size_t plan = 0; plan < arms_.size(); ++plan) {
-    arms_[plan].usable = std::ranges::any_of(batch, [&](const SequenceLoad& load) {
+    const auto user = std::ranges::find_if(batch, [&](const SequenceLoad& load) {
       check(load.cap >= 0, "a cap on the draft length is not negative");
       check(load.drafts->plans_.size() == arms_.size() && load.draft_bytes.size() == arms_.size(),
             "a sequence knows every plan of its engine");
       return load.cap > 0 && load.drafts->plans_[plan].allowed;
     });
+    arms_[plan].usable = user != batch.end();
+    if (arms_[plan].usable) arms_[plan].kv_bytes = user->draft_bytes[plan];
     any |= arms_[plan].usable;
   }
   return any && fixed_len_ != 0 && std::ssize(batch) < costs_.target().max_rows();
@@ -154,8 +170,9 @@ DraftLengths::Found DraftLengths::best(std::span<const SequenceLoad> batch) {
     found = best_plan(batch, false);
     if (found.plan != kPlain && !pays(batch, found)) found.plan = kPlain;
   }
-  off_ = !fixed_len_ && found.plan == kPlain;
   if (found.plan == kPlain) found.rate = goodput_.plain();
+  if (mostly_cut_short(batch)) return found;
+  off_ = !fixed_len_ && found.plan == kPlain;
   plan_ = found.plan;
   told_ = {false, static_cast<int>(batch.size()), drafted(lengths_), found.rate, goodput_.plain()};
   return found;
@@ -239,17 +256,20 @@ std::string DraftLengths::explain() const {
     const Arm& arm = arms_[i];
     arms += arm.rounds == 0
                 ? fmt::format("; {} not tried", arm.name)
-                : fmt::format(
-                      "; {} drafts a token in {:.2f} ms and 1 ns for {:.0f} bytes of KV, accepts "
-                      "{:.2f}",
-                      arm.name, 1e3 * costs_.draft(static_cast<int>(i)).weights_seconds(1),
-                      1e-9 / costs_.draft(static_cast<int>(i)).kv_rate(), arm.acceptance.pooled());
+                : fmt::format("; {} drafts a token in {:.2f} ms, accepts {:.2f}", arm.name,
+                              1e3 * costs_.draft(static_cast<int>(i))
+                                        .seconds({.rows = 1, .kv_bytes = arm.kv_bytes}),
+                              arm.acceptance.pooled());
   }
   if (told_.exploring) return "still measuring" + arms;
-  const std::string plain = fmt::format("{:.2f} without drafts", told_.plain_rate);
-  if (plan_ == kPlain) return "drafting does not pay; expects " + plain + " tokens/s" + arms;
-  return fmt::format("now drafts {} tokens for {} sequences by {}, expects {:.2f} tokens/s, {}{}",
-                     told_.drafted, told_.sequences, arms_[plan_].name, told_.rate, plain, arms);
+  if (plan_ == kPlain) {
+    return fmt::format("drafting does not pay; plain decoding expects {:.2f} tokens/s{}",
+                       told_.plain_rate, arms);
+  }
+  const std::string whose =
+      told_.sequences == 1 ? "" : fmt::format(" for {} sequences", told_.sequences);
+  return fmt::format("now drafts {}{} by {}, expects {:.2f} tokens/s, {:.2f} by plain decoding{}",
+                     told_.drafted, whose, arms_[plan_].name, told_.rate, told_.plain_rate, arms);
 }
 
 }  // namespace quantspec

@@ -15,7 +15,8 @@
 //
 // One DraftLengths serves an engine; it is not thread-safe. It is deterministic given the
 // observations: it owns no clock and no randomness, and sees no token (acceptance_estimates.h says
-// why). It allocates when a batch is larger than all before, and to explain. Times are in seconds.
+// why). It allocates when a batch is larger than all before (reserve), and to explain. Times are in
+// seconds.
 #pragma once
 
 #include <optional>
@@ -73,6 +74,9 @@ class DraftLengths {
   SequenceDrafts sequence(std::span<const int> plans) const;
   SequenceDrafts sequence() const;  // by all plans
 
+  // Batches of so many sequences allocate nothing from now on.
+  void reserve(std::size_t sequences);
+
   // For the next round of these sequences. The lengths are valid until the next call.
   // REQUIRES: 1 <= batch.size() <= max_rows.
   RoundChoice choose(std::span<const SequenceLoad> batch);
@@ -86,7 +90,8 @@ class DraftLengths {
   CostModel& costs() { return costs_; }
   const CostModel& costs() const { return costs_; }
 
-  // Speculation does not pay for the batch of the last choice, and is off but for rare probes.
+  // Speculation does not pay for the batch of the last choice, and is off but for rare probes. A
+  // round that caps cut short for most of its sequences does not count, here and in explain().
   bool off() const { return off_; }
   // One line: what was chosen last and why, for a log.
   std::string explain() const;
@@ -101,6 +106,7 @@ class DraftLengths {
     int rounds = 0;           // that it drafted
     int last_round = kNever;  // of those
     bool usable = false;      // by a sequence of the batch at hand
+    double kv_bytes = 0;      // that a draft pass reads of such a sequence
   };
   struct Found {
     int plan = kPlain;
@@ -124,6 +130,7 @@ class DraftLengths {
   };
 
   static int drafted(std::span<const int> lengths);  // all together
+  static bool mostly_cut_short(std::span<const SequenceLoad> batch);
   bool mark_usable(std::span<const SequenceLoad> batch);
   int max_rows(std::size_t sequences) const;
   void set_lanes(std::span<const SequenceLoad> batch, int plan, bool hopeful = false);
@@ -166,7 +173,7 @@ class DraftLengths {
   std::vector<DraftLane> lanes_;
   std::vector<SequenceAcceptance::Survival> blended_;
   std::vector<int> lengths_, trial_, wanted_;
-  int plan_ = kPlain;       // chosen last, probes aside
+  int plan_ = kPlain;       // chosen last, probes and rounds that were cut short aside
   int candidate_ = kPlain;  // the best plan, whether it pays or not
   bool off_ = false;
   Probe probe_;

@@ -18,8 +18,8 @@
 namespace quantspec {
 namespace {
 
-// A batch on a machine of fixed times: a draft pass by plan i takes step[i], a verification 10 ms
-// and row_seconds a row.
+// A batch on a machine of fixed times: a draft pass by plan i takes step[i], a verification 10 ms,
+// row_seconds a row, and drafts_seconds if there are drafts.
 struct Batch {
   DraftLengths lengths;
   std::vector<double> step;
@@ -27,6 +27,7 @@ struct Batch {
   std::vector<SequenceDrafts> drafts;
   std::vector<int> caps;
   double row_seconds = 1e-4;
+  double drafts_seconds = 0;
 
   Batch(int sequences, std::vector<double> steps, std::optional<int> fixed_len = {},
         int max_rows = 1024)
@@ -76,7 +77,7 @@ struct Batch {
         static_cast<int>(loads.size()) + std::reduce(round.lengths.begin(), round.lengths.end());
     const int longest = *std::ranges::max_element(round.lengths);
     lengths.observe(loads, choice, accepted, round.drafts() ? longest * step[round.plan] : 0,
-                    0.01 + row_seconds * rows);
+                    0.01 + row_seconds * rows + (round.drafts() ? drafts_seconds : 0));
     return round;
   }
   Round rounds(int count, int accept) {
@@ -92,7 +93,7 @@ TEST(DraftLengths, DraftsLongWhereAllIsAccepted) {
   EXPECT_FALSE(batch.lengths.off());
   for (const int length : batch.rounds(1, kMaxDraftLen).lengths) EXPECT_GT(length, 6);
   EXPECT_NE(batch.lengths.explain().find("plan0"), std::string::npos);
-  EXPECT_NE(batch.lengths.explain().find("without drafts"), std::string::npos);
+  EXPECT_NE(batch.lengths.explain().find("plain decoding"), std::string::npos);
 }
 
 TEST(DraftLengths, IsOffWhereNothingIsAccepted) {
@@ -198,6 +199,34 @@ TEST(DraftLengths, DoesNotLearnFromTheCap) {
     longest = std::max(longest, batch.rounds(1, kMaxDraftLen).lengths[0]);
   }
   EXPECT_GT(longest, 6);
+}
+
+// What is said of the batch is not about rounds that were cut short, as the last of a text is.
+TEST(DraftLengths, IsNotOffBecauseOfTheCap) {
+  Batch batch(1, {1e-3});
+  batch.drafts_seconds = 10e-3;  // which one drafted token is not worth
+  batch.rounds(300, kMaxDraftLen);
+  const auto told = [&] {
+    const std::string line = batch.lengths.explain();
+    return line.substr(0, line.find(','));
+  };
+  const std::string before = told();
+  EXPECT_NE(before.find("now drafts"), std::string::npos) << before;
+  int plain = 0;
+  for (int i = 0; i < 20; ++i) {
+    batch.caps = {1};
+    plain += !batch.rounds(1, kMaxDraftLen).drafts();
+    EXPECT_FALSE(batch.lengths.off());
+    EXPECT_EQ(told(), before);
+  }
+  EXPECT_GT(plain, 15);
+}
+
+TEST(DraftLengths, ACapOfZeroIsPlainDecoding) {
+  Batch batch(2, {1e-3});
+  batch.caps = {0, 0};
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(batch.rounds(1, kMaxDraftLen).drafts());
+  EXPECT_FALSE(batch.lengths.off());
 }
 
 // Small changes of the estimates change no length. Measured: 166 changes, nearly all by probes; 257

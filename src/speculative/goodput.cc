@@ -19,6 +19,13 @@ constexpr int kRefinePasses = 4;   // over all lanes
 
 }  // namespace
 
+void Goodput::reserve(std::size_t lanes) {
+  lanes_.reserve(lanes);
+  survival_.reserve(kMaxDraftLen * lanes);
+  byte_price_.reserve(lanes);
+  byte_seconds_.reserve(lanes);
+}
+
 void Goodput::set(const CostModel& costs, int plan, std::span<const DraftLane> lanes) {
   check(!lanes.empty() && std::ssize(lanes) <= std::min(costs.target().max_rows(), kMostLanes),
         "a round has a sequence or more, each a row");

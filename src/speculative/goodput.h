@@ -33,6 +33,8 @@ struct DraftLane {
 
 class Goodput {
  public:
+  // So many lanes allocate nothing from now on.
+  void reserve(std::size_t lanes);
   // What the next calls are about. `costs` and the lanes' survival outlive them. plan: of `costs`;
   // any if no lane drafts. REQUIRES: 1 <= lanes.size() <= costs.target().max_rows(), < 8192.
   void set(const CostModel& costs, int plan, std::span<const DraftLane> lanes);

@@ -23,15 +23,15 @@
 #include "model/model.h"
 #include "sampler/acceptance.h"
 #include "sampler/sampler.h"
-#include "speculative/draft_control.h"
 #include "speculative/draft_lengths.h"
+#include "speculative/solo_drafts.h"
 
 namespace quantspec {
 
 struct DecodingOptions {
   SamplingParams sampling;
   SpecSampling spec_sampling = SpecSampling::kRejection;
-  std::optional<int> draft_len;  // nullopt: chosen by DraftControl; 0: plain decoding
+  std::optional<int> draft_len;  // nullopt: chosen by DraftLengths; 0: plain decoding
   std::vector<Plan> plans;       // by which to draft; none: plain decoding
   // For measurements of speed on weights that mean nothing (TokenRule); negative: off.
   float simulated_acceptance = -1.0f;
@@ -45,8 +45,8 @@ struct RoundStats {
   std::int64_t accepted = 0;
   std::int64_t rejections = 0;  // rounds that ended in a correction
   // By position in a draft: how often one was drafted there, and accepted.
-  std::array<std::int64_t, DraftControl::kMaxDraftLen> drafted_at{};
-  std::array<std::int64_t, DraftControl::kMaxDraftLen> accepted_at{};
+  std::array<std::int64_t, kMaxDraftLen> drafted_at{};
+  std::array<std::int64_t, kMaxDraftLen> accepted_at{};
   double draft_seconds = 0;
   double verify_seconds = 0;  // verification, sampling and acceptance
   double commit_seconds = 0;
@@ -84,7 +84,7 @@ class Sequence {
   const std::vector<TokenId>& tokens() const { return tokens_; }
   const KvCache& cache() const { return cache_; }
   const RoundStats& stats() const { return stats_; }
-  const DraftControl& control() const { return control_; }
+  const SoloDrafts& drafts() const { return drafts_; }
   const DecodingOptions& options() const { return options_; }
   // Tokens that can still be chosen before the context is full.
   int room() const { return cache_.capacity() - cache_.length(); }
@@ -96,7 +96,7 @@ class Sequence {
   // REQUIRES: the cache supports what the plans read (kv_options).
   void set_options(DecodingOptions options);
   // Goes on with what another sequence has measured. REQUIRES: of the same plans and draft_len.
-  void adopt_control(const DraftControl& control) { control_ = control; }
+  void adopt_drafts(const SoloDrafts& drafts) { drafts_ = drafts; }
   // On an empty sequence: the beginning of the next prompt is in these pages (KvCache::attach).
   void attach(std::span<const PageRef> pages) { cache_.attach(pages); }
   // Inside a prompt: the next chunk's pages are these (KvCache::share).
@@ -109,6 +109,7 @@ class Sequence {
   friend class Decoder;
   Sequence(const Sequence& other, DecodingOptions options);
   void reserve();
+  SoloDrafts make_drafts() const;
   RoundTokens on_backend();
   RoundKey round_key(DraftChoice choice) const;
   // What the backend knows of the tokens and of the rule becomes what is known here.
@@ -117,8 +118,7 @@ class Sequence {
   Step end_round(DraftChoice choice, const Round& result);
 
   std::uint64_t id_;  // of RoundKey
-  Backend* backend_;
-  int vocab_size_;
+  const Model* model_;
   std::vector<TokenId> tokens_;
   KvCache cache_;
   Buffer token_memory_;  // TokenId by position; the first known_ are those of tokens_
@@ -129,7 +129,7 @@ class Sequence {
   bool rule_known_ = false;
   Plan target_;
   DecodingOptions options_;
-  DraftControl control_;
+  SoloDrafts drafts_;
   RoundStats stats_;
 };
 
@@ -173,7 +173,7 @@ class Decoder {
   };
   Outcome round(std::span<const Lane> lanes);
 
-  // A round of one sequence, whose DraftControl chooses what it drafts.
+  // A round of one sequence, which chooses what it drafts (SoloDrafts).
   // REQUIRES: prefill was called; 1 <= max_tokens <= sequence.room().
   Step step(Sequence& sequence, int max_tokens);
 

@@ -1,5 +1,5 @@
 // Simulated machines for the tests of DraftLengths: known times, known acceptance, and a clock as
-// bad as real ones. Times are in seconds.
+// bad as real ones. Times are in seconds. And a tiny model that is real.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,15 +7,26 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "model/model.h"
 #include "speculative/draft_lengths.h"
 
 namespace quantspec {
+
+// The backend outlives it.
+inline Model load_tiny_model(Backend& backend) {
+  const std::filesystem::path folder = QUANTSPEC_TESTDATA "/models/llama-gqa3";
+  ModelConfig config = load_config(folder);
+  Weights weights(config, Checkpoint(folder), backend);
+  weights.make_draft_planes(backend, WeightRead::kBoth);
+  return Model(std::move(config), std::move(weights), backend);
+}
 
 inline constexpr int kPage = 128;
 inline constexpr int kMaxRows = 1024;

@@ -1,0 +1,33 @@
+#include "speculative/round_bytes.h"
+
+#include "base/error.h"
+
+namespace quantspec {
+
+RoundBytes::RoundBytes(const Model& model, const KvShape& shape, KvStore store, const Plan& target,
+                       std::span<const Plan> plans)
+    : target_kv_(shape, store, target) {
+  const auto weights = [&](const Plan& plan) {  // without KV
+    return static_cast<double>(pass_bytes(model.weights(), model.backend(), shape, plan, 0));
+  };
+  target_weights_ = weights(target);
+  for (const Plan& plan : plans) {
+    names_.push_back(plan.name);
+    plan_weights_.push_back(weights(plan));
+    plan_kv_.emplace_back(shape, store, plan);
+  }
+}
+
+DraftLengths::Options RoundBytes::options(std::optional<int> fixed_len) const {
+  return {.plans = names_,
+          .plan_bytes = plan_weights_,
+          .target_bytes = target_weights_,
+          .fixed_len = fixed_len};
+}
+
+void RoundBytes::draft(int context, std::span<double> by_plan) const {
+  check(by_plan.size() == plan_kv_.size(), "room for the bytes of every plan");
+  for (std::size_t i = 0; i < plan_kv_.size(); ++i) by_plan[i] = plan_kv_[i].after(context);
+}
+
+}  // namespace quantspec

@@ -1,0 +1,37 @@
+#include "speculative/solo_drafts.h"
+
+namespace quantspec {
+namespace {
+
+DraftLengths::Options solo(DraftLengths::Options options) {
+  options.max_rows = kMaxDraftLen + 1;
+  return options;
+}
+
+}  // namespace
+
+SoloDrafts::SoloDrafts(const Model& model, const KvCache& cache, const Plan& target,
+                       std::span<const Plan> plans, std::optional<int> fixed_len)
+    : bytes_(model, cache.shape(), cache.store(), target, plans),
+      lengths_(solo(bytes_.options(fixed_len))),
+      drafts_(lengths_.sequence()),
+      draft_bytes_(plans.size()) {
+  lengths_.reserve(1);
+}
+
+DraftChoice SoloDrafts::choose(int cap, int context) {
+  verify_bytes_ = bytes_.verify(context);
+  bytes_.draft(context, draft_bytes_);
+  const SequenceLoad load = this->load(cap);
+  const RoundChoice choice = lengths_.choose({&load, 1});
+  return {choice.plan, choice.lengths[0]};
+}
+
+void SoloDrafts::observe(DraftChoice run, int accepted, double draft_seconds,
+                         double verify_seconds) {
+  const SequenceLoad load = this->load(run.draft_len);
+  lengths_.observe({&load, 1}, {run.plan, {&run.draft_len, 1}}, {&accepted, 1}, draft_seconds,
+                   verify_seconds);
+}
+
+}  // namespace quantspec

@@ -5,33 +5,6 @@
 
 namespace quantspec {
 
-namespace {
-
-// K and V that a pass by this plan reads of a sequence of so many tokens.
-double kv_bytes_of(const KvShape& shape, const Plan& plan, int tokens) {
-  double bytes = 0;
-  for (const LayerPlan& layer : plan.layers) {
-    if (layer.run) bytes += static_cast<double>(kv_bytes(shape, layer.kv, tokens));
-  }
-  return bytes;
-}
-
-DraftLengths::Options draft_options(const Model& model, const KvShape& shape,
-                                    const std::vector<Plan>& plans) {
-  DraftLengths::Options options;
-  const auto bytes = [&](const Plan& plan) {
-    return static_cast<double>(pass_bytes(model.weights(), model.backend(), shape, plan, 0));
-  };
-  for (const Plan& plan : plans) {
-    options.plans.push_back(plan.name);
-    options.plan_bytes.push_back(bytes(plan));
-  }
-  options.target_bytes = bytes(Plan::target(model.config().num_layers));
-  return options;
-}
-
-}  // namespace
-
 struct DraftRules::Rule {
   explicit Rule(DraftLengths::Options options) : lengths(std::move(options)) {}
 
@@ -42,20 +15,17 @@ struct DraftRules::Rule {
   std::optional<RoundChoice> choice;
 };
 
-DraftRules::DraftRules(const Model& model, const KvShape& shape, std::vector<Plan> plans)
-    : shape_(shape),
-      plans_(std::move(plans)),
-      target_(Plan::target(model.config().num_layers)),
-      options_(draft_options(model, shape, plans_)) {}
+DraftRules::DraftRules(const Model& model, const KvShape& shape, KvStore store,
+                       std::span<const Plan> plans)
+    : plans_(plans.size()),
+      round_bytes_(model, shape, store, Plan::target(model.config().num_layers), plans) {}
 
 DraftRules::~DraftRules() = default;
 
 DraftRules::Rule& DraftRules::rule_of(std::optional<int> draft_len) {
   std::unique_ptr<Rule>& rule = rules_[draft_len];
   if (rule == nullptr) {
-    DraftLengths::Options options = options_;
-    options.fixed_len = draft_len;
-    rule = std::make_unique<Rule>(std::move(options));
+    rule = std::make_unique<Rule>(round_bytes_.options(draft_len));
   }
   return *rule;
 }
@@ -74,18 +44,16 @@ void DraftRules::choose(std::span<Turn> round) {
     rule->choice.reset();
   }
   turns_ = round.size();
-  bytes_.resize(round.size() * plans_.size());
+  bytes_.resize(round.size() * plans_);
   for (std::size_t i = 0; i < round.size(); ++i) {
     const Turn& turn = round[i];
     if (turn.member == nullptr) continue;
-    const std::span bytes = std::span(bytes_).subspan(i * plans_.size(), plans_.size());
-    std::ranges::transform(plans_, bytes.begin(), [&](const Plan& plan) {
-      return kv_bytes_of(shape_, plan, turn.tokens);
-    });
+    const std::span by_plan = std::span(bytes_).subspan(i * plans_, plans_);
+    round_bytes_.draft(turn.tokens, by_plan);
     Rule& rule = *turn.member->rule;
     rule.turns.push_back(i);
     rule.loads.push_back(
-        {&turn.member->drafts, turn.cap, kv_bytes_of(shape_, target_, turn.tokens), bytes});
+        {&turn.member->drafts, turn.cap, round_bytes_.verify(turn.tokens), by_plan});
   }
   for (auto& [draft_len, rule] : rules_) {
     if (rule->loads.empty()) continue;

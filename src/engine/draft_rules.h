@@ -17,7 +17,7 @@ namespace quantspec {
 class DraftRules {
  public:
   // Drafts are by these plans.
-  DraftRules(const Model& model, const KvShape& shape, std::vector<Plan> plans);
+  DraftRules(const Model& model, const KvShape& shape, KvStore store, std::span<const Plan> plans);
   ~DraftRules();
 
   // A request's part in them.
@@ -48,10 +48,8 @@ class DraftRules {
  private:
   Rule& rule_of(std::optional<int> draft_len);
 
-  KvShape shape_;
-  std::vector<Plan> plans_;
-  Plan target_;
-  DraftLengths::Options options_;
+  std::size_t plans_;
+  RoundBytes round_bytes_;
   std::map<std::optional<int>, std::unique_ptr<Rule>> rules_;
   std::vector<double> bytes_;  // by turn and plan
   std::size_t turns_ = 0;      // of the last round

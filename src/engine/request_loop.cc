@@ -125,7 +125,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
       pool(model.backend(), shape, options.pages),
       tree(pool, options.chunk),
       decoder(model),
-      rules(model, shape, options.plans),
+      rules(model, shape, options.store, options.plans),
       scheduler({.page_tokens = shape.page_size,
                  .chunk_tokens = options.chunk,
                  .total_pages = options.pages,

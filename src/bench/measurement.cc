@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "bench/memory.h"
 
 namespace quantspec::bench {
 
@@ -54,45 +55,6 @@ std::size_t bytes_of(const KvOptions& kv, Engine& engine, int capacity) {
     if (!access.gathers()) continue;
     const int slots = access.tokens == KvTokens::kSnap ? capacity : access.budget;
     bytes += shape.num_layers * backend.full_kv_bytes(shape, (slots + 15) / 16 * 16);
-  }
-  return bytes;
-}
-
-std::size_t prefill_bytes(Engine& engine, int capacity) {
-  const Model& model = engine.model();
-  return Model::prefill_bytes(model.config(), model.backend(), engine.pool().shape(), capacity);
-}
-
-// The planes of a matrix that some plan reads.
-struct PlanesRead {
-  bool upper = false;
-  bool lower = false;
-
-  void add(WeightRead read) {
-    upper |= read != WeightRead::kFull;
-    lower |= read == WeightRead::kBoth;
-  }
-  std::size_t bytes(const Backend& backend, const Linear& linear) const {
-    if (!upper) return 0;
-    return matrix_bytes(backend, linear, lower ? WeightRead::kBoth : WeightRead::kUpper);
-  }
-};
-
-// Of all planes that these plans read, each once.
-std::size_t draft_weights_bytes(const Model& model, const std::vector<Plan>& plans) {
-  const std::size_t layers = model.config().num_layers;
-  std::vector<PlanesRead> reads(layers + 1);  // the head's is the last
-  for (const Plan& plan : plans) {
-    reads[layers].add(plan.head);
-    for (std::size_t i = 0; i < layers; ++i) {
-      if (plan.layers[i].run) reads[i].add(plan.layers[i].weights);
-    }
-  }
-  const std::vector<NamedLinear> matrices = model.weights().matrices();
-  const std::size_t matrices_per_layer = (matrices.size() - 1) / layers;
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < matrices.size(); ++i) {
-    bytes += reads[i / matrices_per_layer].bytes(model.backend(), *matrices[i].linear);
   }
   return bytes;
 }

@@ -13,36 +13,6 @@ namespace bench {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-void put(Json& json, const std::string& key, const Spread& spread) {
-  json[key] = spread.median;
-  json[key + "_min"] = spread.min;
-  json[key + "_max"] = spread.max;
-  json[key + "_values"] = spread.values;
-}
-
-void put(Json& json, const std::string& key, const std::optional<Spread>& spread) {
-  if (spread) return put(json, key, *spread);
-  for (const char* end : {"", "_min", "_max", "_values"}) json[key + end] = nullptr;
-}
-
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-void put(Json& json, const MemoryPlan& memory) {
-  json["peak_bytes"] = memory.total();
-  json["weights_bytes"] = memory.weights_bytes;
-  json["draft_weights_bytes"] = memory.draft_weights_bytes;
-  json["kv_bytes"] = memory.kv_bytes;
-  json["ring_bytes"] = memory.ring_bytes;
-  json["gathered_bytes"] = memory.gathered_bytes;
-  json["prefill_bytes"] = memory.prefill_bytes;
-  json["kv_fp16_bytes"] = memory.kv_fp16_bytes;
-}
-
 // Names without a comma or a quote stay as they are (RFC 4180).
 std::string csv_text(const std::string& text) {
   if (text.find_first_of(",\"\n") == text.npos) return text;
@@ -62,12 +32,11 @@ std::string csv_cell(const Json& value) {
   return list;
 }
 
-std::string csv_rows(std::span<const BenchRow> rows, bool first) {
+std::string csv_rows(std::span<const Json> rows, bool first) {
   std::string text;
-  for (const BenchRow& row : rows) {
+  for (const Json& row : rows) {
     std::string names, cells;
-    const Json json = to_json(row);
-    for (const auto& [key, value] : json.items()) {
+    for (const auto& [key, value] : row.items()) {
       names += (names.empty() ? "" : ",") + key;
       cells += (cells.empty() ? "" : ",") + csv_cell(value);
     }
@@ -77,33 +46,62 @@ std::string csv_rows(std::span<const BenchRow> rows, bool first) {
   return text;
 }
 
-std::string json_rows(std::span<const BenchRow> rows, bool first) {
+std::string json_rows(std::span<const Json> rows, bool first) {
   std::string text;
-  for (const BenchRow& row : rows) {
-    text += (first && text.empty() ? "\n" : ",\n") + dump_json(to_json(row));
-  }
+  for (const Json& row : rows) text += (first && text.empty() ? "\n" : ",\n") + dump_json(row);
   return text;
 }
 
 }  // namespace
 
-Json to_json(const BenchMeta& meta, FieldNames names) {
-  Json left_out = Json::array();
-  for (const LeftOut& one : meta.left_out) {
-    left_out.push_back(
+void put(Json& json, const std::string& key, const Spread& spread) {
+  json[key] = spread.median;
+  json[key + "_min"] = spread.min;
+  json[key + "_max"] = spread.max;
+  json[key + "_values"] = spread.values;
+}
+
+void put(Json& json, const std::string& key, const std::optional<Spread>& spread) {
+  if (spread) return put(json, key, *spread);
+  for (const char* end : {"", "_min", "_max", "_values"}) json[key + end] = nullptr;
+}
+
+void put(Json& json, const MemoryPlan& memory) {
+  json["peak_bytes"] = memory.total();
+  json["weights_bytes"] = memory.weights_bytes;
+  json["draft_weights_bytes"] = memory.draft_weights_bytes;
+  json["kv_bytes"] = memory.kv_bytes;
+  json["ring_bytes"] = memory.ring_bytes;
+  json["gathered_bytes"] = memory.gathered_bytes;
+  json["prefill_bytes"] = memory.prefill_bytes;
+  json["kv_fp16_bytes"] = memory.kv_fp16_bytes;
+}
+
+Json to_json(std::span<const LeftOut> left_out, FieldNames names) {
+  Json json = Json::array();
+  for (const LeftOut& one : left_out) {
+    json.push_back(
         {{"context", one.context}, {"plan", one.plan}, {"why", one_line(one.why.text(names))}});
   }
+  return json;
+}
+
+std::string_view name_of(SpecSampling how) {
+  return how == SpecSampling::kCoupled ? "coupled" : "rejection";
+}
+
+Json to_json(const BenchMeta& meta, FieldNames names) {
   Json json = quantspec::to_json(meta.head);
   json.update(
       {{"repeats", meta.repeats},
        {"warm_up", meta.warm_up},
        {"seed", meta.seed},
-       {"spec_sampling", meta.spec_sampling == SpecSampling::kCoupled ? "coupled" : "rejection"},
+       {"spec_sampling", name_of(meta.spec_sampling)},
        {"machine", meta.machine.name},
        {"bandwidth_bytes_per_second", meta.machine.bandwidth},
        {"flops_per_second", meta.machine.flops},
        {"one_thread_bandwidth_bytes_per_second", or_null(meta.machine.one_thread_bandwidth)},
-       {"left_out", left_out}});
+       {"left_out", to_json(meta.left_out, names)}});
   return json;
 }
 
@@ -138,36 +136,33 @@ Json to_json(const BenchRow& row) {
   return json;
 }
 
+std::string data_head(BenchFormat format, const Json& meta) {
+  if (format == BenchFormat::kCsv) return {};
+  const std::string text = dump_json(meta);
+  return format == BenchFormat::kJson ? fmt::format("{{\"meta\": {},\n\"rows\": [", text)
+                                      : fmt::format("{{\"meta\": {}}}\n", text);
+}
+
+std::string data_rows(BenchFormat format, std::span<const Json> rows, bool first) {
+  if (format == BenchFormat::kCsv) return csv_rows(rows, first);
+  if (format == BenchFormat::kJson) return json_rows(rows, first);
+  std::string text;
+  for (const Json& row : rows) text += dump_json(row) + "\n";
+  return text;
+}
+
 }  // namespace bench
 
 std::string bench_head(BenchFormat format, const BenchMeta& meta, FieldNames names) {
-  switch (format) {
-    case BenchFormat::kMarkdown:
-      return bench::markdown_head(meta, names);
-    case BenchFormat::kCsv:
-      break;
-    case BenchFormat::kJson:
-      return fmt::format("{{\"meta\": {},\n\"rows\": [", dump_json(bench::to_json(meta, names)));
-    case BenchFormat::kJsonl:
-      return fmt::format("{{\"meta\": {}}}\n", dump_json(bench::to_json(meta, names)));
-  }
-  return {};
+  if (format == BenchFormat::kMarkdown) return bench::markdown_head(meta, names);
+  return bench::data_head(format, bench::to_json(meta, names));
 }
 
 std::string bench_rows(BenchFormat format, std::span<const BenchRow> rows, bool first) {
-  switch (format) {
-    case BenchFormat::kMarkdown:
-      return bench::markdown_rows(rows);
-    case BenchFormat::kCsv:
-      return bench::csv_rows(rows, first);
-    case BenchFormat::kJson:
-      return bench::json_rows(rows, first);
-    case BenchFormat::kJsonl:
-      break;
-  }
-  std::string text;
-  for (const BenchRow& row : rows) text += dump_json(bench::to_json(row)) + "\n";
-  return text;
+  if (format == BenchFormat::kMarkdown) return bench::markdown_rows(rows);
+  std::vector<bench::Json> json;
+  for (const BenchRow& row : rows) json.push_back(bench::to_json(row));
+  return bench::data_rows(format, json, first);
 }
 
 std::string bench_tail(BenchFormat format, bool complete) {

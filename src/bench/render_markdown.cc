@@ -7,26 +7,18 @@
 #include <string_view>
 
 #include "base/shown.h"
+#include "bench/markdown.h"
 #include "bench/render.h"
 
 namespace quantspec::bench {
 
 namespace {
 
-constexpr std::size_t kColumns = 100;
-
-// Three digits.
-std::string number(double value) {
-  if (value < 5e-4) return "0";
-  return fmt::format("{:.{}f}", value, value < 1 ? 3 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
-}
 std::string range(const Spread& spread) { return number(spread.min) + "-" + number(spread.max); }
 std::string ratio(const Spread& spread) { return fmt::format("{:.2f}", spread.median); }
 std::string share(const std::optional<Spread>& spread) {
   return spread ? fmt::format("{:.3f}", spread->median) : "-";
 }
-std::string megabytes(std::size_t bytes) { return number(static_cast<double>(bytes) / 1e6); }
-
 // As asked for; "~2.1" is the mean of those that were chosen.
 std::string draft_len(const BenchRow& row) {
   return row.draft_len ? std::to_string(*row.draft_len)
@@ -35,37 +27,6 @@ std::string draft_len(const BenchRow& row) {
 
 std::string name_of(const BenchRow& row) {
   return table_cell(plan_label(row.plan, row.draft_budget));
-}
-
-// The end of a name that is too long says more than its beginning.
-std::string shortened(const std::string& name, std::size_t width) {
-  return name.size() <= width ? name : ".." + name.substr(name.size() - (width - 2));
-}
-
-using Cells = std::vector<std::string>;
-
-// The first column is text and takes what the others leave.
-std::string table(const Cells& titles, std::vector<Cells> rows) {
-  std::vector<std::size_t> widths;
-  for (std::size_t i = 0; i < titles.size(); ++i) {
-    widths.push_back(titles[i].size());
-    for (const Cells& row : rows) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::size_t others = 4;  // the first column's share of the lines
-  for (std::size_t i = 1; i < widths.size(); ++i) others += widths[i] + 3;
-  widths[0] = std::min(widths[0], kColumns - std::min(others, kColumns - 10));
-  const auto line = [&](const Cells& cells) {
-    std::string text = fmt::format("| {:<{}} |", shortened(cells[0], widths[0]), widths[0]);
-    for (std::size_t i = 1; i < cells.size(); ++i) {
-      text += fmt::format(" {:>{}} |", cells[i], widths[i]);
-    }
-    return text + "\n";
-  };
-  std::string text = line(titles) + "|:" + std::string(widths[0] + 1, '-') + "|";
-  for (std::size_t i = 1; i < widths.size(); ++i) text += std::string(widths[i] + 1, '-') + ":|";
-  text += "\n";
-  for (const Cells& row : rows) text += line(row);
-  return text + "\n";
 }
 
 std::string speeds(std::span<const BenchRow> rows) {
@@ -120,32 +81,23 @@ std::string choices(std::span<const BenchRow> rows) {
   return text.empty() ? text : text + "\n";
 }
 
-// An item of a list, broken at spaces so that it fits 80 columns.
-std::string item(std::string_view text) {
-  constexpr std::size_t kWidth = 78;
-  std::string lines;
-  for (const char* mark = "- "; !text.empty(); mark = "  ") {
-    std::size_t end = text.size() <= kWidth ? text.size() : text.rfind(' ', kWidth);
-    if (end == text.npos) end = std::min(text.find(' '), text.size());
-    lines += fmt::format("{}{}\n", mark, text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return lines;
-}
-
 }  // namespace
+
+std::string markdown_title(const char* what, const ReportHead& head) {
+  std::string text =
+      fmt::format("# {} of {} on {}\n\n", what, one_line(head.model), one_line(head.dataset));
+  text += fmt::format("- quantspec {}, commit {}, {}\n", head.version, head.commit, head.date);
+  text += fmt::format("- {}; {}; pages of {} tokens\n", head.backend, head.cpu, head.page_size);
+  return text;
+}
 
 std::string markdown_head(const BenchMeta& meta, FieldNames names) {
   const ReportHead& head = meta.head;
-  std::string text =
-      fmt::format("# Bench of {} on {}\n\n", one_line(head.model), one_line(head.dataset));
-  text += fmt::format("- quantspec {}, commit {}, {}\n", head.version, head.commit, head.date);
-  text += fmt::format("- {}; {}; pages of {} tokens\n", head.backend, head.cpu, head.page_size);
+  std::string text = markdown_title("Bench", head);
   text += fmt::format("- memory read at {:.1f} GB/s, {:.1f} GFLOP/s; predictions are for {}\n",
                       meta.machine.bandwidth / 1e9, meta.machine.flops / 1e9, meta.machine.name);
   text += fmt::format("- {} sampling, seed {}; {} warm-up tokens are not counted\n",
-                      meta.spec_sampling == SpecSampling::kCoupled ? "coupled" : "rejection",
-                      meta.seed, meta.warm_up);
+                      name_of(meta.spec_sampling), meta.seed, meta.warm_up);
   if (head.recall_distance > 0) {
     text += fmt::format("- recall distance: {} tokens\n", head.recall_distance);
   }

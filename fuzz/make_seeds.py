@@ -261,6 +261,17 @@ def plan_file_seeds():
     yield "large", "full layers", dump({"target_full_layers": [i % 40 for i in range(100_000)]})
 
 
+def trace_seeds():
+    request = {"arrival_ms": 1.5, "prompt_tokens": 9, "output_tokens": 3}
+    shared = {**request, "shared_prefix": {"id": "a", "tokens": 5}, "owner": "b"}
+    yield "small", "requests", b"\n".join(map(dump, [request, shared])) + b"\r\n\n"
+    yield "large", "requests", (dump(shared) + b"\n") * 50_000
+    yield "large", "too many", (dump(request) + b"\n") * 110_000
+    yield "large", "lines", b"\n" * 1_000_000
+    yield "large", "arrivals", b"\n".join(dump({**request, "arrival_ms": i * 7919 % 50_000})
+                                          for i in range(50_000))
+
+
 def dataset_seeds():
     book = (b"\xEF\xBB\xBFfront\r\n*** START OF THE PROJECT GUTENBERG EBOOK A\nB ***\r\n\r\nabb ab a\r\n" +
             b"ab abb " * 40 + b"\n*** END OF THE PROJECT GUTENBERG EBOOK ***\n")
@@ -322,7 +333,7 @@ TARGETS = {
     "fuzz_tokenizer_model": tokenizer_model_seeds, "fuzz_draft_store": draft_store_seeds,
     "fuzz_plan_file": plan_file_seeds, "fuzz_datasets": dataset_seeds,
     "fuzz_stop_strings": stop_string_seeds, "fuzz_stream_decoder": stream_decoder_seeds,
-    "fuzz_json": json_seeds, "fuzz_text": text_seeds,
+    "fuzz_json": json_seeds, "fuzz_text": text_seeds, "fuzz_trace": trace_seeds,
 }
 
 

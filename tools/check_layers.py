@@ -36,6 +36,7 @@ DOORS = {
     "base": None,
     "tests": None,
     "backend": {"backend/backend.h", "backend/params.h"},
+    "bench": {"bench/bench.h", "bench/load.h"},
     "engine": {"engine/engine.h", "engine/request_loop.h"},
     "kv_cache": {"kv_cache/kv_cache.h", "kv_cache/prefix_tree.h"},
     "sampler": {"sampler/sampler.h", "sampler/acceptance.h", "sampler/parameters.h"},

@@ -1,6 +1,4 @@
 // quantspec bench
-#include "bench/bench.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/terminal.h"
+#include "bench/load.h"
 
 namespace quantspec::cli {
 
@@ -32,6 +31,10 @@ struct BenchArgs {
   std::vector<std::string> plans;
   std::vector<std::optional<int>> draft_lens;
   std::vector<int> budgets;
+  std::vector<int> streams;
+  std::filesystem::path trace;
+  int late_prompt = 0;
+  std::optional<SpecSampling> spec_sampling;
   Sweep sweep = Sweep::kNone;
   BenchFormat format = BenchFormat::kMarkdown;
   bool quiet = false;
@@ -88,6 +91,23 @@ void add_drafts(CLI::App& app, BenchArgs& args) {
                     {{"draft-len", Sweep::kDraftLen}, {"budget", Sweep::kBudget}}, args.sweep);
 }
 
+void add_load(CLI::App& app, BenchArgs& args) {
+  app.option_defaults()->group("Many requests at once");
+  add_list(app, "--streams",
+           "so many prompts decode at once; with --trace a number:\nrequests in the cache at once "
+           "(default: 8)",
+           "whole numbers", args.streams, 1, kMostStreams);
+  add_path(app, "--trace", "FILE",
+           "serve requests as they came: lines of JSON that have\narrival_ms, prompt_tokens, "
+           "output_tokens",
+           args.trace);
+  add_int(
+      app, "--late-prompt", "N",
+      "with --streams: read a prompt of N tokens at the end,\nwhile they decode: how long do they "
+      "wait for tokens?",
+      args.late_prompt, 1, kMostContext);
+}
+
 void add_runs(CLI::App& app, BenchArgs& args) {
   app.option_defaults()->group("Runs");
   add_int(app, "-n,--predict", "N", "tokens to decode in a run (default: 512)", args.bench.predict,
@@ -99,9 +119,11 @@ void add_runs(CLI::App& app, BenchArgs& args) {
   add_list(app, "--temp", "temperatures; 0: always the likeliest (default: 1)", "numbers",
            args.bench.temperatures, 0.0f, sampling_param<&SamplingParams::temperature>().high);
   add_choice<SpecSampling>(
-      app, "--spec-sampling", "HOW", "rejection or coupled (default: rejection)",
+      app, "--spec-sampling", "HOW",
+      "rejection or coupled (default: rejection; coupled with\n--streams and --trace, to compare "
+      "their tokens)",
       {{"rejection", SpecSampling::kRejection}, {"coupled", SpecSampling::kCoupled}},
-      args.bench.spec_sampling);
+      args.spec_sampling);
   add_seed(app, "of the random numbers (default: 1)",
            [&args](std::uint64_t seed) { args.bench.seed = seed; });
 }
@@ -127,37 +149,77 @@ void apply_lists(BenchArgs& args) {
 
 // --- the run -------------------------------------------------------------------------------------
 
-BenchOptions resolve(const BenchArgs& args, const ModelConfig& config) {
-  BenchOptions options = args.bench;
-  options.num_threads = args.engine.num_threads;
-  options.head = report_head(args.engine);
-  require_benchable(options, config);
-  return options;
+// Of what is measured: options that say nothing there.
+void require_meant(const CLI::App& command, const char* with,
+                   std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (command.count(name) == 0) continue;
+    throw UsageError(fmt::format("{} and {} exclude each other", with, name));
+  }
 }
 
-int run(BenchArgs args) {
-  if (args.dataset.empty()) throw UsageError("--dataset KIND:PATH is needed");
-  apply_lists(args);
-  args.engine.model = resolve_model(args.engine.model);
-  const BenchOptions options = resolve(args, load_config(args.engine.model));
-  const Dataset dataset = Dataset::load(args.dataset);
-  warn_of_threads(args.engine.num_threads);
-  Progress progress(!args.quiet && is_terminal(stderr));
-  args.engine.progress = progress.callback();
+// The rows of one measurement, as they come.
+class Writer {
+ public:
+  explicit Writer(const BenchArgs& args)
+      : format_(args.format), progress_(!args.quiet && is_terminal(stderr)) {}
+
+  ProgressCallback progress() { return progress_.callback(); }
+
+  // render_rows(format, rows, first) after render_head(format, meta).
+  template <typename Events, typename Meta, typename Row>
+  void attach(Events& events, std::string (*render_head)(BenchFormat, const Meta&, FieldNames),
+              std::function<void(std::span<const Row>)>& on_rows,
+              std::string (*render_rows)(BenchFormat, std::span<const Row>, bool)) {
+    events.progress = progress_.callback();
+    events.begin = [=, this](const Meta& meta) {
+      polled_.emplace();
+      progress_.clear();
+      if (!meta.left_out.empty()) warn(describe(meta.left_out).text(flag_of));
+      write(render_head(format_, meta, flag_of));
+      begun_ = true;
+    };
+    on_rows = [=, this](std::span<const Row> rows) {
+      write(render_rows(format_, rows, std::exchange(first_, false)));
+    };
+  }
+
+  // What was measured stays, and is whole.
+  template <typename Run>
+  void run(const Run& measure) {
+    try {
+      measure();
+    } catch (...) {
+      if (begun_) write(bench_tail(format_, false));
+      throw;
+    }
+    write(bench_tail(format_, true));
+  }
+
+  void clear() { progress_.clear(); }
+
+ private:
+  void write(const std::string& text) {
+    progress_.clear();
+    write_output(text);
+  }
+
+  BenchFormat format_;
+  Progress progress_;
+  std::optional<PolledInterrupts> polled_;  // while there are rows to be written
+  bool begun_ = false;
+  bool first_ = true;
+};
+
+void run_plans(BenchArgs& args, const BenchOptions& options, const Dataset& dataset,
+               Writer& writer) {
   args.engine.ctx_size = std::ranges::max(options.contexts) + options.predict;
   const auto engine = Engine::load(args.engine);
-
-  bool begun = false, first = true;
-  const auto write = [&](const std::string& text) {
-    progress.clear();
-    write_output(text);
-  };
-  std::optional<PolledInterrupts> polled;  // while there are rows to be written
   BenchEvents events;
-  events.progress = progress.callback();
+  writer.attach(events, bench_head, events.context_done, bench_rows);
+  const auto begin = std::move(events.begin);
   events.begin = [&](const BenchMeta& meta) {
-    polled.emplace();
-    progress.clear();
+    writer.clear();
     warn_of(meta.machine);
     if (!args.bench.machine && engine->model().backend().name() == "cuda") {
       warn(fmt::format(
@@ -165,22 +227,72 @@ int run(BenchArgs args) {
           "predicts for a GPU",
           meta.head.backend));
     }
-    if (!meta.left_out.empty()) {
-      warn(describe(meta.left_out).text(flag_of));
-    }
-    write(bench_head(args.format, meta, flag_of));
-    begun = true;
+    begin(meta);
   };
-  events.context_done = [&](std::span<const BenchRow> rows) {
-    write(bench_rows(args.format, rows, std::exchange(first, false)));
-  };
-  try {
-    run_bench(*engine, dataset, options, events);
-  } catch (...) {  // what was measured stays, and is whole
-    if (begun) write(bench_tail(args.format, false));
-    throw;
+  writer.run([&] { run_bench(*engine, dataset, options, events); });
+}
+
+void run_many(BenchArgs& args, const BenchOptions& options, const LoadOptions& load,
+              const Dataset& dataset, Writer& writer) {
+  args.engine.ctx_size = load_context(options, load);
+  const auto engine = Engine::load(args.engine);
+  LoadEvents events;
+  writer.attach(events, load_head, events.rows_done, load_rows);
+  writer.run([&] { run_load(*engine, dataset, options, load, events); });
+}
+
+// After parsing: with many requests at once some options say nothing.
+void require_meant(const BenchArgs& args, const CLI::App& command) {
+  if (!args.trace.empty()) {
+    require_meant(command, "--trace",
+                  {"--ctx-size", "--predict", "--prompts", "--machine", "--sweep",
+                   "--recall-distance", "--late-prompt"});
+  } else if (!args.streams.empty()) {
+    require_meant(command, "--streams", {"--prompts", "--machine", "--sweep"});
+  } else if (command.count("--late-prompt") > 0) {
+    throw UsageError("--late-prompt: needs --streams, beside which it comes");
   }
-  write(bench_tail(args.format, true));
+}
+
+LoadOptions resolve_load(const BenchArgs& args) {
+  LoadOptions load;
+  load.late_prompt = args.late_prompt;
+  if (!args.streams.empty()) load.streams = args.streams;
+  if (args.trace.empty()) return load;
+  if (load.streams.size() != 1) {
+    throw UsageError("--streams: with --trace it is one number, the requests in the cache at once");
+  }
+  load.trace = read_trace(args.trace);
+  return load;
+}
+
+int run(BenchArgs args) {
+  if (args.dataset.empty()) throw UsageError("--dataset KIND:PATH is needed");
+  apply_lists(args);
+  const bool many = !args.streams.empty() || !args.trace.empty();
+  args.bench.spec_sampling =
+      args.spec_sampling.value_or(many ? SpecSampling::kCoupled : SpecSampling::kRejection);
+  args.engine.model = resolve_model(args.engine.model);
+  const ModelConfig config = load_config(args.engine.model);
+  BenchOptions options = args.bench;
+  options.num_threads = args.engine.num_threads;
+  options.head = report_head(args.engine);
+  std::optional<LoadOptions> load;
+  if (many) {
+    load = resolve_load(args);
+    require_loadable(options, *load, config);
+  } else {
+    require_benchable(options, config);
+  }
+  const Dataset dataset = Dataset::load(args.dataset);
+  warn_of_threads(args.engine.num_threads);
+  Writer writer(args);
+  args.engine.progress = writer.progress();
+  if (load) {
+    run_many(args, options, *load, dataset, writer);
+  } else {
+    run_plans(args, options, dataset, writer);
+  }
   return 0;
 }
 
@@ -193,6 +305,7 @@ Subcommand add_bench(CLI::App& app) {
   add_engine_options(*command, args->engine);
   add_texts(*command, *args);
   add_drafts(*command, *args);
+  add_load(*command, *args);
   add_runs(*command, *args);
   command->option_defaults()->group("Prediction");
   add_machine(*command, "predictions go", args->bench.machine);
@@ -212,9 +325,12 @@ Subcommand add_bench(CLI::App& app) {
       "Examples:\n"
       "  quantspec bench -d text:books -c 4096,8192 --plan all\n"
       "  quantspec bench -d recall:books --plan quantspec,snapkv --draft-len 4\n"
-      "  quantspec bench -d text:books --sweep draft-len -o json > sweep.json\n\n"
+      "  quantspec bench -d text:books --sweep draft-len -o json > sweep.json\n"
+      "  quantspec bench -d text:books -c 4096 --streams 1,2,4,8\n"
+      "  quantspec bench -d text:books --trace requests.jsonl --streams 16\n\n"
       "docs/bench.md says how it is measured and what every field means.";
   finish_command(*command, more.c_str());
+  command->callback([args, command] { require_meant(*args, *command); });
   return {command, [args] { return run(*args); }};
 }
 

@@ -52,6 +52,12 @@ std::string_view flag_of(Field field) {
       return "--repeat";
     case Field::kWarmUp:
       return "--warm-up";
+    case Field::kStreams:
+      return "--streams";
+    case Field::kTrace:
+      return "--trace";
+    case Field::kLatePrompt:
+      return "--late-prompt";
     case Field::kMachine:
       return "--machine";
     case Field::kStride:

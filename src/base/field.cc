@@ -52,6 +52,12 @@ std::string_view plain_name(Field field) {
       return "number of repeats";
     case Field::kWarmUp:
       return "warm-up";
+    case Field::kStreams:
+      return "number of streams";
+    case Field::kTrace:
+      return "trace";
+    case Field::kLatePrompt:
+      return "late prompt";
     case Field::kMachine:
       return "machine";
     case Field::kStride:

@@ -45,6 +45,7 @@ struct BenchOptions {
   int warm_up = 128;  // tokens before the counted runs, of every plan on every prompt
   std::uint64_t seed = 1;
   int recall_distance = 0;              // as PromptOptions'
+  bool many_streams = false;            // refuse plans that work for one sequence only
   std::optional<Machine> machine = {};  // for predictions; nullopt: this one, measured
   int num_threads = 0;                  // as the engine's
   // For the report: version, commit, model and draft_store; the rest is filled in.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/request_loop.h"
 
 namespace quantspec {
 
@@ -60,8 +61,9 @@ struct Candidate {
 };
 
 // NOTE: the budget of auto is that of its sparse plans, where it was given.
-Candidate resolve(Engine& engine, const std::string& spec, int context, int budget) {
+Candidate resolve(Engine& engine, const std::string& spec, int context, int budget, bool many) {
   std::vector<Plan> plans = engine.plans(spec, context, budget);
+  if (many) RequestLoop::require_plans(plans);
   const bool is_auto = spec == "auto";
   std::string name = is_auto ? spec : plans.front().name;
   const auto used = !is_auto     ? budget_of(plans.front())
@@ -77,12 +79,12 @@ Message reason(const Message& why, const std::string& spec) {
 
 // Of one spec: a plan by every budget that makes a difference to it.
 std::vector<Candidate> candidates_of(Engine& engine, const Asked& asked,
-                                     std::span<const int> budgets, int context,
+                                     std::span<const int> budgets, int context, bool many,
                                      std::vector<LeftOut>& left_out) {
   std::vector<Candidate> candidates;
   for (const int budget : budgets) {
     try {
-      Candidate candidate = resolve(engine, asked.spec, context, budget);
+      Candidate candidate = resolve(engine, asked.spec, context, budget, many);
       if (std::ranges::find(candidates, candidate) == candidates.end()) {
         candidates.push_back(std::move(candidate));
       }
@@ -99,7 +101,8 @@ std::vector<Candidate> all_candidates(Engine& engine, const BenchOptions& option
   const std::vector<int> budgets_wanted = budgets(engine, options, context);
   std::vector<Candidate> all;
   for (const Asked& asked : asked_for(options, engine.config().num_layers)) {
-    auto some = candidates_of(engine, asked, budgets_wanted, context, left_out);
+    auto some =
+        candidates_of(engine, asked, budgets_wanted, context, options.many_streams, left_out);
     for (const Candidate& candidate : some) {
       if (std::ranges::find(all, candidate.name, &Candidate::name) == all.end()) continue;
       fail(ErrorKind::kInvalidRequest, "{} {}: the list has {} already", Field::kPlan, asked.spec,

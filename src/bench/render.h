@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "bench/bench.h"
+#include "bench/load.h"
 
 namespace quantspec::bench {
 
@@ -16,6 +16,8 @@ using Json = nlohmann::ordered_json;
 // Keys in the order of docs/bench.md.
 Json to_json(const BenchMeta& meta, FieldNames names = plain_name);
 Json to_json(const BenchRow& row);
+Json to_json(const LoadMeta& meta, FieldNames names = plain_name);
+Json to_json(const LoadRow& row);
 
 // A part of those: four keys of a spread, all of a memory plan.
 void put(Json& json, const std::string& key, const Spread& spread);
@@ -35,7 +37,9 @@ std::string data_rows(BenchFormat format, std::span<const Json> rows, bool first
 // Of any report: what was measured by what program and where.
 std::string markdown_title(const char* what, const ReportHead& head);
 std::string markdown_head(const BenchMeta& meta, FieldNames names = plain_name);
-// REQUIRES: rows of one context.
+std::string markdown_head(const LoadMeta& meta, FieldNames names = plain_name);
+// REQUIRES: rows of one context; of a load, of one number of streams as well.
 std::string markdown_rows(std::span<const BenchRow> rows);
+std::string markdown_rows(std::span<const LoadRow> rows);
 
 }  // namespace quantspec::bench

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""End-to-end tests of many requests at once: `quantspec bench --streams` and `--trace`. Usage:
-streams_cli_test.py BINARY [unittest arguments]
+"""End-to-end tests of many requests at once: `quantspec bench --streams` and `--trace`, and `quantspec
+eval lossless --streams`. Usage: streams_cli_test.py BINARY [unittest arguments]
 
 Runs the binary on the bundled model with short prompts. Standard library only.
 """
@@ -138,6 +138,25 @@ class StreamsTest(CliTest):
         self.assertEqual((process.returncode, err), (130, b"quantspec: interrupted\n"))
         self.assertIs(report["complete"], False)
         self.assertEqual({row["context"] for row in report["rows"]}, {128})
+
+    def test_lossless_streams(self):
+        args = ["eval", "lossless", *COMMON, "-c", "150", "--tokens", "16", "--streams", "3",
+                "--plan", "quantspec", "--draft-len", "1,5,auto"]
+        done = quantspec(*args, "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertIs(report["meta"]["identical"], True)
+        self.assertEqual(report["meta"]["streams"], 3)
+        rows = report["rows"]
+        self.assertEqual(len(rows), 2 * 2 * 3)  # sampling, cold and warm
+        self.assertEqual({row["first_difference"] for row in rows}, {None})
+        self.assertGreater(len({row["draft_len"] for row in rows}), 1)
+        documented = (ROOT / "docs" / "eval.md").read_text()
+        for key in {*report["meta"], *rows[0]}:
+            self.assertIn(f"`{key}`", documented)
+        self.assertIn("12 generations beside others", report["meta"]["conclusion"])
+        self.check_error(quantspec("eval", "lossless", *COMMON, "--streams", "2", "--plan", "snapkv"),
+                         2, "--plan snapkv", "one sequence")
 
 
 if __name__ == "__main__":

@@ -175,6 +175,11 @@ void add_lossless(CLI::App& command, EvalArgs& args) {
   add_context(command, args, 2048, "tokens of the prompts");
   add_tokens(command, args, 256, "tokens to generate after each prompt");
   add_prompts(command, args, 2, "prompts");
+  add_int(
+      command, "--streams", "N",
+      "instead, so many requests at once, each against itself\nalone: they arrive at random, share "
+      "what is cached,\ndraft by one of --draft-len each, and some are preempted",
+      args.streams, 1, kMostStreams);
   add_plans(command, args, "quantspec,auto");
   args.draft_lens = {1, 4, 8, std::nullopt};
   add_draft_lens(command,
@@ -191,12 +196,13 @@ void add_lossless(CLI::App& command, EvalArgs& args) {
         }
         args.temperature = *value;
       });
-  add_seed(command, "of coupled sampling (default: 0)",
+  add_seed(command, "of coupled sampling, and of who comes when (default: 0)",
            [&args](std::uint64_t seed) { args.seed = seed; });
   add_engine_options(command, args.engine);
   add_output(command, args,
              "Example:\n"
-             "  quantspec eval lossless -d text:books/ --plan streaming --draft-len 1,8\n\n"
+             "  quantspec eval lossless -d text:books/ --plan streaming --draft-len 1,8\n"
+             "  quantspec eval lossless -d text:books/ --streams 16\n\n"
              "Exit code: 1 if any generation differs from plain decoding.");
 }
 

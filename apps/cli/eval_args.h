@@ -21,6 +21,7 @@ struct EvalArgs {
   int stride = 0;           // 0: half of the context
   int tokens = 0;
   int prompts = 1;
+  int streams = 0;          // 0: one generation after another
   int recall_distance = 0;  // 0: half of the prompt
   std::vector<std::string> plans;
   int budget = 0;

@@ -266,16 +266,31 @@ int run_lossless(const EvalArgs& args) {
   for (const std::string& spec : args.plans) {
     options.drafters.push_back({spec, setup.engine().plans(spec, context, args.budget)});
   }
+  OrderedJson meta = {{"draft_budget", args.budget},
+                      {"temperature", as_typed(args.temperature)},
+                      {"seed", args.seed}};
+  const auto differ = [](const auto& rows) {
+    return std::ranges::any_of(rows,
+                               [](const auto& row) { return row.first_difference.has_value(); });
+  };
+  if (args.streams > 0) {
+    meta["streams"] = args.streams;
+    std::vector<StreamRow> rows;
+    setup.run(
+        "lossless", meta,
+        [&] {
+          eval_lossless_streams(setup.model(), prompts, args.streams, options, setup.progress(),
+                                rows);
+        },
+        [&] { return report(rows); });
+    return differ(rows);
+  }
   std::vector<LosslessRow> rows;
   setup.run(
-      "lossless",
-      {{"draft_budget", args.budget},
-       {"temperature", as_typed(args.temperature)},
-       {"seed", args.seed}},
+      "lossless", meta,
       [&] { eval_lossless(setup.model(), prompts, options, setup.progress(), rows); },
       [&] { return report(rows); });
-  return std::ranges::any_of(
-      rows, [](const LosslessRow& row) { return row.first_difference.has_value(); });
+  return differ(rows);
 }
 
 int run_sensitivity(const EvalArgs& args) {

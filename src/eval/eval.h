@@ -245,6 +245,32 @@ void eval_lossless(const EvalModel& model, std::span<const Prompt> prompts,
                    const LosslessOptions& options, const ProgressCallback& progress,
                    std::vector<LosslessRow>& rows);
 
+// One of many requests that ran at once.
+struct StreamRow {
+  std::string prompt;    // whose beginning it has, at least
+  std::string sampling;  // "greedy" or "coupled"
+  std::string drafter;
+  std::optional<int> draft_len;  // nullopt: auto
+  bool warm = false;             // its loop had read the prompts before
+  int arrival = 0;               // in steps of the loop
+  int tokens = 0;
+  int cached_tokens = 0;  // of the prompt, that were found
+  int preemptions = 0;
+  // To the request alone, by plain decoding: in a token or in its log-probability.
+  std::optional<int> first_difference;
+  double acceptance = 0;
+  double tokens_per_round = 0;
+};
+
+// The same of many requests at once, in one RequestLoop for each way of sampling and drafter:
+// prompts, and more that begin as those do, arrive at random steps; each drafts by one of the
+// draft_lens, and some are preempted, all from `seed`. Then they come again, to a loop that has
+// their beginnings. Each against itself alone, by plain decoding. REQUIRES: prompts of one length;
+// streams >= 1.
+void eval_lossless_streams(const EvalModel& model, std::span<const Prompt> prompts, int streams,
+                           const LosslessOptions& options, const ProgressCallback& progress,
+                           std::vector<StreamRow>& rows);
+
 // The first index at which they differ, a missing token being a difference; nullopt: equal.
 std::optional<int> first_difference(std::span<const TokenId> one, std::span<const TokenId> other);
 
@@ -255,5 +281,6 @@ Report report(std::span<const FidelityRow> rows);
 Report report(const PrefillResult& result);
 Report report(const SensitivityResult& result);
 Report report(std::span<const LosslessRow> rows);
+Report report(std::span<const StreamRow> rows);
 
 }  // namespace quantspec

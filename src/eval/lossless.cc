@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "eval/eval.h"
+#include "eval/lossless_modes.h"
 #include "eval/memory.h"
 
 namespace quantspec {
@@ -11,23 +12,6 @@ namespace quantspec {
 namespace {
 
 constexpr std::string_view kStage = "generating";
-
-struct Mode {
-  const char* name;
-  DecodingOptions options;  // of plain decoding
-};
-
-std::vector<Mode> modes(const LosslessOptions& options) {
-  DecodingOptions greedy;
-  greedy.sampling.temperature = 0;
-  greedy.draft_len = 0;
-  DecodingOptions coupled;
-  coupled.sampling.temperature = options.temperature;
-  coupled.sampling.seed = options.seed;
-  coupled.spec_sampling = SpecSampling::kCoupled;
-  coupled.draft_len = 0;
-  return {{"greedy", greedy}, {"coupled", coupled}};
-}
 
 // `count` tokens after the prompt, the first of which prefill chose.
 std::vector<TokenId> generate(Decoder& decoder, Sequence& sequence, std::size_t prompt, int count,
@@ -56,8 +40,8 @@ void require_memory_for(const EvalModel& model, const Prompt& prompt,
 class Trial {
  public:
   // progress gets the share of the comparison that goes on.
-  Trial(const EvalModel& model, const Prompt& prompt, const Mode& mode, const Drafter& drafter,
-        int predict, const Model::Progress& progress)
+  Trial(const EvalModel& model, const Prompt& prompt, const LosslessMode& mode,
+        const Drafter& drafter, int predict, const Model::Progress& progress)
       : weights_(model.model.weights()),
         decoder_(model.model),
         prompt_(prompt),
@@ -96,7 +80,7 @@ class Trial {
   const Weights& weights_;
   Decoder decoder_;
   const Prompt& prompt_;
-  const Mode& mode_;
+  const LosslessMode& mode_;
   const Drafter& drafter_;
   int predict_;
   const Model::Progress progress_;
@@ -105,6 +89,18 @@ class Trial {
 };
 
 }  // namespace
+
+std::vector<LosslessMode> lossless_modes(const LosslessOptions& options) {
+  DecodingOptions greedy;
+  greedy.sampling.temperature = 0;
+  greedy.draft_len = 0;
+  DecodingOptions coupled;
+  coupled.sampling.temperature = options.temperature;
+  coupled.sampling.seed = options.seed;
+  coupled.spec_sampling = SpecSampling::kCoupled;
+  coupled.draft_len = 0;
+  return {{"greedy", greedy}, {"coupled", coupled}};
+}
 
 std::optional<int> first_difference(std::span<const TokenId> one, std::span<const TokenId> other) {
   const auto [at, also] = std::ranges::mismatch(one, other);
@@ -117,7 +113,7 @@ void eval_lossless(const EvalModel& model, std::span<const Prompt> prompts,
                    std::vector<LosslessRow>& rows) {
   check(!options.drafters.empty() && !options.draft_lens.empty(), "there is something to compare");
   for (const Prompt& prompt : prompts) require_memory_for(model, prompt, options);
-  const std::vector<Mode> all_modes = modes(options);
+  const std::vector<LosslessMode> all_modes = lossless_modes(options);
   const std::size_t total =
       prompts.size() * all_modes.size() * options.drafters.size() * options.draft_lens.size();
   std::size_t done = 0;
@@ -125,7 +121,7 @@ void eval_lossless(const EvalModel& model, std::span<const Prompt> prompts,
     if (progress) progress(kStage, (static_cast<double>(done) + part) / total);
   };
   for (const Prompt& prompt : prompts) {
-    for (const Mode& mode : all_modes) {
+    for (const LosslessMode& mode : all_modes) {
       for (const Drafter& drafter : options.drafters) {
         Trial trial(model, prompt, mode, drafter, options.predict, report);
         for (const std::optional<int>& draft_len : options.draft_lens) {

@@ -199,6 +199,11 @@ std::string to_markdown(const OrderedJson& meta, const Report& report, FieldName
 
 std::string to_json(const OrderedJson& meta, const Report& report, FieldNames names) {
   OrderedJson json = {{"meta", meta}, {"rows", OrderedJson::array()}};
+  if (report.identical) {
+    // What was not compared may differ.
+    const bool known = report.complete || !*report.identical;
+    json["meta"]["identical"] = known ? OrderedJson(*report.identical) : OrderedJson(nullptr);
+  }
   json["meta"]["complete"] = report.complete;
   json["meta"]["conclusion"] =
       report.conclusion.empty() ? OrderedJson(nullptr) : OrderedJson(report.conclusion.text(names));

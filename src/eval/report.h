@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -45,8 +46,9 @@ struct ReportTable {
 
 struct Report {
   std::vector<ReportTable> tables;
-  Message conclusion = {};  // in words; empty: none
-  bool complete = true;     // false: ended before everything was measured
+  Message conclusion = {};             // in words; empty: none
+  std::optional<bool> identical = {};  // of measurements that compare texts: no row differs
+  bool complete = true;                // false: ended before everything was measured
 
   bool empty() const;  // no rows
 };

@@ -188,4 +188,21 @@ std::vector<ReportView> lossless_views() {
            "drafted."}};
 }
 
+std::vector<ReportView> stream_views() {
+  return {{"Many requests at once against each alone",
+           {{"prompt", "prompt"},
+            {"sampling", "sampling"},
+            {"plan", "plan"},
+            {"len", "draft_len"},
+            {"warm", "warm"},
+            {"step", "arrival_step"},
+            {"cached", "cached_tokens"},
+            {"preempt", "preemptions"},
+            {"differs", "first_difference"},
+            {"accept", "acceptance_rate"}},
+           "warm: the loop had read the prompts before; step: at which it came; cached: tokens of "
+           "the prompt that were found; differs: the first token that is not the same, or has "
+           "another probability."}};
+}
+
 }  // namespace quantspec

@@ -19,5 +19,6 @@ std::vector<ReportView> sensitivity_views();
 std::vector<ReportView> plan_views();
 std::vector<ReportView> chosen_views();
 std::vector<ReportView> lossless_views();
+std::vector<ReportView> stream_views();
 
 }  // namespace quantspec

@@ -145,6 +145,21 @@ Message describe_choice(const SensitivityResult& result) {
                          base, fmt::join(parts, ", "), describe_verification(result));
 }
 
+std::string describe_streams(std::span<const StreamRow> rows) {
+  if (rows.empty()) return "Nothing was generated.";
+  int cached = 0, preemptions = 0;
+  for (const StreamRow& row : rows) cached += row.cached_tokens, preemptions += row.preemptions;
+  const std::string all =
+      fmt::format("{} generations beside others, {} tokens found cached, {} preemptions",
+                  rows.size(), cached, preemptions);
+  const auto is_different = [](const StreamRow& row) { return row.first_difference.has_value(); };
+  const auto first = std::ranges::find_if(rows, is_different);
+  if (first == rows.end()) return all + ": all identical to each alone";
+  return fmt::format("{}: {} differ from each alone; the first at token {} after {}, {}, {}", all,
+                     std::ranges::count_if(rows, is_different), *first->first_difference,
+                     first->prompt, first->sampling, first->drafter);
+}
+
 std::string describe_losslessness(std::span<const LosslessRow> rows) {
   if (rows.empty()) return "Nothing was generated.";
   const auto is_different = [](const LosslessRow& row) { return row.first_difference.has_value(); };
@@ -163,6 +178,12 @@ std::string describe_losslessness(std::span<const LosslessRow> rows) {
       all, std::ranges::count_if(rows, is_different), *first->first_difference, first->prompt,
       first->sampling, first->drafter,
       first->draft_len ? std::to_string(*first->draft_len) : "auto");
+}
+
+template <typename Row>
+bool all_identical(std::span<const Row> rows) {
+  return std::ranges::none_of(rows,
+                              [](const Row& row) { return row.first_difference.has_value(); });
 }
 
 }  // namespace
@@ -363,7 +384,28 @@ Report report(std::span<const LosslessRow> rows) {
                           {"acceptance_rate", row.acceptance},
                           {"tokens_per_round", row.tokens_per_round}});
   }
-  return {{std::move(table)}, describe_losslessness(rows)};
+  return {{std::move(table)}, describe_losslessness(rows), all_identical(rows)};
+}
+
+Report report(std::span<const StreamRow> rows) {
+  ReportTable table{"stream", stream_views(), {}};
+  for (const StreamRow& row : rows) {
+    ReportValue difference;
+    if (row.first_difference) difference = std::int64_t{*row.first_difference};
+    table.rows.push_back({{"prompt", row.prompt},
+                          {"sampling", row.sampling},
+                          {"plan", row.drafter},
+                          {"draft_len", draft_len_value(row.draft_len)},
+                          {"warm", row.warm},
+                          {"arrival_step", std::int64_t{row.arrival}},
+                          {"tokens", std::int64_t{row.tokens}},
+                          {"cached_tokens", std::int64_t{row.cached_tokens}},
+                          {"preemptions", std::int64_t{row.preemptions}},
+                          {"first_difference", difference},
+                          {"acceptance_rate", row.acceptance},
+                          {"tokens_per_round", row.tokens_per_round}});
+  }
+  return {{std::move(table)}, describe_streams(rows), all_identical(rows)};
 }
 
 }  // namespace quantspec

@@ -47,6 +47,8 @@ class Backend {
   // Bytes that prefill_attention() is given to unpack pages to, of prompts of up to so many tokens;
   // 0: it reads pages as they are.
   virtual std::size_t unpacked_bytes(const KvShape& shape, int tokens) const = 0;
+  // Takes them now. On the host they are taken as they are needed, since that holds nothing up.
+  virtual void reserve_scratch(int inputs, std::size_t row_floats) = 0;
   // Rows that prefill takes through an op at once: enough to keep a GEMM busy, few enough that the
   // activations beside x stay small.
   virtual int prefill_rows() const { return 512; }
@@ -84,13 +86,35 @@ class Backend {
   virtual void gate_up(const GateUpParams& params) = 0;
   virtual void head(const HeadParams& params) = 0;
 
-  // --- choosing tokens ---
+  // --- rounds of lanes ---
+  // So many lanes, or rows, of a round are to be taken to so many, the others empty: so that few
+  // shapes come up where those are repeated. The number itself: any shape is as good.
+  virtual int padded(int count) const = 0;
+  // Whether run_round() repeats ops: those it is given then take all lanes of a batch, also where
+  // they have no rows.
+  virtual bool repeats_rounds() const = 0;
+  // These are the lanes that ops of rounds name by index, until the next call.
+  virtual void begin_batch(std::span<const RoundLane> lanes) = 0;
+  // What the batch's lanes read, by layer: views(lane, verifies), asked for where the lane's key is
+  // not what it was bound to last.
+  using LaneViews = std::function<std::span<const KvView>(int lane, bool verifies)>;
+  virtual void bind_lanes(const KvShape& shape, std::span<const LaneKey> keys,
+                          const LaneViews& views) = 0;
   virtual void propose(const ProposeParams& params) = 0;
   virtual void judge(const JudgeParams& params) = 0;
-  // Issues a round's ops by calling `issue`, or, where ops were issued under the same key before,
-  // repeats them without a call. Returns whether it called. REQUIRES: under equal keys, `issue`
-  // gives equal arguments to all ops, up to what they read of Round, and to the pages there are.
+  // Issues a round's ops by calling `issue`, or, where ops were issued under the same key for a
+  // batch of the same shape before, repeats them without a call. Returns whether it called.
+  // REQUIRES: under equal keys, `issue` gives the same ops and memory for batches of equal shapes.
   virtual bool run_round(const RoundKey& key, const std::function<void()>& issue) = 0;
+  // What holds all sequences up, and a warm engine does no more: how often memory of a device was
+  // allocated; of rounds that can be repeated, how many were captured, and ran as they were issued.
+  // Of the host: none.
+  struct Counts {
+    std::int64_t allocations = 0;
+    std::int64_t captures = 0;
+    std::int64_t issues = 0;
+  };
+  virtual Counts counts() const = 0;
   // Waits for what was called, and gives rounds as they stand, results[i] that of rounds[i]. Throws
   // kCorruptFile where logits of one were not numbers that one can choose by (some backends:
   // already where they choose).

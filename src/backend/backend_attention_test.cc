@@ -124,7 +124,7 @@ Floats attend_all(Backend& backend, const std::vector<Data>& sequences, KvRead r
   }
   const Case& c = sequences.front().c;
   std::optional<TestRounds> rounds;
-  if (of_rounds) rounds.emplace(backend, rows, c.shape.page_size, read == KvRead::kBoth);
+  if (of_rounds) rounds.emplace(backend, rows, c.shape, read == KvRead::kBoth);
   const Guarded<float> in(backend, q);
   Guarded<float> out(backend, q.size());
   const float scale = 1.0f / std::sqrt(static_cast<float>(c.shape.head_dim));

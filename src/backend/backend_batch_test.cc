@@ -14,26 +14,23 @@ TEST_P(BatchOps, EmbedTakesAnyNumberOfSequences) {
   const Floats cosines = normal_floats(std::size_t{300} * kHalf, 2), sines(cosines.size());
   const Guarded<float> cos_table(*backend_, cosines), sin_table(*backend_, sines);
   std::vector<TokenId> tokens;
-  std::vector<Round> rounds;
   std::vector<int> positions;  // of each row
   for (int i = 0; i < kSequences; ++i) {
-    rounds.push_back({.length = 1 + 4 * i});
     for (int row = 0; row < 1 + i % 3; ++row) {
       positions.push_back(4 * i + row);
       tokens.push_back(static_cast<TokenId>(31 * tokens.size() % 97));
     }
   }
   const Guarded<TokenId> at(*backend_, tokens);
-  const Guarded<Round> of(*backend_, rounds);
   for (const bool of_rounds : {false, true}) {
     std::vector<SequenceRows> sequences;
     int first_row = 0;
     for (int i = 0; i < kSequences; ++i) {
       sequences.push_back({first_row, 1 + i % 3, 4 * i, {}, at.data() + first_row, 4 * i});
-      if (of_rounds) sequences.back().round = of.data() + i;
-      sequences.back().verifies = of_rounds;
       first_row += 1 + i % 3;
     }
+    std::optional<TestLanes> lanes;
+    if (of_rounds) lanes.emplace(*backend_, sequences, true);
     const std::size_t count = tokens.size();
     Guarded<float> out(*backend_, count * kHidden), cos(*backend_, count * kHalf);
     Guarded<float> sin(*backend_, count * kHalf);
@@ -41,12 +38,14 @@ TEST_P(BatchOps, EmbedTakesAnyNumberOfSequences) {
                      .table = table.view(),
                      .out = out.data(),
                      .page_size = 32,
+                     .num_rows = static_cast<int>(count),
                      .cos_table = cos_table.data(),
                      .sin_table = sin_table.data(),
                      .half = kHalf,
                      .cos = cos.data(),
                      .sin = sin.data()});
-    EXPECT_TRUE(out.intact() && cos.intact() && sin.intact() && at.intact() && of.intact());
+    EXPECT_TRUE(out.intact() && cos.intact() && sin.intact() && at.intact() &&
+                (!lanes || lanes->intact()));
     const Floats values = out.values(), cos_values = cos.values();
     for (std::size_t row = 0; row < count; ++row) {
       for (int i = 0; i < kHidden; ++i) {

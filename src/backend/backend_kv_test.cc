@@ -83,7 +83,7 @@ struct QkvSetup {
     const Guarded<float> in(backend, x), cos(backend, cosines), sin(backend, sines);
     std::optional<TestRounds> rounds;
     if (of_rounds) {
-      rounds.emplace(backend, sequences, c.shape.page_size, read != WeightRead::kUpper);
+      rounds.emplace(backend, sequences, c.shape, read != WeightRead::kUpper);
     }
     Guarded<float> q_out(backend, std::size_t(rows) * c.num_heads * c.shape.head_dim);
     const auto head_norm = [&](const Guarded<float>& w) {

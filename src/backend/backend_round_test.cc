@@ -39,8 +39,8 @@ struct RoundSetup {
   // The target's logits are the draft's with a little noise.
   Chosen run(int draft_len) {
     const int rounds = draft_len == 4 ? kManyRounds : kRounds;
-    static std::uint64_t sequences = 0;
-    const RoundKey key{sequences++, 0, draft_len, 0};
+    static std::uint64_t issuers = 0;
+    const RoundKey key{issuers++, 0, 0, true, false};
     const std::size_t logits = std::size_t(draft_len + 1) * kVocab;
     Guarded<float> draft(backend, logits), target(backend, logits);
     Chosen chosen;
@@ -50,13 +50,15 @@ struct RoundSetup {
       const Floats rows = draft.values();
       std::transform(noisy.begin(), noisy.end(), rows.begin(), noisy.begin(), std::plus());
       upload(noisy, target);
+      const RoundLane of = lane(draft_len, draft.data());
+      backend.begin_batch({&of, 1});
       const bool issued = backend.run_round(key, [&] {
         backend.mark(Mark::kBegin);
         for (int i = 0; i < draft_len; ++i) {
-          backend.propose({at, draft.data() + std::ptrdiff_t{i} * kVocab});
+          backend.propose({0, 1, i, draft.data() + std::ptrdiff_t{i} * kVocab});
         }
         backend.mark(Mark::kDrafted);
-        backend.judge({at, draft.data(), target.data(), draft_len + 1});
+        backend.judge({0, 1, target.data()});
         backend.mark(Mark::kEnd);
       });
       EXPECT_TRUE(issued || r > 0);
@@ -68,6 +70,9 @@ struct RoundSetup {
     }
     chosen.draft_rows = draft.values();
     return chosen;
+  }
+  RoundLane lane(int draft_len, const float* draft_probs, int first_row = 0) const {
+    return {at, draft_len, first_row, draft_probs, kVocab};
   }
   void upload(const Floats& values, Guarded<float>& to) {
     backend.upload(to.data(), values.data(), values.size() * sizeof(float));
@@ -120,6 +125,65 @@ TEST_P(RoundOps, TokensAreThoseOfTheReference) {
   }
 }
 
+// Many lanes, some of them empty, that choose differently and draft as many tokens as they like:
+// each as if it were alone.
+TEST_P(RoundOps, LanesChooseAsIfAlone) {
+  constexpr int kLanes = 45, kDepths = 3;
+  const std::vector<TokenRule> all = rules();
+  std::vector<std::unique_ptr<RoundSetup>> together, alone;
+  std::vector<RoundLane> lanes;
+  const Floats draft_logits = normal_floats(kDepths * kLanes * kVocab, 1, 2.0f);
+  Guarded<float> draft(*backend_, draft_logits);
+  int rows = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    for (auto* setups : {&together, &alone}) {
+      setups->push_back(std::make_unique<RoundSetup>(*backend_, all[i % all.size()]));
+    }
+    const int draft_len = i % (kDepths + 2) - 1;  // -1: empty
+    lanes.push_back(together[i]->lane(draft_len, draft.data() + i * kVocab, rows));
+    lanes.back().draft_stride = kLanes * kVocab;
+    rows += draft_len + 1;
+  }
+  const Floats target_logits = normal_floats(std::size_t(rows) * kVocab, 2, 2.0f);
+  Guarded<float> target(*backend_, target_logits);
+  backend_->begin_batch(lanes);
+  for (int depth = 0; depth < kDepths; ++depth) {
+    backend_->propose({0, kLanes, depth, draft.data() + depth * kLanes * kVocab});
+  }
+  backend_->judge({0, kLanes, target.data()});
+  EXPECT_TRUE(draft.intact() && target.intact());
+  for (int i = 0; i < kLanes; ++i) {
+    const int draft_len = lanes[i].draft_len;
+    if (draft_len < 0) {
+      EXPECT_EQ(backend_->end_round(together[i]->round.data()).length, kHistory) << i;
+      continue;
+    }
+    const auto row = [&](const Floats& all_rows, int index, int count) {
+      const auto from = all_rows.begin() + std::ptrdiff_t{index} * kVocab;
+      return Floats(from, from + std::ptrdiff_t{count} * kVocab);
+    };
+    Floats own;
+    for (int depth = 0; depth < draft_len; ++depth) {
+      const Floats one = row(draft_logits, depth * kLanes + i, 1);
+      own.insert(own.end(), one.begin(), one.end());
+    }
+    own.resize((kDepths + 1) * kVocab);
+    Guarded<float> own_draft(*backend_, own);
+    Guarded<float> own_target(*backend_, row(target_logits, lanes[i].first_row, draft_len + 1));
+    const RoundLane lane = alone[i]->lane(draft_len, own_draft.data());
+    backend_->begin_batch({&lane, 1});
+    for (int depth = 0; depth < draft_len; ++depth) {
+      backend_->propose({0, 1, depth, own_draft.data() + depth * kVocab});
+    }
+    backend_->judge({0, 1, own_target.data()});
+    EXPECT_EQ(backend_->end_round(together[i]->round.data()).length,
+              backend_->end_round(alone[i]->round.data()).length)
+        << i;
+    EXPECT_EQ(together[i]->tokens.values(), alone[i]->tokens.values()) << i;
+    EXPECT_TRUE(together[i]->intact());
+  }
+}
+
 // Of sequences that choose differently, in any order, and more than a launch on a GPU gathers.
 TEST_P(RoundOps, RoundsThatEndTogetherAreThoseThatEndAlone) {
   constexpr int kSequences = 300, kRows = 3;
@@ -131,10 +195,12 @@ TEST_P(RoundOps, RoundsThatEndTogetherAreThoseThatEndAlone) {
   for (int i = 0; i < kSequences; ++i) {
     sequences.push_back(std::make_unique<RoundSetup>(*backend_, all[i % all.size()]));
     const int drafted = i % kRows;
+    const RoundLane lane = sequences[i]->lane(drafted, draft.data());
+    backend_->begin_batch({&lane, 1});
     for (int row = 0; row < drafted; ++row) {
-      backend_->propose({sequences[i]->at, draft.data() + std::ptrdiff_t{row} * kVocab});
+      backend_->propose({0, 1, row, draft.data() + std::ptrdiff_t{row} * kVocab});
     }
-    backend_->judge({sequences[i]->at, draft.data(), target.data(), drafted + 1});
+    backend_->judge({0, 1, target.data()});
     at.push_back(sequences[i]->round.data());
   }
   std::ranges::reverse(at);
@@ -164,8 +230,10 @@ TEST_P(RoundOps, LogitsThatAreNoNumbersEndTheRoundWithAnError) {
         (in_draft ? logits : target_logits)[500] = bad;
         Guarded<float> draft(*backend_, logits), target(*backend_, target_logits);
         try {
-          backend_->propose({setup.at, draft.data()});
-          backend_->judge({setup.at, draft.data(), target.data(), 2});
+          const RoundLane lane = setup.lane(1, draft.data());
+          backend_->begin_batch({&lane, 1});
+          backend_->propose({0, 1, 0, draft.data()});
+          backend_->judge({0, 1, target.data()});
           const Round* const rounds[] = {good.round.data(), setup.round.data()};
           Round results[2];
           backend_->end_rounds(rounds, results);

@@ -179,7 +179,7 @@ class TestCache {
  private:
   Case c_;
   TestPages pages_;
-  Guarded<int> lists_;
+  mutable Guarded<int> lists_;
   TestFullKv ring_;
   std::optional<TestFullKv> gathered_;
 };
@@ -438,16 +438,12 @@ Floats bounds_of(Backend& backend, const Data& data) {
   const Case& c = data.c;
   const TestCache cache(backend, data);
   const Guarded<float> q(backend, data.q);
-  const Guarded<int> num_pages(backend, std::vector{c.pages});
-  Guarded<float> out(backend,
-                     Floats(std::size_t(c.shape.num_kv_heads) * (c.pages + kRoom), std::nanf("")));
-  backend.page_bounds({q.data(),
-                       c.num_heads(),
-                       c.shape,
-                       kLayer,
-                       cache.view(KvRead::kBoth).pages,
-                       num_pages.data(),
-                       {out.data(), c.pages + kRoom}});
+  Guarded<int> list(backend, c.shape.num_kv_heads);
+  Guarded<float> out(backend, Floats(c.shape.num_kv_heads * (c.pages + kRoom), std::nanf("")));
+  SequenceRows row{0, 1, c.first_full() + 1, cache.view(KvRead::kBoth)};
+  row.kv.page_lists = {list.data(), list.size()};
+  row.kv.page_scores = {out.data(), c.pages + kRoom};
+  backend.page_bounds({q.data(), c.num_heads(), c.shape, {&row, 1}});
   EXPECT_TRUE(q.intact() && out.intact() && cache.intact());
   return of_pages(out.values(), c);
 }
@@ -506,9 +502,13 @@ std::vector<int> selected(Backend& backend, const Floats& scores, int num_kv_hea
     std::fill(std::copy(from, from + num_scored, row), row + num_pages, std::nanf(""));
   }
   Guarded<float> in(backend, rows);
-  const Guarded<int> there(backend, std::vector{num_pages});
   Guarded<int> lists(backend, std::vector<int>(std::size_t(num_kv_heads) * count, -1));
-  backend.select_pages({{in.data(), max_pages}, num_kv_heads, there.data(), count, lists.data()});
+  SequenceRows row{0, 1, (num_pages + 1) * 32, {}};
+  row.kv.pages = {static_cast<const PagePlanes*>(nullptr) + 1, std::size_t(num_pages)};  // not read
+  row.kv.first_full = num_pages * 32;
+  row.kv.page_lists = {lists.data(), lists.size()};
+  row.kv.page_scores = {in.data(), max_pages};
+  backend.select_pages({{1, num_kv_heads, 64, 32}, {&row, 1}});
   EXPECT_TRUE(in.intact() && lists.intact());
   return lists.values();
 }

@@ -154,18 +154,14 @@ class LinearOps : public OpTest {
 struct TestRows {
   TestRows(Backend& backend, bool of_rounds)
       : tokens(backend, std::vector<TokenId>{3, 0, 96, 3, 41}),
-        rounds(backend, std::vector<Round>{{.length = 10, .drafted = 2}, {.length = 18}}),
         sequences{{0, 3, 11, {}, tokens.data(), 10}, {3, 2, 17, {}, tokens.data() + 3, 17}} {
-    if (!of_rounds) return;
-    sequences[0].round = rounds.data();
-    sequences[1].round = rounds.data() + 1;
-    sequences[1].verifies = true;
+    if (of_rounds) lanes.emplace(backend, sequences, true);
   }
-  bool intact() const { return tokens.intact() && rounds.intact(); }
+  bool intact() const { return tokens.intact() && (!lanes || lanes->intact()); }
 
   Guarded<TokenId> tokens;
-  Guarded<Round> rounds;
   std::vector<SequenceRows> sequences;
+  std::optional<TestLanes> lanes;
 };
 constexpr TokenId kTokensOfRows[] = {0, 96, 3, 3, 41};
 constexpr int kPositionsOfRows[] = {11, 12, 13, 17, 18};
@@ -202,6 +198,7 @@ TEST_P(LinearOps, EmbedCopiesTheAnglesOfPositions) {
                        .table = table.view(),
                        .out = out.data(),
                        .page_size = 32,
+                       .num_rows = 5,
                        .cos_table = cos_table.data(),
                        .sin_table = sin_table.data(),
                        .half = half,

@@ -409,40 +409,80 @@ class TestPages {
   std::unique_ptr<Guarded<PagePlanes>> table_;
 };
 
-// Makes sequences rows of rounds, which say what first_position says, and begins their pass.
-class TestRounds {
+// Makes sequences rows of rounds, which say what first_position says: lanes of a batch, bound to
+// the sequences' kv.
+class TestLanes {
  public:
-  TestRounds(Backend& backend, std::vector<SequenceRows>& sequences, int page_size, bool verifies)
-      : rounds_(backend, at(sequences, verifies)),
-        tokens_(backend,
-                std::vector<TokenId>(sequences.back().first_row + sequences.back().num_rows)),
-        table_(backend, Matrix(1, 16, DType::kF16, 1)),
-        out_(backend, 16 * tokens_.size()) {
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-      SequenceRows& rows = sequences[i];
-      rows.tokens = tokens_.data() + rows.first_row;
-      rows.first_token = rows.first_position;
-      rows.round = rounds_.data() + i;
+  TestLanes(Backend& backend, std::vector<SequenceRows>& sequences, bool verifies,
+            const KvShape& shape = {1, 1, 64, 32})
+      : rounds_(backend, at(sequences, verifies)) {
+    std::vector<RoundLane> lanes;
+    std::vector<LaneKey> keys;
+    static std::uint64_t last = 0;
+    for (SequenceRows& rows : sequences) {
+      const int index = static_cast<int>(lanes.size());
+      RoundLane lane{.draft_len = verifies ? rows.num_rows - 1 : kDepth + rows.num_rows,
+                     .first_row = rows.first_row};
+      lane.at.tokens = const_cast<TokenId*>(rows.tokens) - rows.first_token;
+      lane.at.round = rounds_.data() + index;
+      lanes.push_back(lane);
+      keys.push_back({++last});
+      rows.lane = index;
       rows.verifies = verifies;
+      rows.drafted = verifies ? 0 : kDepth;
     }
-    backend.embed({sequences, table_.view(), out_.data(), page_size});
+    backend.begin_batch(lanes);
+    std::vector<KvView> views;
+    backend.bind_lanes(shape, keys, [&](int lane, bool) {
+      views.assign(shape.num_layers, {});
+      views.at(sequences[lane].kv.layer) = sequences[lane].kv;
+      return std::span<const KvView>(views);
+    });
   }
-  bool intact() const { return rounds_.intact() && tokens_.intact() && out_.intact(); }
+  bool intact() const { return rounds_.intact(); }
 
  private:
+  static constexpr int kDepth = 2;
   static std::vector<Round> at(const std::vector<SequenceRows>& sequences, bool verifies) {
     std::vector<Round> rounds;
     for (const SequenceRows& rows : sequences) {
-      const int drafted = verifies ? 3 : std::min(rows.first_position, 2);
+      const int drafted = verifies ? 3 : std::min(rows.first_position, kDepth);
       const int length = rows.first_position + 1 - (verifies ? 0 : drafted);
       rounds.push_back({.length = length, .drafted = drafted});
     }
     return rounds;
   }
   Guarded<Round> rounds_;
+};
+
+// The same, and begins their pass: of drafts where each has a row, unless `verifies`.
+class TestRounds {
+ public:
+  TestRounds(Backend& backend, std::vector<SequenceRows>& sequences, const KvShape& shape,
+             bool verifies)
+      : tokens_(backend,
+                std::vector<TokenId>(sequences.back().first_row + sequences.back().num_rows)),
+        table_(backend, Matrix(1, 16, DType::kF16, 1)),
+        out_(backend, 16 * tokens_.size()) {
+    for (SequenceRows& rows : sequences) {
+      rows.tokens = tokens_.data() + rows.first_row;
+      rows.first_token = rows.first_position;
+      verifies |= rows.num_rows != 1;
+    }
+    lanes_.emplace(backend, sequences, verifies, shape);
+    backend.embed({.sequences = sequences,
+                   .table = table_.view(),
+                   .out = out_.data(),
+                   .page_size = shape.page_size,
+                   .num_rows = static_cast<int>(tokens_.size())});
+  }
+  bool intact() const { return lanes_->intact() && tokens_.intact() && out_.intact(); }
+
+ private:
   Guarded<TokenId> tokens_;
   PlacedMatrix table_;
   Guarded<float> out_;
+  std::optional<TestLanes> lanes_;
 };
 
 // A unit in canonical order.

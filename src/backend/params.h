@@ -47,6 +47,7 @@ enum class Phase : std::uint8_t { kDecode, kPrefill };
 struct FullKv {
   std::byte* data = nullptr;
   int capacity = 0;  // a multiple of 16
+  bool operator==(const FullKv&) const = default;
 };
 
 // One quantized page: [layers, kv heads] units (quant.h) in the backend's order.
@@ -71,7 +72,8 @@ struct KvView {
   int layer = 0;
   KvRead read = KvRead::kBoth;  // of pages; never kFull
   // [num_kv_heads, n]: the pages that each kv head reads, ascending; empty: every page.
-  std::span<const int> page_lists = {};
+  std::span<int> page_lists = {};
+  PageScores page_scores = {};  // by which the lists are chosen (select_pages), where they are
   // Slots [0, num_gathered) of each kv head: K (after RoPE) and V of positions below first_full, in
   // any order, which every row sees.
   FullKv gathered = {};
@@ -83,8 +85,6 @@ struct KvView {
   bool all_full = false;
 };
 
-struct Round;
-
 // Consecutive rows of one sequence: row first_row + i is the token at first_position + i. The
 // sequences of an op, any number, are in the order of their rows.
 struct SequenceRows {
@@ -95,10 +95,13 @@ struct SequenceRows {
   // The token at position p is tokens[p - first_token]; for embed.
   const TokenId* tokens = nullptr;
   int first_token = 0;
-  // The round that these are rows of: the pass starts at the position length - 1 + drafted of it,
-  // or, where `verifies`, at length - 1; first_position says the same. Null: not of a round.
-  const Round* round = nullptr;
+  // Rows of a round: of this lane of the batch (Backend::begin_batch), whose kv was bound. A draft
+  // pass has a row of each lane that drafts more than `drafted` tokens, verification draft_len + 1
+  // of each; first_position and num_rows say the same. The sequences of such an op are lanes that
+  // follow each other. Negative: not of a round.
+  int lane = -1;
   bool verifies = false;
+  int drafted = 0;
 };
 
 // RMSNorm: x * weight / sqrt(mean(x^2) + epsilon).
@@ -114,7 +117,10 @@ struct EmbedParams {
   std::span<const SequenceRows> sequences;
   TensorView table;
   float* out;
-  int page_size = 0;  // of the sequences' caches, where they are of rounds
+  // Where they are of rounds: their caches' page size, and the rows of the pass's ops. Those beyond
+  // the sequences' are nobody's: they get some numbers, and change nothing else.
+  int page_size = 0;
+  int num_rows = 0;
   const float* cos_table = nullptr;
   const float* sin_table = nullptr;
   int half = 0;
@@ -154,29 +160,25 @@ struct AttentionParams {
   std::span<const SequenceRows> sequences;
 };
 
-// out.data[kv head][page] = the greatest, over the group's query heads and the keys k that the page
-// could hold, of q . k: sum_c max(q[c] min[c], q[c] max[c]), where min and max are the channel's
-// extremes, offset + scale * m and offset + scale * (255 - m) (arXiv:2406.10774, from metadata that
-// the page has anyway). One row of one sequence.
+// Of every sequence that has page_lists: page_scores.data[kv head][page] = the greatest, over the
+// group's query heads and the keys k that the page could hold, of q . k: sum_c max(q[c] min[c],
+// q[c] max[c]), where min and max are the channel's extremes, offset + scale * m and offset + scale
+// * (255 - m) (arXiv:2406.10774, from metadata that the page has anyway). One row of each sequence
+// at most.
 struct PageBoundsParams {
-  const float* q;  // [num_heads * head_dim]
+  const float* q;  // [num_rows, num_heads * head_dim]
   int num_heads;
   KvShape shape;
-  int layer;
-  std::span<const PagePlanes> pages;
-  const int* num_pages = nullptr;  // pages.size(), in the backend's memory
-  PageScores out = {};
+  std::span<const SequenceRows> sequences;
 };
 
-// The pages that a sparse draft reads: per kv head, the `count` of the greatest scores, ascending.
-// Page 0 counts as the greatest, then NaN, which is what a page has before it is scored; equal
-// scores rank by page, lower first.
+// The pages that a sparse draft reads, of every sequence that has rows and page_lists, which this
+// fills: per kv head, of all pages those of the greatest page_scores, ascending. Page 0 counts as
+// the greatest, then NaN, which is what a page has before it is scored; equal scores rank by page,
+// lower first. REQUIRES: lists of fewer pages than there are.
 struct SelectPagesParams {
-  PageScores scores;
-  int num_kv_heads;
-  const int* num_pages;  // so many there are, in the backend's memory
-  int count;             // less than that
-  int* lists;            // [num_kv_heads, count]
+  KvShape shape;
+  std::span<const SequenceRows> sequences;
 };
 
 // Attention for consecutive rows of a prompt. The row at position p sees positions 0..p: those
@@ -265,31 +267,57 @@ struct RoundTokens {
   TokenId* tokens;
   Round* round;
   int vocab_size;
+  bool operator==(const RoundTokens&) const = default;
 };
 
-// Appends to the drafted tokens what the draft's row proposes. Unless the rule needs no
-// distribution, the logits become that which was drawn from.
+// A sequence of a round; of an empty lane, which has no rows, only first_row counts.
+struct RoundLane {
+  RoundTokens at;
+  int draft_len = -1;  // so many tokens are drafted, draft_len + 1 verified; -1: the lane is empty
+  int first_row = 0;   // of verification, among the batch's, in the order of lanes
+  // Where its token at depth d is drafted from logits: draft_probs + d * draft_stride. What
+  // propose() leaves there is needed to judge, unless the rule goes by argmax.
+  const float* draft_probs = nullptr;
+  std::ptrdiff_t draft_stride = 0;
+
+  int rows() const { return draft_len + 1; }
+  bool operator==(const RoundLane&) const = default;
+};
+
+// What a lane reads follows from it: equal ones read the same memory, in as many places.
+struct LaneKey {
+  std::uint64_t sequence = 0;  // different for sequences that ever lived; 0: the lane is empty
+  int plan = -1;               // of the sequence's, by which it drafts; -1: it does not
+  int variant = 0;             // whatever else distinguishes them
+  bool operator==(const LaneKey&) const = default;
+};
+
+// For the lanes [first_lane, first_lane + count) that draft more than `depth` tokens: appends to
+// the drafted ones what the lane's row proposes. Unless the rule needs no distribution, the logits
+// become that which was drawn from.
 struct ProposeParams {
-  RoundTokens at;
-  float* logits;  // [vocab_size]
+  int first_lane;
+  int count;
+  int depth;
+  float* logits;  // [count, vocab_size]
 };
 
-// Judges the drafted tokens: appends those that are accepted and the target's own; the round's
-// length grows, and nothing is drafted. The target's logits may become its distributions.
+// Judges the drafted tokens of lanes: appends those that are accepted and the target's own; the
+// round's length grows, and nothing is drafted. The target's logits may become its distributions.
 struct JudgeParams {
-  RoundTokens at;
-  const float* draft_probs;                     // [rows - 1, vocab_size], rows that propose() left
-  float* target_logits;                         // [rows, vocab_size]
-  int rows;                                     // drafted + 1
-  std::ptrdiff_t draft_stride = at.vocab_size;  // from row to row of draft_probs
+  int first_lane;
+  int count;
+  float* target_logits;  // [rows of these lanes, vocab_size]
 };
 
-// What the ops of a round depend on, beside what lies in the backend's memory.
+// What the ops of a round depend on beside the shape of the batch, which the backend knows, and
+// what lies in its memory.
 struct RoundKey {
-  std::uint64_t sequence;  // different for sequences that ever lived
-  int plan;                // of the sequence's; -1: none drafts
-  int draft_len;
-  int variant;  // whatever else distinguishes them
+  std::uint64_t issuer;  // who issues, different for all that ever lived
+  int draft_plan;        // a number for each plan; -1: nothing is drafted
+  int target_plan;
+  bool keeps_drafts;  // each depth has logits of its own
+  bool keeps_logits;  // there is a copy of the target's
   bool operator==(const RoundKey&) const = default;
 };
 

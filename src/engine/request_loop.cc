@@ -140,6 +140,10 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
                                                    DecodingOptions{.plans = options.plans}, kv));
     free_sequences.push_back(sequences.back().get());
   }
+  decoder.reserve(free_sequences);
+  // A device's memory is taken now: later that would hold up all that run.
+  const bool on_device = model.backend().repeats_rounds();
+  if (on_device && options.store == KvStore::kHierarchical) pool.reserve(options.pages);
 }
 
 // Pages that nobody uses are what the tree is made of.

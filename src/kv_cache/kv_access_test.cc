@@ -97,8 +97,11 @@ class Cache {
     cache_.reserve(1);
     const KvView view = cache_.view(layer, access);
     write(layer, view.full, position, 1);
-    cache_.choose_by_mass(access, view);
-    cache_.choose_by_bound(access, view, text_.query(layer, position), kHeads);
+    const SequenceRows row{0, 1, position, view};
+    if (access.tokens == KvTokens::kByBound) {
+      backend_->page_bounds({text_.query(layer, position), kHeads, kShape, {&row, 1}});
+    }
+    backend_->select_pages({kShape, {&row, 1}});
     return attend(layer, position, 1, view);
   }
 

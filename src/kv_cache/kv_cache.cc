@@ -162,12 +162,7 @@ void KvCache::commit() {
       list_changes_ += tokens.count(layer) != count;
     }
   }
-  set_quantized(target);
-}
-
-void KvCache::set_quantized(int position) {
-  quantized_ = position;
-  if (chooses_pages_) selector_.set_num_pages(position / shape().page_size);
+  quantized_ = target;
 }
 
 void KvCache::clear() {
@@ -225,6 +220,8 @@ KvView KvCache::view(int layer, const KvAccess& access) const {
   if (access.tokens == KvTokens::kByBound ||
       (access.tokens == KvTokens::kByMass && !keeps_all(options_, layer) && selector_.has_mass())) {
     view.page_lists = selector_.lists(layer, num_pages, budget_pages(access));
+    const bool by_mass = access.tokens == KvTokens::kByMass;
+    view.page_scores = by_mass ? selector_.mass(layer) : selector_.bounds();
   }
   if (access.gathers()) {
     const GatheredKv& tokens = *gathered(access);
@@ -232,20 +229,6 @@ KvView KvCache::view(int layer, const KvAccess& access) const {
     view.num_gathered = tokens.count(layer);
   }
   return view;
-}
-
-void KvCache::choose_by_mass(const KvAccess& access, const KvView& view) const {
-  if (access.tokens == KvTokens::kByMass && !view.page_lists.empty()) {
-    selector_.select_by_mass(view.layer, budget_pages(access));
-  }
-}
-
-void KvCache::choose_by_bound(const KvAccess& access, const KvView& view, const float* q,
-                              int num_heads) const {
-  if (access.tokens == KvTokens::kByBound && !view.page_lists.empty()) {
-    selector_.select_by_bound({q, num_heads, shape(), view.layer, view.pages},
-                              budget_pages(access));
-  }
 }
 
 int KvCache::budget_pages(const KvAccess& access) const {
@@ -283,7 +266,7 @@ int KvCache::begin_prompt(int num_tokens) {
   reserved_ = 0;
   pages_.erase(pages_.begin() + std::min<int>(pages_.size(), length_ / shape().page_size),
                pages_.end());
-  set_quantized(first_full(length_));
+  quantized_ = first_full(length_);
   selector_.clear();
   for (GatheredKv& tokens : gathered_) tokens.clear();
   ++list_changes_;
@@ -310,7 +293,7 @@ void KvCache::attach(std::span<const PageRef> pages) {
   share(pages);
   length_ += static_cast<int>(std::ssize(pages)) * shape().page_size;
   prompt_ = length_;
-  set_quantized(first_full(length_));
+  quantized_ = first_full(length_);
 }
 
 std::span<const PageRef> KvCache::pages_of(int first, int last) const {
@@ -396,7 +379,7 @@ void KvCache::Chunk::end_layer(int layer, std::span<const float> queries, int nu
 
 void KvCache::Chunk::finish() {
   cache_.length_ = cache_.prompt_ = end_;
-  cache_.set_quantized(cache_.first_full(end_));
+  cache_.quantized_ = cache_.first_full(end_);
   finished_ = true;
 }
 

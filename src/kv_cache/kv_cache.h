@@ -69,13 +69,9 @@ class KvCache {
   void mass_recorded() { selector_.mass_recorded(); }
 
   // What a pass over reserved rows reads and, through `full`, writes. Valid until the cache
-  // changes. REQUIRES: supports(access). Lists of pages are those that were chosen last.
+  // changes. REQUIRES: supports(access). Lists of pages are those that were chosen last
+  // (Backend::select_pages).
   KvView view(int layer, const KvAccess& access) const;
-  // Chooses the pages that the view lists: by mass, or by what a row with these queries
-  // ([num_heads, head_dim]) could match.
-  void choose_by_mass(const KvAccess& access, const KvView& view) const;
-  void choose_by_bound(const KvAccess& access, const KvView& view, const float* q,
-                       int num_heads) const;
   bool supports(int layer, const KvAccess& access) const;
   // A number that changes when views come to show other numbers of listed pages or of gathered
   // tokens, and that does not come back.
@@ -157,7 +153,6 @@ class KvCache {
   const GatheredKv* gathered(const KvAccess& access) const;
   int budget_pages(const KvAccess& access) const;
   void add_pages(int count);
-  void set_quantized(int position);
   // Pages [first_page, num_pages).
   std::span<const PagePlanes> planes(int first_page, int num_pages) const;
   void require_room(int num_tokens) const;

@@ -22,27 +22,20 @@ class PageSelector {
 
   // The most pages that there will be. Before anything else; what was recorded is forgotten.
   void reserve(int max_pages);
-  // There are so many pages from now on.
-  void set_num_pages(int num_pages);
-
   // Where a target pass writes the mass of each page; once one has, mass_recorded().
   PageScores mass(int layer) const { return {mass_.as<float>() + layer * entries(), max_pages_}; }
   void mass_recorded() { has_mass_ = true; }
   bool has_mass() const { return has_mass_; }
+  // Where bounds on what a query's scores could be go, of the layer at hand.
+  PageScores bounds() const { return {bounds_.as<float>(), max_pages_}; }
   // Where the lists of `count` of the pages lie, ascending: [num_kv_heads, count]. Empty: all
   // pages, since there are no more.
-  std::span<const int> lists(int layer, int num_pages, int count) const;
-  // Fills them: by mass, where a page that has come after the last target pass is always chosen; or
-  // by bounds, whose num_pages and out are known here.
-  void select_by_mass(int layer, int count) const { select(layer, mass(layer), count); }
-  void select_by_bound(PageBoundsParams bounds, int count) const;
+  std::span<int> lists(int layer, int num_pages, int count) const;
   // Forgets what was recorded.
   void clear() { has_mass_ = false; }
 
  private:
   std::size_t entries() const { return static_cast<std::size_t>(num_kv_heads_) * max_pages_; }
-  int* list(int layer) const { return lists_.as<int>() + layer * entries(); }
-  void select(int layer, PageScores scores, int count) const;
 
   Backend* backend_;
   int num_layers_;
@@ -50,10 +43,9 @@ class PageSelector {
   int max_pages_ = 0;
   bool has_mass_ = false;
   // NOTE: mutable: what they hold is the backend's, and passes write it.
-  mutable Buffer num_pages_;  // int
-  mutable Buffer mass_;       // [num_layers] PageScores
-  mutable Buffer bounds_;     // PageScores of the layer at hand
-  mutable Buffer lists_;      // [num_layers, entries()]: [num_kv_heads, count] in use
+  mutable Buffer mass_;    // [num_layers] PageScores
+  mutable Buffer bounds_;  // PageScores of the layer at hand
+  mutable Buffer lists_;   // [num_layers, entries()]: [num_kv_heads, count] in use
 };
 
 }  // namespace quantspec

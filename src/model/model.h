@@ -26,15 +26,19 @@ struct SequenceInput {
   const KvCache* cache;
 };
 
-// Rows of a sequence's round, whose tokens only the backend may know. A draft pass has one row, of
-// the last token that is chosen or drafted, `drafted` positions after the cache's; verification
-// has the pending token and all drafted ones.
+// A lane of a round's pass (Backend::begin_batch), whose tokens only the backend may know. A draft
+// pass has one row of those that draft so deep, of the last token that is chosen or drafted,
+// `drafted` positions after the cache's; verification has the pending token and all drafted ones.
 struct RoundInput {
   const RoundTokens* at;
-  int num_rows;
+  int num_rows;          // 0: it has none in this pass
+  const KvCache* cache;  // null: the lane is empty
+};
+struct RoundPass {
+  int first_lane;  // of the inputs, which are lanes that follow each other; the first is not empty
   bool verifies;
-  int drafted;  // before this pass; 0 where it verifies
-  const KvCache* cache;
+  int drafted;   // before this pass; 0 where it verifies
+  int num_rows;  // of the ops: those of the inputs, and others that are nobody's
 };
 
 class Model {
@@ -61,9 +65,12 @@ class Model {
   // what it reads; one token each where it chooses pages by bounds.
   void forward(std::span<const SequenceInput> batch, const Plan& plan,
                std::span<float> logits) const;
-  // The same for rounds, all at one `drafted`; it may return before it is done. logits: [rows,
-  // vocab_size] in the backend's memory.
-  void forward(std::span<const RoundInput> batch, const Plan& plan, float* logits) const;
+  // The same for rounds; it may return before it is done. logits: [pass.num_rows, vocab_size] in
+  // the backend's memory.
+  void forward(std::span<const RoundInput> batch, const RoundPass& pass, const Plan& plan,
+               float* logits) const;
+  // What such a pass reads of a cache, by layer; valid until the next call.
+  std::span<const KvView> views(const KvCache& cache, const Plan& plan) const;
 
   // Makes sure that passes of so many rows have room, and that rounds of a cache's next tokens, up
   // to a multiple of its page size, find what they read beside weights and KV.
@@ -143,6 +150,9 @@ class Model {
                         std::span<const SequenceRows> sequences) const;
   void after_attention(const Rows& rows, int layer, const float* attention, float* hidden) const;
   void head(const float* x, int rows, WeightRead weights, float* logits) const;
+  // What a backend takes for itself in prefill follows from these (Backend::scratch_bytes).
+  static int most_inputs(const ModelConfig& config);
+  static std::size_t most_row_floats(const ModelConfig& config);
   Rows chunk_rows(const KvShape& shape, int first, int count) const;
 
   ModelConfig config_;

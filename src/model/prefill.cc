@@ -26,7 +26,9 @@ double Model::Prefill::share() const {
 
 void Model::reserve_prefill(const KvShape& shape, int chunk, int capacity) const {
   Workspace::Chunk& space = workspace_->chunk;
-  workspace(std::min(chunk, backend_.prefill_rows()));
+  const int rows = std::min(chunk, backend_.prefill_rows());
+  workspace(rows);
+  backend_.reserve_scratch(most_inputs(config_), rows * most_row_floats(config_));
   if (space.rows < chunk) {
     space.rows = 0;  // until all is there
     const auto floats = [&](std::size_t columns) {

@@ -20,6 +20,12 @@ constexpr int kLeastRows = 32;
 // Positions whose angles are made at a time.
 constexpr int kAnglePositions = 256;
 
+// What a pass reads of a cache; nothing of none, or of a layer that it leaves out.
+KvView view_of(const KvCache* cache, int layer, const LayerPlan& plan) {
+  if (cache != nullptr && plan.run) return cache->view(layer, plan.kv);
+  return {.layer = layer, .read = plan.kv.read == KvRead::kFull ? KvRead::kBoth : plan.kv.read};
+}
+
 int angle_chunks(int positions) { return (positions + kAnglePositions - 1) / kAnglePositions; }
 
 }  // namespace
@@ -95,28 +101,36 @@ void Model::forward(std::span<const SequenceInput> batch, const Plan& plan,
   backend_.download(logits.data(), out, logits.size_bytes());
 }
 
-void Model::forward(std::span<const RoundInput> batch, const Plan& plan, float* logits) const {
-  check(!batch.empty(), "a forward has a sequence");
-  int num_rows = 0;
-  for (const RoundInput& input : batch) num_rows += input.num_rows;
-  Workspace& work = workspace(num_rows);
+void Model::forward(std::span<const RoundInput> batch, const RoundPass& pass, const Plan& plan,
+                    float* logits) const {
+  check(!batch.empty() && batch[0].cache != nullptr, "a pass has a sequence");
+  Workspace& work = workspace(std::max(pass.num_rows, static_cast<int>(batch.size())));
   work.sequences.clear();
   work.caches.clear();
   int first_row = 0;
   for (const RoundInput& input : batch) {
-    check(input.drafted + input.num_rows <= input.cache->reserved() &&
-              input.drafted == batch[0].drafted,
-          "rounds run over reserved rows, all at one depth");
-    const int position = input.cache->length() + input.drafted;
-    work.sequences.push_back({first_row, input.num_rows, position, {}});
-    SequenceRows& rows = work.sequences.back();
-    rows.tokens = input.at->tokens;
-    rows.round = input.at->round;
-    rows.verifies = input.verifies;
+    work.sequences.push_back({.first_row = first_row, .num_rows = input.num_rows, .kv = {}});
     work.caches.push_back(input.cache);
+    SequenceRows& rows = work.sequences.back();
+    rows.lane = pass.first_lane + static_cast<int>(work.sequences.size()) - 1;
+    rows.verifies = pass.verifies;
+    rows.drafted = pass.drafted;
     first_row += input.num_rows;
+    if (input.cache == nullptr) continue;
+    rows.first_position = input.cache->length() + pass.drafted;
+    rows.tokens = input.at->tokens;
   }
-  run(work.sequences, work.caches, num_rows, plan, batch[0].drafted == 0, logits);
+  check(first_row <= pass.num_rows, "a pass has the rows of its lanes");
+  run(work.sequences, work.caches, pass.num_rows, plan, pass.drafted == 0, logits);
+}
+
+std::span<const KvView> Model::views(const KvCache& cache, const Plan& plan) const {
+  std::vector<KvView>& views = workspace_->views;
+  views.resize(config_.num_layers);
+  for (int layer = 0; layer < config_.num_layers; ++layer) {
+    views[layer] = view_of(&cache, layer, plan.layers[layer]);
+  }
+  return views;
 }
 
 void Model::begin_round(const KvCache& cache) const {
@@ -130,6 +144,7 @@ void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* cons
   check(std::ssize(plan.layers) == config_.num_layers, "a plan has every layer");
   Workspace& work = *workspace_;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
+    if (sequences[s].num_rows == 0) continue;
     const int first = sequences[s].first_position;
     make_angles(first, first + sequences[s].num_rows, caches[s]->capacity());
   }
@@ -138,6 +153,7 @@ void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* cons
                   .table = weights_.embedding(),
                   .out = x,
                   .page_size = caches[0]->shape().page_size,
+                  .num_rows = num_rows,
                   .cos_table = work.cos_table.as<float>(),
                   .sin_table = work.sin_table.as<float>(),
                   .half = config_.head_dim / 2,
@@ -152,19 +168,22 @@ void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* cons
             .sin = work.sin.as<float>()};
   auto* q = work.q.as<float>();
   auto* attention = work.attention.as<float>();
-  const std::size_t q_row = static_cast<std::size_t>(config_.num_heads) * config_.head_dim;
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const LayerPlan& read = plan.layers[layer];
     if (!read.run) continue;
     rows.weights = read.weights;
+    bool lists = false;
     for (std::size_t s = 0; s < sequences.size(); ++s) {
-      sequences[s].kv = caches[s]->view(layer, read.kv);
-      if (choose) caches[s]->choose_by_mass(read.kv, sequences[s].kv);
+      sequences[s].kv = view_of(caches[s], layer, read);
+      lists |= !sequences[s].kv.page_lists.empty();
+    }
+    if (lists && choose && read.kv.tokens == KvTokens::kByMass) {
+      backend_.select_pages({rows.shape, sequences});
     }
     attention_inputs(rows, layer, q, sequences);
-    for (std::size_t s = 0; s < sequences.size(); ++s) {
-      caches[s]->choose_by_bound(read.kv, sequences[s].kv, q + sequences[s].first_row * q_row,
-                                 config_.num_heads);
+    if (lists && read.kv.tokens == KvTokens::kByBound) {
+      backend_.page_bounds({q, config_.num_heads, rows.shape, sequences});
+      backend_.select_pages({rows.shape, sequences});
     }
     backend_.attention(
         {q, attention, config_.num_heads, rows.shape, attention_scale(config_), sequences});
@@ -269,6 +288,16 @@ std::size_t Model::angle_bytes(const ModelConfig& config, int capacity) {
   return sizeof(float) * positions * config.head_dim;
 }
 
+int Model::most_inputs(const ModelConfig& config) {
+  return std::max(
+      {config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim});
+}
+
+std::size_t Model::most_row_floats(const ModelConfig& config) {
+  return static_cast<std::size_t>(config.hidden_size) + config.intermediate_size +
+         2 * static_cast<std::size_t>(config.num_kv_heads) * config.head_dim;
+}
+
 std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backend,
                                  const KvShape& shape, int context, int chunk) {
   if (chunk == 0) chunk = backend.prefill_chunk();
@@ -277,14 +306,12 @@ std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backe
   const std::size_t hidden = config.hidden_size, inner = config.intermediate_size;
   const std::size_t per_token = hidden + config.head_dim;
   const std::size_t per_slice_row = hidden + inner + 2 * heads + config.head_dim;
-  const int inputs = static_cast<int>(std::max({hidden, inner, heads}));
-  const std::size_t row_floats =
-      hidden + inner + 2 * static_cast<std::size_t>(config.num_kv_heads) * config.head_dim;
   return sizeof(float) * (per_token * chunk + per_slice_row * backend.prefill_rows() +
                           kRoundRows * config.vocab_size) +
          KvCache::chunk_scratch_bytes(shape, backend, chunk) +
          (context > chunk ? backend.unpacked_bytes(shape, context) : 0) +
-         backend.scratch_bytes(inputs, backend.prefill_rows() * row_floats);
+         backend.scratch_bytes(most_inputs(config),
+                               backend.prefill_rows() * most_row_floats(config));
 }
 
 KvShape kv_shape(const ModelConfig& config, int page_size) {

@@ -22,7 +22,8 @@ struct Model::Workspace {
   Buffer logits;  // [rows, vocab], of passes whose logits the host wants
   std::vector<TokenId> host_tokens;
   std::vector<SequenceRows> sequences;
-  std::vector<const KvCache*> caches;
+  std::vector<const KvCache*> caches;  // null: of an empty lane
+  std::vector<KvView> views;
 
   // Of the chunk that a prefill is inside of.
   struct Chunk {

@@ -50,6 +50,9 @@ class Observer final : public Backend {
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
     return backend_.scratch_bytes(inputs, row_floats);
   }
+  void reserve_scratch(int inputs, std::size_t row_floats) override {
+    backend_.reserve_scratch(inputs, row_floats);
+  }
   std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override {
     return backend_.unpacked_bytes(shape, tokens);
   }
@@ -74,11 +77,19 @@ class Observer final : public Backend {
   void add_linear(const AddLinearParams& params) override;
   void gate_up(const GateUpParams& params) override;
   void head(const HeadParams& params) override;
+  int padded(int count) const override { return backend_.padded(count); }
+  bool repeats_rounds() const override { return backend_.repeats_rounds(); }
+  void begin_batch(std::span<const RoundLane> lanes) override { backend_.begin_batch(lanes); }
+  void bind_lanes(const KvShape& shape, std::span<const LaneKey> keys,
+                  const LaneViews& views) override {
+    backend_.bind_lanes(shape, keys, views);
+  }
   void propose(const ProposeParams& params) override { backend_.propose(params); }
   void judge(const JudgeParams& params) override { backend_.judge(params); }
   bool run_round(const RoundKey& key, const std::function<void()>& issue) override {
     return backend_.run_round(key, issue);
   }
+  Counts counts() const override { return backend_.counts(); }
   void end_rounds(std::span<const Round* const> rounds, std::span<Round> results) override {
     backend_.end_rounds(rounds, results);
   }

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cmath>
 #include <functional>
+#include <tuple>
 #include <utility>
 
 #include "base/clock.h"
@@ -12,172 +13,26 @@ namespace quantspec {
 
 namespace {
 
-double ratio(double numerator, double denominator) {
-  return denominator > 0 ? numerator / denominator : 0.0;
-}
-
-// A number that no other sequence gets.
+// A number that no other decoder gets.
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> next{0};
   return ++next;
 }
 
-Plan make_target(const Model& model, const KvOptions& kv) {
-  return Plan::target(model.config().num_layers, kv.full_layers);
-}
-
-TokenRule token_rule(const DecodingOptions& options) {
-  return {options.sampling, options.spec_sampling, options.simulated_acceptance};
-}
-
 }  // namespace
 
-double RoundStats::acceptance_rate() const { return ratio(accepted, drafted); }
-double RoundStats::acceptance_per_token() const { return ratio(accepted, accepted + rejections); }
-double RoundStats::tokens_per_round() const { return ratio(accepted + rounds, rounds); }
-double RoundStats::draft_len_mean() const { return ratio(drafted, rounds); }
-
-std::vector<double> RoundStats::accepted_per_position() const {
-  std::vector<double> rates;
-  for (std::size_t i = 0; i < drafted_at.size() && drafted_at[i] > 0; ++i) {
-    rates.push_back(ratio(accepted_at[i], drafted_at[i]));
-  }
-  return rates;
+Decoder::Decoder(const Model& model) : model_(model), id_(next_id()) {
+  const Backend& backend = model.backend();
+  grow(target_rows_, backend.padded(kMaxDraftLen + 1));
+  grow(draft_rows_, kMaxDraftLen);
+  grow(prompt_row_, 1);
 }
 
-RoundStats& RoundStats::operator+=(const RoundStats& other) {
-  rounds += other.rounds;
-  drafted += other.drafted;
-  accepted += other.accepted;
-  rejections += other.rejections;
-  for (std::size_t i = 0; i < drafted_at.size(); ++i) {
-    drafted_at[i] += other.drafted_at[i];
-    accepted_at[i] += other.accepted_at[i];
-  }
-  draft_seconds += other.draft_seconds;
-  verify_seconds += other.verify_seconds;
-  commit_seconds += other.commit_seconds;
-  return *this;
-}
-
-Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options,
-                   KvOptions kv)
-    : id_(next_id()),
-      model_(&model),
-      cache_(model.backend(), pool, capacity, kv),
-      target_(make_target(model, kv)),
-      options_(std::move(options)),
-      drafts_(make_drafts()) {
-  options_.sampling.validate();
-  reserve();
-}
-
-Sequence::Sequence(const Sequence& other, DecodingOptions options)
-    : id_(next_id()),
-      model_(other.model_),
-      tokens_(other.tokens_),
-      cache_(other.cache_.fork(kv_options(options.plans).accesses)),
-      target_(other.target_),
-      options_(std::move(options)),
-      drafts_(make_drafts()) {
-  options_.sampling.validate();
-  reserve();
-}
-
-SoloDrafts Sequence::make_drafts() const {
-  return {*model_, cache_, target_, options_.plans, options_.draft_len};
-}
-
-// All tokens that the cache may hold, the pending one and those that the longest round adds.
-void Sequence::reserve() {
-  const std::size_t tokens = static_cast<std::size_t>(cache_.capacity()) + kMaxDraftLen + 2;
-  tokens_.reserve(tokens);
-  Backend& backend = model_->backend();
-  token_memory_ = backend.allocate(tokens * sizeof(TokenId));
-  round_memory_ = backend.allocate(sizeof(Round));
-  rule_memory_ = backend.allocate(sizeof(TokenRule));
-}
-
-RoundTokens Sequence::on_backend() {
-  return {rule_memory_.as<TokenRule>(), token_rule(options_).by_argmax(),
-          token_memory_.as<TokenId>(), round_memory_.as<Round>(), model_->config().vocab_size};
-}
-
-RoundKey Sequence::round_key(DraftChoice choice) const {
-  return {id_, choice.draft_len > 0 ? choice.plan : -1, choice.draft_len, cache_.list_variant()};
-}
-
-void Sequence::begin_round() {
-  Backend& backend = model_->backend();
-  if (known_ < tokens_.size()) {
-    backend.upload(token_memory_.as<TokenId>() + known_, &tokens_[known_],
-                   (tokens_.size() - known_) * sizeof(TokenId));
-    known_ = tokens_.size();
-  }
-  if (!rule_known_) {
-    const TokenRule rule = token_rule(options_);
-    backend.upload(rule_memory_.data(), &rule, sizeof(rule));
-    rule_known_ = true;
-  }
-  // Until the round has ended it is not known.
-  if (std::exchange(round_length_, -1) == static_cast<int>(tokens_.size())) return;
-  const Round round{.length = static_cast<int>(tokens_.size())};
-  backend.upload(round_memory_.data(), &round, sizeof(round));
-}
-
-Step Sequence::end_round(DraftChoice choice, const Round& result) {
-  const std::size_t first_new = tokens_.size();
-  tokens_.insert(tokens_.end(), result.added, result.added + result.accepted + 1);
-  known_ = tokens_.size();
-  round_length_ = result.length;
-  cache_.settle(result.accepted + 1);
-  cache_.mass_recorded();
-  ++stats_.rounds;
-  stats_.drafted += choice.draft_len;
-  stats_.accepted += result.accepted;
-  stats_.rejections += result.accepted < choice.draft_len;
-  for (int i = 0; i < choice.draft_len; ++i) ++stats_.drafted_at[i];
-  for (int i = 0; i < result.accepted; ++i) ++stats_.accepted_at[i];
-  return {std::span<const TokenId>(tokens_).subspan(first_new), result.accepted, choice};
-}
-
-Sequence Sequence::fork(DecodingOptions options) const {
-  return Sequence(*this, std::move(options));
-}
-
-void Sequence::clear() {
-  tokens_.clear();
-  cache_.clear();
-  known_ = 0;
-  round_length_ = -1;
-}
-
-void Sequence::set_options(DecodingOptions options) {
-  options.sampling.validate();
-  const bool same_drafts =
-      options.draft_len == options_.draft_len && options.plans == options_.plans;
-  const bool same_rounds = same_drafts && options.spec_sampling == options_.spec_sampling &&
-                           options.log_probs == options_.log_probs &&
-                           token_rule(options).by_argmax() == token_rule(options_).by_argmax();
-  options_ = std::move(options);
-  rule_known_ = false;
-  if (!same_rounds) id_ = next_id();
-  if (!same_drafts) drafts_ = make_drafts();  // else what it has measured still holds
-  stats_ = {};
-}
-
-void Sequence::truncate(std::size_t count) {
-  check(count >= 1 && count <= tokens_.size(), "a sequence is truncated to one token or more");
-  tokens_.resize(count);
-  known_ = std::min(known_, count);
-  cache_.truncate(static_cast<int>(count) - 1);
-}
-
-Decoder::Decoder(const Model& model) : model_(model) {
-  const std::size_t row = model.config().vocab_size * sizeof(float);
-  target_rows_ = model.backend().allocate((kMaxDraftLen + 1) * row);
-  draft_rows_ = model.backend().allocate(kMaxDraftLen * row);
-  prompt_row_ = model.backend().allocate(row);
+void Decoder::grow(Buffer& buffer, std::size_t rows) {
+  const std::size_t bytes = rows * model_.config().vocab_size * sizeof(float);
+  if (buffer.size() >= bytes) return;
+  buffer = Buffer();  // never both
+  buffer = model_.backend().allocate(bytes);
 }
 
 TokenId Decoder::prefill(Sequence& sequence, std::span<const TokenId> prompt,
@@ -204,13 +59,18 @@ std::unique_ptr<Model::Prefill> Decoder::begin_prompt(Sequence& sequence,
 }
 
 Step Decoder::end_prompt(Sequence& sequence) {
-  const bool wants = sequence.options_.log_probs;
-  if (wants) reserve_log_probs(1);
+  Backend& backend = model_.backend();
+  float* kept = nullptr;
+  if (sequence.options_.log_probs) {
+    reserve_log_probs(1);
+    kept = kept_row(0);
+    backend.copy(kept, prompt_row_.data(), prompt_row_.size());
+  }
   sequence.begin_round();
-  float* kept = wants ? kept_rows(1) : nullptr;
-  if (wants) keep_logits(prompt_row_.as<float>(), 1, kept);
-  model_.backend().judge({sequence.on_backend(), nullptr, prompt_row_.as<float>(), 1});
-  const Round round = model_.backend().end_round(sequence.round_memory_.as<Round>());
+  const RoundLane lane{.at = sequence.on_backend(), .draft_len = 0};
+  backend.begin_batch({&lane, 1});
+  backend.judge({0, 1, prompt_row_.as<float>()});
+  const Round round = backend.end_round(sequence.round_memory_.as<Round>());
   sequence.tokens_.push_back(round.added[0]);
   sequence.known_ = sequence.tokens_.size();
   sequence.round_length_ = round.length;
@@ -219,21 +79,14 @@ Step Decoder::end_prompt(Sequence& sequence) {
 }
 
 void Decoder::reserve_log_probs(std::size_t rows) {
-  kept_ = 0;
   log_probs_.clear();
   log_probs_.reserve(rows);  // spans of it are given out
   host_row_.resize(model_.config().vocab_size);
-  const std::size_t bytes = rows * model_.config().vocab_size * sizeof(float);
-  if (kept_rows_.size() < bytes) kept_rows_ = model_.backend().allocate(bytes);
+  grow(kept_rows_, rows);
 }
 
-float* Decoder::kept_rows(int count) {
-  return kept_rows_.as<float>() +
-         static_cast<std::size_t>(std::exchange(kept_, kept_ + count)) * model_.config().vocab_size;
-}
-
-void Decoder::keep_logits(float* logits, int rows, float* to) {
-  model_.backend().copy(to, logits, rows * model_.config().vocab_size * sizeof(float));
+float* Decoder::kept_row(int row) {
+  return kept_rows_.as<float>() + static_cast<std::size_t>(row) * model_.config().vocab_size;
 }
 
 std::span<const float> Decoder::log_probs(const float* logits, std::span<const TokenId> tokens) {
@@ -290,19 +143,13 @@ Decoder::Outcome Decoder::round(std::span<const Lane> lanes) {
   Backend& backend = model_.backend();
   const Stopwatch round_clock;
   begin(lanes);
-  const auto issue = [&] { this->issue(lanes); };
-  if (lanes.size() == 1) {
-    // By reference: a copy of `issue` would be allocated.
-    backend.run_round(lanes[0].sequence->round_key(lanes[0].choice), std::ref(issue));
+  const auto issue = [&] { this->issue(); };
+  if (one_plan_) {
+    backend.run_round(key(), std::ref(issue));  // a copy of `issue` would be allocated
   } else {
     issue();
   }
   end(lanes);
-  steps_.clear();
-  for (std::size_t i = 0; i < lanes.size(); ++i) {
-    steps_.push_back(lanes[i].sequence->end_round(lanes[i].choice, results_[i]));
-    steps_[i].log_probs = log_probs(rows_[i].logits, steps_[i].tokens);
-  }
   const double draft_seconds = backend.seconds_between(Mark::kBegin, Mark::kDrafted);
   const double verify_seconds = backend.seconds_between(Mark::kDrafted, Mark::kEnd);
   for (const Lane& lane : lanes) {
@@ -321,122 +168,262 @@ void Decoder::end(std::span<const Lane> lanes) {
   for (const Lane& lane : lanes) rounds_.push_back(lane.sequence->round_memory_.as<Round>());
   results_.resize(lanes.size());
   model_.backend().end_rounds(rounds_, results_);
+  steps_.resize(lanes.size());
+  for (std::size_t b = 0; b < lanes.size(); ++b) {  // of the batch
+    const int i = rows_[b].index;
+    Sequence& sequence = *lanes[i].sequence;
+    steps_[i] = sequence.end_round(lanes[i].choice, results_[i]);
+    if (!sequence.options_.log_probs) continue;
+    steps_[i].log_probs = log_probs(kept_row(batch_[b].first_row), steps_[i].tokens);
+  }
+}
+
+// Where rounds are repeated, by rounds of lanes that are empty: what a backend takes for itself
+// follows from shapes.
+void Decoder::reserve(std::span<Sequence* const> sequences) {
+  Backend& backend = model_.backend();
+  const int count = static_cast<int>(sequences.size()), lanes = backend.padded(count);
+  const auto rows_of = [&](int each) { return count == 1 ? each : backend.padded(count * each); };
+  model_.reserve(std::max(lanes, rows_of(kMaxDraftLen + 1)));
+  grow(target_rows_, rows_of(kMaxDraftLen + 1));
+  grow(draft_rows_, lanes * kMaxDraftLen);
+  std::vector<Lane> idle;
+  for (Sequence* sequence : sequences) {
+    model_.begin_round(sequence->cache_);
+    idle.push_back({sequence, {}});
+  }
+  if (!backend.repeats_rounds()) return;
+  order(idle);
+  make_batch(idle);
+  for (RoundLane& lane : batch_) lane = {.at = lane.at};
+  backend.begin_batch(batch_);
+  const auto pass = [&](const Plan& plan, bool verifies, int each, float* logits) {
+    bind();
+    inputs_.clear();
+    for (const Row& row : rows_) {
+      const bool empty = row.sequence == nullptr;
+      inputs_.push_back({&batch_[0].at, empty ? 0 : each, empty ? nullptr : &row.sequence->cache_});
+    }
+    const RoundPass shape{.first_lane = 0,
+                          .verifies = verifies,
+                          .drafted = 0,
+                          .num_rows = verifies ? rows_of(each) : lanes};
+    model_.forward(inputs_, shape, plan, logits);
+  };
+  for (const int each : {kMaxDraftLen + 1, 1}) {
+    pass(sequences[0]->target_, true, each, target_rows_.as<float>());
+  }
+  for (std::size_t p = 0; p < sequences[0]->options_.plans.size(); ++p) {
+    for (Sequence* sequence : sequences) sequence->plan_ = static_cast<int>(p);
+    for (Row& row : rows_) {
+      if (row.sequence != nullptr) keys_[&row - rows_.data()] = row.sequence->lane_key();
+    }
+    pass(sequences[0]->options_.plans[p], false, 1, draft_rows_.as<float>());
+  }
+  results_.resize(count);
+  rounds_.clear();
+  for (Sequence* sequence : sequences) {
+    sequence->plan_ = -1;
+    rounds_.push_back(sequence->round_memory_.as<Round>());
+  }
+  backend.end_rounds(rounds_, results_);
+}
+
+int Decoder::plan_number(const Plan& plan) {
+  const auto found = std::ranges::find(plans_, plan);
+  if (found == plans_.end()) return plans_.push_back(plan), static_cast<int>(plans_.size()) - 1;
+  return static_cast<int>(found - plans_.begin());
 }
 
 // What the passes of the round read and write beside the caches.
 void Decoder::begin(std::span<const Lane> lanes) {
-  rows_.clear();
-  inputs_.reserve(lanes.size());
-  group_.reserve(lanes.size());
-  grouped_.reserve(lanes.size());
-  int target_rows = 0, longest = 0, wanted = 0;
   for (const auto& [sequence, choice] : lanes) {
-    sequence->begin_round();
+    sequence->begin_round(choice);
     model_.begin_round(sequence->cache_);
-    const DecodingOptions& options = sequence->options_;
-    const RoundTokens at = sequence->on_backend();
-    // Rejection needs every distribution that was drawn from; the other rules only the tokens.
-    rows_.push_back({.at = at,
-                     .draft = choice.draft_len > 0 ? &options.plans[choice.plan] : nullptr,
-                     .keeps = options.spec_sampling == SpecSampling::kRejection && !at.by_argmax});
-    target_rows += choice.draft_len + 1;
-    longest = std::max(longest, choice.draft_len);
-    if (options.log_probs) wanted += choice.draft_len + 1;
   }
-  if (wanted > 0) reserve_log_probs(wanted);
+  order(lanes);
+  make_batch(lanes);
+  make_groups();
+  model_.backend().begin_batch(batch_);
+  bind();
+}
+
+// Lanes of equal plans beside each other, and of those the longest drafts first: what draws a row
+// at some depth is at the front of its group.
+void Decoder::order(std::span<const Lane> lanes) {
+  rows_.clear();
   for (std::size_t i = 0; i < lanes.size(); ++i) {
-    if (lanes[i].sequence->options_.log_probs) {
-      rows_[i].logits = kept_rows(lanes[i].choice.draft_len + 1);
-    }
+    const auto& [sequence, choice] = lanes[i];
+    const bool drafts = choice.draft_len > 0;
+    rows_.push_back({.sequence = sequence,
+                     .index = static_cast<int>(i),
+                     .target_plan = plan_number(sequence->target_),
+                     .draft_plan = drafts ? plan_number(*sequence->draft_plan()) : -1});
   }
-  model_.reserve(std::max(target_rows, kMaxDraftLen + 1));
-  const std::size_t row = model_.config().vocab_size * sizeof(float);
-  const auto grow = [&](Buffer& buffer, std::size_t rows) {
-    if (buffer.size() >= rows * row) return;
-    buffer = Buffer();  // never both
-    buffer = model_.backend().allocate(rows * row);
+  std::ranges::sort(rows_, {}, [&](const Row& row) {  // NOTE: a stable sort would allocate
+    const unsigned draft_plan = row.draft_plan;       // none comes last
+    return std::tuple(row.target_plan, draft_plan, -lanes[row.index].choice.draft_len, row.index);
+  });
+  int draft_plan = -1;
+  one_plan_ = true;
+  for (const Row& row : rows_) {
+    one_plan_ &= row.target_plan == rows_[0].target_plan;
+    if (row.draft_plan < 0) continue;
+    one_plan_ &= draft_plan < 0 || row.draft_plan == draft_plan;
+    draft_plan = row.draft_plan;
+  }
+}
+
+void Decoder::make_batch(std::span<const Lane> lanes) {
+  batch_.clear();
+  keys_.clear();
+  keeps_logits_ = false;
+  int first_row = 0;
+  for (const Row& row : rows_) {
+    batch_.push_back({.at = row.sequence->on_backend(),
+                      .draft_len = lanes[row.index].choice.draft_len,
+                      .first_row = first_row});
+    keys_.push_back(row.sequence->lane_key());
+    first_row += batch_.back().rows();
+    keeps_logits_ |= row.sequence->options_.log_probs;
+  }
+  if (!one_plan_) return;
+  const auto padded =
+      static_cast<std::size_t>(model_.backend().padded(static_cast<int>(lanes.size())));
+  rows_.resize(padded);
+  keys_.resize(padded);
+  batch_.resize(padded, {.first_row = first_row});
+}
+
+// NOTE: where all draft by one plan, those that draft nothing are in its group, too: then groups
+// are the whole batch.
+void Decoder::make_groups() {
+  const auto groups_of = [&](std::vector<Group>& groups, const auto& plan_of) {
+    groups.clear();
+    const int size = static_cast<int>(batch_.size());
+    for (int first = 0, end = 0; first < size; first = end) {
+      const auto joins = [&](int b) {
+        return one_plan_ || (rows_[b].target_plan == rows_[first].target_plan &&
+                             plan_of(rows_[b]) == plan_of(rows_[first]));
+      };
+      for (end = first + 1; end < size && joins(end);) ++end;
+      if (plan_of(rows_[first]) >= 0) groups.push_back({first, end - first, end - first, nullptr});
+    }
   };
-  grow(target_rows_, target_rows);
-  grow(draft_rows_, lanes.size() * longest);
+  groups_of(draft_groups_, [](const Row& row) { return row.draft_plan; });
+  groups_of(target_groups_, [](const Row& row) { return row.target_plan; });
+  reserve_rows();
+  place_rows();
 }
 
-template <typename PlanOf, typename F>
-void Decoder::for_plans(std::span<const Lane> lanes, const PlanOf& plan_of, const F& f) {
-  grouped_.assign(lanes.size(), false);
-  for (std::size_t first = 0; first < lanes.size(); ++first) {
-    const Plan* plan = plan_of(first);
-    if (grouped_[first] || plan == nullptr) continue;
-    group_.clear();
-    for (std::size_t i = first; i < lanes.size(); ++i) {
-      const Plan* other = plan_of(i);
-      if (grouped_[i] || other == nullptr || (other != plan && !(*other == *plan))) continue;
-      grouped_[i] = true;
-      group_.push_back(static_cast<int>(i));
+// Memory for the rows of all groups' passes.
+void Decoder::reserve_rows() {
+  int target_rows = 0, draft_rows = 0;
+  for (Group& group : target_groups_) {
+    const RoundLane& last = batch_[group.first + group.count - 1];
+    group.num_rows = last.first_row + last.rows() - batch_[group.first].first_row;
+    if (one_plan_ && group.count > 1) group.num_rows = model_.backend().padded(group.num_rows);
+    target_rows += group.num_rows;
+  }
+  for (const Group& group : draft_groups_)
+    draft_rows += group.count * batch_[group.first].draft_len;
+  const int most = std::max({target_rows, static_cast<int>(batch_.size()), kMaxDraftLen + 1});
+  model_.reserve(most);
+  grow(target_rows_, target_rows);
+  grow(draft_rows_, draft_rows);
+  if (keeps_logits_) reserve_log_probs(target_rows);
+}
+
+void Decoder::place_rows() {
+  const std::size_t vocab = model_.config().vocab_size;
+  auto* rows = target_rows_.as<float>();
+  for (Group& group : target_groups_) {
+    group.rows = rows;
+    rows += group.num_rows * vocab;
+  }
+  rows = draft_rows_.as<float>();
+  for (Group& group : draft_groups_) {
+    group.rows = rows;
+    for (int i = 0; i < group.count && rows_[group.first + i].sequence != nullptr; ++i) {
+      RoundLane& lane = batch_[group.first + i];
+      const DecodingOptions& options = rows_[group.first + i].sequence->options_;
+      // Rejection needs every distribution that was drawn from; the other rules only the tokens.
+      group.keeps |= lane.draft_len > 0 && !lane.at.by_argmax &&
+                     options.spec_sampling == SpecSampling::kRejection;
+      lane.draft_probs = rows + i * vocab;
+      lane.draft_stride = static_cast<std::ptrdiff_t>(group.count * vocab);
     }
-    f(std::span<int>(group_));
+    rows += group.count * batch_[group.first].draft_len * vocab;
   }
 }
 
-void Decoder::issue(std::span<const Lane> lanes) {
+void Decoder::bind() {
+  const auto views = [&](int lane, bool verifies) {
+    const Sequence& sequence = *rows_[lane].sequence;
+    const Plan* plan = verifies ? &sequence.target_ : sequence.draft_plan();
+    return plan == nullptr ? std::span<const KvView>() : model_.views(sequence.cache_, *plan);
+  };
+  model_.backend().bind_lanes(rows_[0].sequence->cache_.shape(), keys_, std::cref(views));
+}
+
+RoundKey Decoder::key() const {
+  const bool drafts = !draft_groups_.empty();
+  return {.issuer = id_,
+          .draft_plan = drafts ? rows_[0].draft_plan : -1,
+          .target_plan = rows_[0].target_plan,
+          .keeps_drafts = drafts && draft_groups_[0].keeps,
+          .keeps_logits = keeps_logits_};
+}
+
+void Decoder::issue() {
   Backend& backend = model_.backend();
-  const std::size_t vocab = model_.config().vocab_size;
   backend.mark(Mark::kBegin);
-  auto* rows = draft_rows_.as<float>();
-  const auto draft_plan = [&](std::size_t i) { return rows_[i].draft; };
-  for_plans(lanes, draft_plan, [&](std::span<int> group) {
-    draft(lanes, group, rows);
-    rows += group.size() * lanes[group[0]].choice.draft_len * vocab;
-  });
+  for (const Group& group : draft_groups_) draft(group);
   backend.mark(Mark::kDrafted);
-  rows = target_rows_.as<float>();
-  const auto target = [&](std::size_t i) { return &lanes[i].sequence->target_; };
-  for_plans(lanes, target, [&](std::span<int> group) {
-    verify(lanes, group, rows);
-    for (const int i : group) rows += (lanes[i].choice.draft_len + 1) * vocab;
-  });
+  for (const Group& group : target_groups_) verify(group);
   backend.mark(Mark::kEnd);
 }
 
-// Row r of the group lies at [depth][r], so that a pass writes adjacent rows.
-void Decoder::draft(std::span<const Lane> lanes, std::span<int> group, float* rows) {
-  std::ranges::sort(group, std::greater(),  // NOTE: a stable sort would allocate
-                    [&](int i) { return std::pair(lanes[i].choice.draft_len, -i); });
-  const std::size_t vocab = model_.config().vocab_size;
-  const auto stride = static_cast<std::ptrdiff_t>(group.size() * vocab);
-  const bool keep = std::ranges::any_of(group, [&](int i) { return rows_[i].keeps; });
-  for (std::size_t r = 0; r < group.size(); ++r) {
-    rows_[group[r]].draft_probs = rows + r * vocab;
-    rows_[group[r]].draft_stride = stride;
-  }
-  for (int depth = 0; depth < lanes[group[0]].choice.draft_len; ++depth) {
-    float* logits = rows + (keep ? depth * stride : 0);
+// The group's lane i has row i of a pass, where it drafts so deep; logits lie at [depth][lane].
+void Decoder::draft(const Group& group) {
+  Backend& backend = model_.backend();
+  const bool all = one_plan_ && backend.repeats_rounds();
+  const auto stride = static_cast<std::ptrdiff_t>(group.count) * model_.config().vocab_size;
+  for (int depth = 0; depth < batch_[group.first].draft_len; ++depth) {
+    float* logits = group.rows + (group.keeps ? depth * stride : 0);
     inputs_.clear();
-    for (const int i : group) {
-      if (lanes[i].choice.draft_len <= depth) break;
-      inputs_.push_back({&rows_[i].at, 1, false, depth, &lanes[i].sequence->cache_});
+    for (int b = group.first; b < group.first + group.count; ++b) {
+      const bool has_row = batch_[b].draft_len > depth;
+      if (!has_row && !all) break;
+      const Sequence* sequence = rows_[b].sequence;
+      inputs_.push_back(
+          {&batch_[b].at, has_row, sequence == nullptr ? nullptr : &sequence->cache_});
     }
-    model_.forward(inputs_, *rows_[group[0]].draft, logits);
-    for (std::size_t r = 0; r < inputs_.size(); ++r) {
-      model_.backend().propose({*inputs_[r].at, logits + r * vocab});
-    }
+    const int count = static_cast<int>(inputs_.size());
+    const RoundPass pass{
+        .first_lane = group.first, .verifies = false, .drafted = depth, .num_rows = count};
+    model_.forward(inputs_, pass, plans_[rows_[group.first].draft_plan], logits);
+    backend.propose({group.first, count, depth, logits});
   }
 }
 
 // Judges what the lanes drafted with one target pass over it and the tokens before.
-void Decoder::verify(std::span<const Lane> lanes, std::span<const int> group, float* rows) {
-  const std::size_t vocab = model_.config().vocab_size;
+void Decoder::verify(const Group& group) {
+  Backend& backend = model_.backend();
   inputs_.clear();
-  for (const int i : group) {
+  for (int b = group.first; b < group.first + group.count; ++b) {
+    const Sequence* sequence = rows_[b].sequence;
     inputs_.push_back(
-        {&rows_[i].at, lanes[i].choice.draft_len + 1, true, 0, &lanes[i].sequence->cache_});
+        {&batch_[b].at, batch_[b].rows(), sequence == nullptr ? nullptr : &sequence->cache_});
   }
-  model_.forward(inputs_, lanes[group[0]].sequence->target_, rows);
-  for (const int i : group) {
-    const int count = lanes[i].choice.draft_len + 1;
-    if (rows_[i].logits != nullptr) keep_logits(rows, count, rows_[i].logits);
-    model_.backend().judge({rows_[i].at, rows_[i].draft_probs, rows, count, rows_[i].draft_stride});
-    rows += count * vocab;
+  const RoundPass pass{
+      .first_lane = group.first, .verifies = true, .drafted = 0, .num_rows = group.num_rows};
+  model_.forward(inputs_, pass, plans_[rows_[group.first].target_plan], group.rows);
+  if (keeps_logits_) {
+    backend.copy(kept_row(batch_[group.first].first_row), group.rows,
+                 sizeof(float) * group.num_rows * model_.config().vocab_size);
   }
+  backend.judge({group.first, group.count, group.rows});
 }
 
 }  // namespace quantspec

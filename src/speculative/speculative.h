@@ -111,13 +111,16 @@ class Sequence {
   void reserve();
   SoloDrafts make_drafts() const;
   RoundTokens on_backend();
-  RoundKey round_key(DraftChoice choice) const;
+  LaneKey lane_key() const;
+  // By which it drafts, or did last; null: none.
+  const Plan* draft_plan() const { return plan_ < 0 ? nullptr : &options_.plans[plan_]; }
   // What the backend knows of the tokens and of the rule becomes what is known here.
   void begin_round();
+  void begin_round(DraftChoice choice);
   // What the round chose.
   Step end_round(DraftChoice choice, const Round& result);
 
-  std::uint64_t id_;  // of RoundKey
+  std::uint64_t id_;  // of LaneKey
   const Model* model_;
   std::vector<TokenId> tokens_;
   KvCache cache_;
@@ -129,6 +132,7 @@ class Sequence {
   bool rule_known_ = false;
   Plan target_;
   DecodingOptions options_;
+  int plan_ = -1;  // of options_.plans
   SoloDrafts drafts_;
   RoundStats stats_;
 };
@@ -177,48 +181,68 @@ class Decoder {
   // REQUIRES: prefill was called; 1 <= max_tokens <= sequence.room().
   Step step(Sequence& sequence, int max_tokens);
 
+  // Takes the memory that rounds of so many sequences take, and of their caches' capacity, so that
+  // they allocate nothing but for the first log-probabilities and the first replay. The sequences
+  // are left as they are. REQUIRES: they are empty, and draft by the same plans.
+  void reserve(std::span<Sequence* const> sequences);
+
  private:
-  // A lane at work.
+  // What the round has of a lane of the batch; the batch's lanes are those of the round, in an
+  // order in which equal plans are beside each other, and then empty ones.
   struct Row {
-    RoundTokens at;
-    const Plan* draft;  // null: nothing is drafted
-    bool keeps;         // what it drafts from is needed to judge
-    const float* draft_probs = nullptr;
-    std::ptrdiff_t draft_stride = 0;
-    float* logits = nullptr;  // a copy of the target's, where log-probabilities are wanted
+    Sequence* sequence = nullptr;  // null: the lane is empty
+    int index = 0;                 // of the round's lane
+    int target_plan = -1;
+    int draft_plan = -1;  // none: nothing is drafted
   };
+  // Lanes of the batch that share passes, and the rows that those write.
+  struct Group {
+    int first;
+    int count;
+    int num_rows;  // of a pass, at least those of the lanes
+    float* rows;
+    bool keeps = false;  // drafts: each depth has rows of its own
+  };
+  void order(std::span<const Lane> lanes);
   void begin(std::span<const Lane> lanes);
-  void issue(std::span<const Lane> lanes);
+  void make_batch(std::span<const Lane> lanes);
+  void make_groups();
+  void reserve_rows();
+  void place_rows();
+  void bind();
+  void issue();
   void end(std::span<const Lane> lanes);
-  // Lanes that draft by one plan; sorts them, those of the longest drafts first.
-  void draft(std::span<const Lane> lanes, std::span<int> group, float* rows);
-  void verify(std::span<const Lane> lanes, std::span<const int> group, float* rows);
-  // Calls f(group) for the lanes of each plan that `plan_of` names, where it names one.
-  template <typename PlanOf, typename F>
-  void for_plans(std::span<const Lane> lanes, const PlanOf& plan_of, const F& f);
+  void draft(const Group& group);
+  void verify(const Group& group);
+  RoundKey key() const;
+  int plan_number(const Plan& plan);
+  void grow(Buffer& buffer, std::size_t rows);
 
   void reserve_log_probs(std::size_t rows);
-  // Where a copy of so many rows goes, and the copy: judging changes logits.
-  float* kept_rows(int count);
-  void keep_logits(float* logits, int rows, float* to);
+  float* kept_row(int row);  // where a copy of it goes: judging changes logits
   // Of the tokens that were chosen by these rows.
   std::span<const float> log_probs(const float* logits, std::span<const TokenId> tokens);
 
   const Model& model_;
   Buffer target_rows_;  // [rows, vocab] logits, then probabilities
   Buffer draft_rows_;
-  Buffer prompt_row_;  // [vocab] logits after a prompt
+  Buffer prompt_row_;        // [vocab] logits after a prompt
+  std::uint64_t id_;         // of RoundKey
+  std::vector<Plan> plans_;  // by number
   // Of the round at hand.
   std::vector<Row> rows_;
-  std::vector<int> group_;
-  std::vector<char> grouped_;
+  std::vector<RoundLane> batch_;
+  std::vector<LaneKey> keys_;
+  std::vector<Group> draft_groups_;
+  std::vector<Group> target_groups_;
+  bool one_plan_ = false;      // all that draft do so by one, and are judged by one target
+  bool keeps_logits_ = false;  // log-probabilities are wanted
   std::vector<RoundInput> inputs_;
   std::vector<const Round*> rounds_;
   std::vector<Round> results_;
   std::vector<Step> steps_;
   std::vector<float> replay_logits_;
   Buffer kept_rows_;  // [rows, vocab] logits
-  int kept_ = 0;
   std::vector<float> host_row_;
   std::vector<float> log_probs_;
 };

@@ -400,12 +400,12 @@ TEST_P(AttentionOnIsa, ViewsThatContradictThemselvesAreRefused) {
     attention.run({call.q.data(), out.data(), call.heads(), c.shape, call.scale(), {&rows, 1}});
   };
   EXPECT_NO_THROW(run([](KvView&) {}));
-  const std::vector<int> good = {0, 2, 1, 2};
+  std::vector<int> good = {0, 2, 1, 2};
   EXPECT_NO_THROW(run([&](KvView& kv) { kv.page_lists = good; }));
   EXPECT_THROW(run([&](KvView& kv) { kv.page_lists = good, kv.page_mass = {mass, 3}; }), Error);
-  const std::vector<int> lists[] = {{0, 3, 1, 2}, {-1, 0, 1, 2}, {2, 0, 1, 2},
-                                    {0, 1, 1, 1}, {0, 1, 2},     {0}};
-  for (const auto& list : lists) {
+  std::vector<int> lists[] = {{0, 3, 1, 2}, {-1, 0, 1, 2}, {2, 0, 1, 2},
+                              {0, 1, 1, 1}, {0, 1, 2},     {0}};
+  for (auto& list : lists) {
     EXPECT_THROW(run([&](KvView& kv) { kv.page_lists = list; }), Error);
   }
   EXPECT_THROW(run([](KvView& kv) { kv.first_full -= 16; }), Error);  // inside the last page

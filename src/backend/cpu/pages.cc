@@ -206,19 +206,27 @@ void gather_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullK
 void page_bounds(const AttentionKernels& kernels, ThreadPool& pool, const PageBoundsParams& p) {
   check_shape(p.shape);
   check(p.num_heads % p.shape.num_kv_heads == 0, "heads form groups");
-  const int group = p.num_heads / p.shape.num_kv_heads, count = static_cast<int>(p.pages.size());
-  for_heads(pool, p.shape, ceil_div(count, kBoundPages), [&](int piece, int head) {
-    const int begin = piece * kBoundPages;
-    const int end = std::min(begin + kBoundPages, count);
-    const auto unit = [&](int page) {
-      return bytes(p.pages[std::min(page, end - 1)].upper + p.shape.upper_offset(p.layer, head));
-    };
-    for (int page = begin; page < end; ++page) {
-      p.out.data[std::int64_t{head} * p.out.max_pages + page] =
-          kernels.page_bound({unit(page), unit(page + kBoundsAhead), page_shape(p.shape),
-                              p.q + std::int64_t{head} * group * p.shape.head_dim, group});
-    }
-  });
+  const int group = p.num_heads / p.shape.num_kv_heads;
+  for (const SequenceRows& rows : p.sequences) {
+    const KvView& kv = rows.kv;
+    if (rows.num_rows == 0 || kv.page_lists.empty()) continue;
+    check(rows.num_rows == 1, "bounds are of one row");
+    const float* q = p.q + std::int64_t{rows.first_row} * p.num_heads * p.shape.head_dim;
+    const int count = static_cast<int>(kv.pages.size());
+    for_heads(pool, p.shape, ceil_div(count, kBoundPages), [&](int piece, int head) {
+      const int begin = piece * kBoundPages;
+      const int end = std::min(begin + kBoundPages, count);
+      const auto unit = [&](int page) {
+        return bytes(kv.pages[std::min(page, end - 1)].upper +
+                     p.shape.upper_offset(kv.layer, head));
+      };
+      for (int page = begin; page < end; ++page) {
+        kv.page_scores.data[std::int64_t{head} * kv.page_scores.max_pages + page] =
+            kernels.page_bound({unit(page), unit(page + kBoundsAhead), page_shape(p.shape),
+                                q + std::int64_t{head} * group * p.shape.head_dim, group});
+      }
+    });
+  }
 }
 
 void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int first, int count,

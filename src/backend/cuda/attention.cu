@@ -25,10 +25,11 @@ void check_supported(const AttentionParams& params) {
   }
 }
 
-// Of `count` of the sequences, from `first` on.
-AttentionLaunch launch_of(Device& device, const AttentionParams& params, int first, int count) {
-  const auto sequences = params.sequences.subspan(first, count);
-  const KvView& kv = sequences.front().kv;
+// Of `count` of the sequences, from `first` on. Its shape follows from all of the op's, so that it
+// is the same whichever of them have rows: a round is repeated with others.
+AttentionLaunch launch_of(const AttentionParams& params, const SequenceTables& all, int first,
+                          int count) {
+  const KvView& kv = params.sequences.front().kv;
   AttentionLaunch launch{};
   launch.args.q = params.q;
   launch.args.out = params.out;
@@ -37,9 +38,9 @@ AttentionLaunch launch_of(Device& device, const AttentionParams& params, int fir
   launch.args.shape = params.shape;
   launch.args.layer = kv.layer;
   launch.args.scale = params.scale * std::numbers::log2e_v<float>;
-  launch.args.batch = device.batch(params.sequences, first, count, params.shape.num_kv_heads);
+  launch.args.sequences = all.from(first, count);
   launch.read = kv.read;
-  for (const SequenceRows& sequence : sequences) {
+  for (const SequenceRows& sequence : params.sequences) {
     launch.columns = std::max(launch.columns, sequence.num_rows * launch.args.group);
     if (sequence.kv.page_mass.data == nullptr) continue;
     launch.args.page_capacity =
@@ -83,8 +84,9 @@ void require_supported(const KvShape& shape) {
 void attention(Device& device, const AttentionParams& params) {
   if (params.sequences.empty()) return;
   check_supported(params);
+  const SequenceTables all = device.tables(params.sequences, 0, params.shape.num_kv_heads);
   for_launches(params.sequences, [&](int first, int count) {
-    AttentionLaunch launch = launch_of(device, params, first, count);
+    AttentionLaunch launch = launch_of(params, all, first, count);
     dispatch(device, params.shape.head_dim, launch);
   });
 }

@@ -54,7 +54,7 @@ __device__ __forceinline__ void store_query(const AttentionArgs& args, const Wor
     const int row = (work.block * S::kColumns + column) / args.group;
     queries.factors[column] = args.scale * __int_as_float((127 + exponent) << 23);
     queries.visible[column] = work.state.first_position + row + 1 - work.state.first_full;
-    queries.gathered[column] = args.batch.kv[work.sequence].num_gathered;
+    queries.gathered[column] = work.kv->num_gathered;
   }
 }
 
@@ -125,8 +125,8 @@ struct Visible {
     Visible visible;
     visible.first = (gathered ? slab : slab - work.gathered_slabs) * S::kSlabTokens;
     visible.tokens = gathered ? queries.gathered : queries.visible;
-    const int all_see = gathered ? args.batch.kv[work.sequence].num_gathered
-                                 : work.state.first_position + 1 - work.state.first_full;
+    const int all_see =
+        gathered ? work.kv->num_gathered : work.state.first_position + 1 - work.state.first_full;
     visible.hidden = visible.first + S::kSlabTokens > all_see;
     return visible;
   }
@@ -154,7 +154,7 @@ __device__ __forceinline__ void read_chunk(const AttentionArgs& args, const Work
   add_page_values<S>(values, raised, team, lane, products, sums, added,
                      stream.template ahead<kValues>());
   stream.template release<kValues>();
-  if (args.batch.kv[work.sequence].page_mass != nullptr) {
+  if (args.page_capacity > 0 && work.kv->page_mass != nullptr) {
     sums.take_back(team, lane);
     store_page_sums<S>(args, work, chunk, team, lane, added, sums);
   }

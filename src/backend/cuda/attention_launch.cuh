@@ -44,7 +44,8 @@ struct AttentionSplit {
 template <class S>
 void allocate_scratch(Device& device, AttentionLaunch& launch) {
   AttentionArgs& args = launch.args;
-  const std::size_t heads = static_cast<std::size_t>(args.batch.count) * args.shape.num_kv_heads;
+  const std::size_t heads =
+      static_cast<std::size_t>(args.sequences.count) * args.shape.num_kv_heads;
   const std::size_t columns = heads * args.column_blocks * args.splits * S::kColumns;
   args.page_columns = args.page_capacity > 0 ? args.column_blocks * S::kColumns : 0;
   const std::size_t totals = heads * args.page_columns;
@@ -82,7 +83,7 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   }();
   static_cast<void>(ready);
   launch_early(
-      device, dim3(args.column_blocks * args.shape.num_kv_heads, args.splits, args.batch.count),
+      device, dim3(args.column_blocks * args.shape.num_kv_heads, args.splits, args.sequences.count),
       32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>, args);
   if (S::kMergesApart) launch_merge(device, args, launch.columns, S::kColumns);
   if (args.page_capacity > 0) launch_page_mass(device, args);

@@ -24,7 +24,7 @@ void launch_early(Device& device, dim3 grid, int threads, int shared_bytes, void
 }
 
 struct AttentionLaunch {
-  AttentionArgs args;  // up to `scale`, `page_capacity` and `batch`
+  AttentionArgs args;  // up to `scale`, `page_capacity` and `sequences`
   KvRead read;
   int columns;  // the most of a sequence: rows times group
 };

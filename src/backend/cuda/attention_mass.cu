@@ -19,12 +19,12 @@ __global__ void __launch_bounds__(32 * kWarps)
   let_next_kernel_start();
   const int lane = threadIdx.x % 32, kv_head = blockIdx.y, sequence = blockIdx.z;
   wait_for_previous_kernels();
-  const SequenceKv& kv = args.batch.kv[sequence];
-  const SequenceState& state = *kv.state;
+  const SequenceKv& kv = *args.sequences.of(sequence);
+  const SequenceState state = state_of(args.sequences.states + sequence, kv);
   const int columns = state.num_rows * args.group;
   const int first = (blockIdx.x * kWarps + threadIdx.x / 32) * kPages;
   const int pages = min(kPages, state.num_pages - first), chunks = 1 << args.chunk_shift;
-  if (kv.page_mass == nullptr || first >= kv.max_pages) return;
+  if (state.num_rows == 0 || kv.page_mass == nullptr || first >= kv.max_pages) return;
   const std::ptrdiff_t head = sequence * args.shape.num_kv_heads + kv_head;
   const float2* totals = args.totals + head * args.page_columns;
   const float2* sums =
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 void launch_page_mass(Device& device, const AttentionArgs& args) {
   constexpr int kBlockPages = kWarps * kPages;
   const dim3 grid((args.page_capacity + kBlockPages - 1) / kBlockPages, args.shape.num_kv_heads,
-                  args.batch.count);
+                  args.sequences.count);
   launch_early(device, grid, 32 * kWarps, 0, page_mass_kernel, args);
 }
 

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kMostHeadDim / 2)
       column % block_columns;
   const float2* sums = args.partial_sums + first;
   const float4* rows = reinterpret_cast<const float4*>(args.partials) + first * quads + quad;
-  const SequenceState* state = args.batch.kv[sequence].state;
+  const SequenceState* state = args.sequences.states + sequence;
   const int first_row = __ldcg(&state->first_row), num_rows = __ldcg(&state->num_rows);
   wait_for_previous_kernels();
   if (row >= num_rows) return;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kMostHeadDim / 2)
 }  // namespace
 
 void launch_merge(Device& device, const AttentionArgs& args, int columns, int block_columns) {
-  launch_early(device, dim3(columns, args.shape.num_kv_heads, args.batch.count),
+  launch_early(device, dim3(columns, args.shape.num_kv_heads, args.sequences.count),
                (args.shape.head_dim / 2 + 31) / 32 * 32, 0, merge_kernel, args, block_columns);
 }
 

@@ -356,7 +356,7 @@ __device__ __forceinline__ void merge_splits(const AttentionArgs& args, const Wo
     } else {
       merge_many<S>(args, work, from, weights);
     }
-    if (args.batch.kv[work.sequence].page_mass != nullptr) {
+    if (args.page_capacity > 0 && work.kv->page_mass != nullptr) {
       __syncthreads();
       float2* to = args.totals + head * args.page_columns + block * S::kColumns;
       for (int i = threadIdx.x; i < live; i += blockDim.x) to[i] = totals[i];

@@ -53,7 +53,7 @@ struct AttentionArgs {
   float2* page_sums;     // [sequence, kv head, page, chunk, column of any block]: exponent, sum
   int page_columns;      // in totals, and of a chunk in page_sums
   int page_capacity;     // pages in page_sums: the most of a sequence that wants their masses
-  SequenceBatch batch;
+  SequenceTables sequences;
 };
 
 template <int kHeadDimension, int kTiles, int kColumnTileCount, int kPlaneCount, int kTeamWarps = 1>
@@ -138,9 +138,24 @@ struct Lane {
   __device__ Lane() : index(threadIdx.x % 32), g(index / 4), t(index % 4) {}
 };
 
+// As the layer has it. NOTE: from L2, as all that changes from pass to pass and is read before
+// other kernels have ended: L1 may hold older words.
+__device__ __forceinline__ SequenceState state_of(const SequenceState* at, const SequenceKv& kv) {
+  const int4 rows = __ldcg(reinterpret_cast<const int4*>(at));
+  const int pages = __ldcg(&at->num_pages);
+  SequenceState state;
+  state.first_row = rows.x;
+  state.num_rows = rows.y;
+  state.first_position = rows.z;
+  state.first_full = kv.all_full ? 0 : rows.w;
+  state.num_pages = kv.pages == nullptr ? 0 : pages;
+  return state;
+}
+
 // What a CTA reads.
 struct Work {
   int sequence, kv_head, split, block;
+  const SequenceKv* kv;
   SequenceState state;
   int num_chunks;      // parts [0, num_chunks)
   int gathered_slabs;  // then so many slabs, then those of the ring
@@ -158,14 +173,11 @@ struct Work {
     work.block = blockIdx.x % args.column_blocks;
     work.split = blockIdx.y;
     work.sequence = blockIdx.z;
-    // NOTE: from L2, as all that is read before other kernels have ended: L1 may hold older words.
-    const SequenceKv& kv = args.batch.kv[work.sequence];
-    const SequenceState* state = kv.state;
-    work.state = {__ldcg(&state->first_row), __ldcg(&state->num_rows),
-                  __ldcg(&state->first_position), __ldcg(&state->first_full),
-                  __ldcg(&state->num_pages)};
+    work.kv = args.sequences.of(work.sequence);
+    const SequenceKv& kv = *work.kv;
+    work.state = state_of(args.sequences.states + work.sequence, kv);
     work.teams = blockDim.x / (32 * S::kTeam);
-    const int pages = kv.page_lists == nullptr ? work.state.num_pages : kv.pages_listed;
+    const int pages = kv.pages_listed > 0 ? kv.pages_listed : work.state.num_pages;
     const int end = work.state.first_position + work.state.num_rows - work.state.first_full;
     work.num_chunks = pages << args.chunk_shift;
     work.gathered_slabs = (kv.num_gathered + S::kSlabTokens - 1) / S::kSlabTokens;

@@ -196,10 +196,10 @@ class PieceStream {
     __syncwarp();
     const int mine = part_ + lane_.index * work_.part_stride;
     if (mine < work_.num_chunks) {
-      const SequenceKv& kv = args_.batch.kv[work_.sequence];
+      const SequenceKv& kv = *work_.kv;
       int page = mine >> args_.chunk_shift;
       // NOTE: from L2, as Work's state.
-      if (kv.page_lists != nullptr) {
+      if (kv.pages_listed > 0) {
         page = __ldcg(kv.page_lists + work_.kv_head * kv.pages_listed + page);
       }
       const auto* pages = reinterpret_cast<const ulonglong2*>(kv.pages);
@@ -227,7 +227,7 @@ class PieceStream {
   template <Piece kPiece>
   __device__ __forceinline__ void copy_slab() const {
     const int slab = part_ - work_.num_chunks;
-    const SequenceKv& kv = args_.batch.kv[work_.sequence];
+    const SequenceKv& kv = *work_.kv;
     const bool gathered = slab < work_.gathered_slabs;
     const FullKv& full = gathered ? kv.gathered : kv.full;
     const int token = gathered

@@ -7,6 +7,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
+#include "backend/cuda/prefill_gemm.h"
 #include "backend/cuda/round_graphs.h"
 #include "backend/cuda/sampling.h"
 #include "base/error.h"
@@ -54,6 +55,10 @@ class CudaBackend final : public Backend {
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
     // Rows in the weights' type for a GEMM, and its outputs.
     return sizeof(float) * (static_cast<std::size_t>(kPrefillRows) * inputs + row_floats);
+  }
+  void reserve_scratch(int inputs, std::size_t row_floats) override {
+    device_.scratch(Scratch::kPrefill, scratch_bytes(inputs, row_floats));
+    reserve_prefill_gemm(device_);
   }
   std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override {
     return cuda::unpacked_bytes(shape, tokens);
@@ -106,14 +111,24 @@ class CudaBackend final : public Backend {
   }
   void head(const HeadParams& params) override { cuda::head(device_, params); }
 
-  // --- choosing tokens ---
-  void propose(const ProposeParams& params) override { cuda::propose(device_, params); }
-  void judge(const JudgeParams& params) override {
-    vocab_size_ = params.at.vocab_size;
-    cuda::judge(device_, params);
+  // --- rounds of lanes ---
+  int padded(int count) const override { return cuda::padded(count); }
+  bool repeats_rounds() const override { return true; }
+  void begin_batch(std::span<const RoundLane> lanes) override {
+    device_.begin_batch(lanes);
+    vocab_size_ = lanes[0].at.vocab_size;
   }
+  void bind_lanes(const KvShape& shape, std::span<const LaneKey> keys,
+                  const LaneViews& views) override {
+    device_.bind_lanes(shape, keys, views);
+  }
+  void propose(const ProposeParams& params) override { cuda::propose(device_, params); }
+  void judge(const JudgeParams& params) override { cuda::judge(device_, params); }
   bool run_round(const RoundKey& key, const std::function<void()>& issue) override {
     return rounds_.run(key, issue);
+  }
+  Counts counts() const override {
+    return {Device::allocations(), rounds_.captures(), rounds_.issues()};
   }
   void end_rounds(std::span<const Round* const> rounds, std::span<Round> results) override {
     download_rounds(device_, rounds, results);
@@ -157,7 +172,7 @@ class CudaBackend final : public Backend {
  private:
   mutable Device device_;  // reading waits for its stream
   RoundGraphs rounds_{device_};
-  int vocab_size_ = 0;  // of the round that was judged last
+  int vocab_size_ = 0;  // of the batch
 };
 
 }  // namespace

@@ -191,62 +191,123 @@ TEST_F(CudaDevice, AnUploadIsNoPartOfAGraph) {
   QUANTSPEC_CUDA(cudaGraphDestroy(graph));
 }
 
-TEST_F(CudaDevice, StatesOfABatchAreOnTheDevice) {
-  const SequenceRows first{.first_row = 0, .num_rows = 3, .first_position = 70, .kv = {}};
-  SequenceRows second{.first_row = 3, .num_rows = 1, .first_position = 9, .kv = {}};
+template <typename T>
+std::vector<T> downloaded(Device& device, const T* from, std::size_t count) {
+  std::vector<T> values(count);
+  device.download(values.data(), from, count * sizeof(T));
+  return values;
+}
+
+TEST_F(CudaDevice, TablesOfSequencesAreOnTheDevice) {
+  const FullKv ring{reinterpret_cast<std::byte*>(4096), 128};
+  const SequenceRows first{
+      .first_row = 0, .num_rows = 3, .first_position = 70, .kv = {.full = ring}};
+  SequenceRows second{.first_row = 4, .num_rows = 1, .first_position = 9, .kv = {}};
   second.kv.first_full = 64;
+  second.kv.all_full = true;
   for (int pass = 0; pass < 2; ++pass, ++second.first_position) {
-    const SequenceBatch batch = device_->batch(std::vector{first, second}, 0, 2, 1);
-    ASSERT_EQ(batch.count, 2);
-    SequenceState states[2];
-    device_->download(states, batch.kv[0].state, sizeof(states));
-    EXPECT_EQ(batch.kv[1].state, batch.kv[0].state + 1);
-    EXPECT_EQ(states[0], (SequenceState{0, 3, 70, 0, 0}));
-    EXPECT_EQ(states[1], (SequenceState{3, 1, 9 + pass, 64, 0}));
+    const SequenceTables tables = device_->tables(std::vector{first, second}, 6, 1);
+    ASSERT_EQ(tables.count, 2);
+    const auto states = downloaded(*device_, tables.states, 2);
+    EXPECT_EQ(states[0], (SequenceState{0, 3, 70, 0, 0, 0, nullptr}));
+    EXPECT_EQ(states[1], (SequenceState{4, 1, 9 + pass, 64, 0, 0, nullptr}));
+    EXPECT_EQ(downloaded(*device_, tables.rows, 6),
+              (std::vector<RowPlace>{{0, 70}, {0, 71}, {0, 72}, {-1, 0}, {1, 9 + pass}, {-1, 0}}));
+    const auto kv = downloaded(*device_, tables.kv, 2);
+    EXPECT_EQ(kv[0], sequence_kv(first.kv, 1));
+    EXPECT_EQ(kv[0].full, ring);
+    EXPECT_EQ(kv[1].all_full, 1);
   }
 }
 
-// Of rounds, each sequence in its own view; room for more grows, and stays.
-TEST_F(CudaDevice, StatesOfAnyNumberOfSequencesAreOnTheDevice) {
-  constexpr int kPage = 32;
-  const KvView views[] = {{.pages = {reinterpret_cast<const PagePlanes*>(256), std::size_t{0}}},
-                          {},
-                          {.all_full = true}};
-  for (const int count : {kMaxSequences, kMaxSequences + 1, 200, 3}) {
+// Passes of a batch of any number of lanes, of which some draft less deep and some are empty; lanes
+// that are bound anew read other memory, the others what they did.
+TEST_F(CudaDevice, LanesStandWhereTheirRoundsSay) {
+  constexpr int kPage = 32, kLayers = 2, kDraftLens[] = {3, 0, -1, 1};
+  const KvShape shape{kLayers, 1, 64, kPage};
+  for (const int count : {1, 5, 200, 7}) {
     SCOPED_TRACE(count);
     std::vector<Round> rounds;
-    std::vector<SequenceRows> given, of_rounds;
+    std::vector<RoundLane> lanes;
+    std::vector<LaneKey> keys;
     Buffer memory = allocate_on_device(count * sizeof(Round));
+    int rows = 0;
     for (int i = 0; i < count; ++i) {
-      const int position = 7 * i, first_full = first_full_position(position, kPage);
-      rounds.push_back({.length = position + 1});
-      given.push_back({2 * i, 2, position, {.first_full = first_full}});
-      of_rounds.push_back({2 * i, 2, position, views[i % 3]});
-      of_rounds.back().round = memory.as<Round>() + i;
-      of_rounds.back().verifies = true;
+      rounds.push_back({.length = 7 * i + 1, .drafted = 1});
+      lanes.push_back({.draft_len = kDraftLens[i % 4], .first_row = rows});
+      lanes.back().at.round = memory.as<Round>() + i;
+      lanes.back().at.tokens = reinterpret_cast<TokenId*>(64 * i);
+      rows += lanes.back().rows();
+      keys.push_back({static_cast<std::uint64_t>(1000 * count + i)});
     }
     device_->upload(memory.data(), rounds.data(), count * sizeof(Round));
-    device_->begin_pass(of_rounds, kPage);
-    int seen = 0;
-    for_launches(given, [&](int first, int size) {
-      EXPECT_EQ(first, seen);
-      const SequenceBatch a = device_->batch(given, first, size, 1);
-      const SequenceBatch b = device_->batch(of_rounds, first, size, 1);
-      for (int i = 0; i < size; ++i, ++seen) {
-        const int full = first_full_position(7 * seen, kPage);
-        const int pages = seen % 3 == 0 ? full / kPage : 0;
-        SequenceState state;
-        device_->download(&state, a.kv[i].state, sizeof(state));
-        EXPECT_EQ(state, (SequenceState{2 * seen, 2, 7 * seen, full, 0}));
-        device_->download(&state, b.kv[i].state, sizeof(state));
-        EXPECT_EQ(state, (SequenceState{2 * seen, 2, 7 * seen, seen % 3 == 2 ? 0 : full, pages}));
+    device_->begin_batch(lanes);
+    std::vector<KvView> views(kLayers);
+    int asked = 0, base = 0;
+    const auto views_of = [&](int lane, bool verifies) {
+      ++asked;
+      for (int layer = 0; layer < kLayers; ++layer) {
+        views[layer].layer = layer;
+        views[layer].full = {
+            reinterpret_cast<std::byte*>(256 * (base + 4 * lane + 2 * verifies + layer)), 64};
       }
-    });
-    EXPECT_EQ(seen, count);
+      return std::span<const KvView>(views);
+    };
+    for (int pass = 0; pass < 3; ++pass) {
+      const bool verifies = pass > 0;
+      if (pass == 2) keys[0].variant = 1, base = 1 << 20;
+      asked = 0;
+      device_->bind_lanes(shape, keys, views_of);
+      EXPECT_EQ(asked, pass == 0 ? 2 * count : pass == 2 ? 2 : 0);
+      std::vector<SequenceRows> sequences;
+      for (int i = 0; i < count; ++i) {
+        views_of(i, verifies);
+        const bool has_row = verifies ? lanes[i].rows() > 0 : lanes[i].draft_len > 1;
+        sequences.push_back(
+            {.first_row = 0, .num_rows = has_row && (pass < 2 || i == 0), .kv = {}});
+        sequences.back().kv = views[1];
+        sequences.back().lane = i;
+        sequences.back().verifies = verifies;
+        sequences.back().drafted = 1;
+        if (pass == 2 && i == 0) base = 0;
+      }
+      const int num_rows = verifies ? rows + 3 : count;
+      device_->begin_pass({.sequences = sequences,
+                           .table = {},
+                           .out = nullptr,
+                           .page_size = kPage,
+                           .num_rows = num_rows});
+      const SequenceTables tables = device_->tables(sequences, num_rows, 1);
+      const auto states = downloaded(*device_, tables.states, count);
+      std::vector<RowPlace> places(num_rows, {-1, 0});
+      for (int i = 0; i < count; ++i) {
+        const int has = verifies ? lanes[i].rows() : lanes[i].draft_len > 1;
+        const int position = 7 * i + !verifies, full = first_full_position(position, kPage);
+        const int first = verifies ? lanes[i].first_row : i;
+        const SequenceState expected =
+            has == 0 ? SequenceState{} : SequenceState{first,        has, position,          full,
+                                                       full / kPage, 0,   lanes[i].at.tokens};
+        EXPECT_EQ(states[i], expected) << i;
+        for (int row = 0; row < has; ++row) places[first + row] = {i, position + row};
+        EXPECT_EQ(downloaded(*device_, tables.kv + i * tables.kv_stride, 1)[0].full.data,
+                  reinterpret_cast<std::byte*>(
+                      256 * ((pass == 2 && i == 0 ? 1 << 20 : 0) + 4 * i + 2 * verifies + 1)));
+      }
+      EXPECT_EQ(downloaded(*device_, tables.rows, num_rows), places);
+    }
+    EXPECT_EQ(device_->lane_table(count - 1, 1).first_row, lanes.back().first_row);
   }
-  expect_error(ErrorKind::kInternal, {"kMaxSequences"}, [&] {
-    device_->batch(std::vector<SequenceRows>(kMaxSequences + 1), 0, kMaxSequences + 1, 1);
+  const SequenceRows other{.first_row = 0, .num_rows = 1, .kv = {}, .lane = 0};
+  expect_error(ErrorKind::kInternal, {"bound to what they read"}, [&] {
+    device_->tables({&other, 1}, 1, 1);
   });
+}
+
+TEST(CudaShapes, AreFew) {
+  const std::vector<int> shapes = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+  for (int count = 1; count <= 64; ++count) {
+    EXPECT_EQ(padded(count), *std::ranges::lower_bound(shapes, count)) << count;
+  }
 }
 
 // --- attention -----------------------------------------------------------------------------------
@@ -368,14 +429,12 @@ TEST_F(CudaDevice, PagesOfMoreThanAThreadHasAreSelected) {
     std::ranges::sort(expected);
     Buffer device_scores = allocate_on_device(4 * scores.size());
     Buffer device_lists = allocate_on_device(4 * lists.size());
-    Buffer device_count = allocate_on_device(sizeof(num_pages));
     device_->upload(device_scores.data(), scores.data(), 4 * scores.size());
-    device_->upload(device_count.data(), &num_pages, sizeof(num_pages));
-    select_pages(*device_, {.scores = {device_scores.as<float>(), num_pages},
-                            .num_kv_heads = 1,
-                            .num_pages = device_count.as<int>(),
-                            .count = count,
-                            .lists = device_lists.as<int>()});
+    SequenceRows row{.first_row = 0, .num_rows = 1, .kv = {}};
+    row.kv.pages = {reinterpret_cast<const PagePlanes*>(256), std::size_t(num_pages)};  // not read
+    row.kv.page_scores = {device_scores.as<float>(), num_pages};
+    row.kv.page_lists = {device_lists.as<int>(), lists.size()};
+    select_pages(*device_, {{1, 1, 64, 32}, {&row, 1}});
     device_->download(lists.data(), device_lists.data(), 4 * lists.size());
     EXPECT_EQ(lists, expected);
   }

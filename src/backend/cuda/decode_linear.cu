@@ -437,18 +437,10 @@ void decode_qkv(Device& device, const QkvParams& params) {
   args.qkv.norms[1] = params.k_norm;
   args.qkv.cos = params.cos;
   args.qkv.sin = params.sin;
-  const auto run_to = [&](int end) {
-    run(device, args, params.weights, first, end);
-    args.first_row = end;
-  };
-  for_launches(params.sequences, [&](int begin, int count) {
-    const auto sequences = params.sequences.subspan(begin);
-    args.qkv.num_sequences = count;
-    args.qkv.states = device.states(params.sequences) + begin;
-    for (int i = 0; i < count; ++i) args.qkv.full[i] = sequences[i].kv.full;
-    run_to(std::ssize(sequences) > count ? sequences[count].first_row : params.num_rows);
-  });
-  if (params.sequences.empty()) run_to(params.num_rows);
+  if (!params.sequences.empty()) {
+    args.qkv.sequences = device.tables(params.sequences, params.num_rows, shape.num_kv_heads);
+  }
+  run(device, args, params.weights, first, params.num_rows);
 }
 
 void decode_add_linear(Device& device, const AddLinearParams& params) {

@@ -18,7 +18,7 @@ constexpr int kLeastCapability = 80;
 constexpr std::size_t kMostStaged = std::size_t{256} << 10;
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
-std::atomic<int> times_freed{0};
+std::atomic<int> times_freed{0}, times_allocated{0};
 
 // cudaFree waits for kernels that may still use the memory.
 void free_on_device(std::byte* data, std::size_t) {
@@ -41,9 +41,11 @@ std::size_t shared_limit(int capability) {
   return (capability == 80 || capability == 87 ? 163 : 99) << 10;
 }
 
-View view_of(const KvView& kv) {
-  if (kv.all_full) return View::kAllFull;
-  return kv.pages.data() == nullptr ? View::kNoPages : View::kPages;
+// Tables have room for so many at first, so that few grow.
+constexpr std::size_t kLeastLanes = 64, kLeastRows = 2048;
+
+std::size_t room_for(std::size_t count, std::size_t least) {
+  return std::bit_ceil(std::max(count, least));
 }
 
 }  // namespace
@@ -80,6 +82,7 @@ std::string unavailable() {
 
 Buffer allocate_on_device(std::size_t bytes) {
   if (bytes == 0) return {};
+  ++times_allocated;
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, bytes);
   if (status == cudaErrorMemoryAllocation) {
@@ -110,7 +113,9 @@ Device::Device() {
   l2_bytes_ = properties.l2CacheSize;
   QUANTSPEC_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   staging_ = allocate_pinned(kStagingBytes);
-  reserve_states(kMaxSequences);
+  states_.memory = allocate_on_device(kLeastLanes * sizeof(SequenceState));
+  rows_.memory = allocate_on_device(kLeastRows * sizeof(RowPlace));
+  kv_.memory = allocate_on_device(kLeastLanes * sizeof(SequenceKv));
 }
 
 Device::~Device() {
@@ -166,65 +171,165 @@ void Device::upload_rows(void* to, std::size_t stride, const void* from, std::si
 }
 
 int Device::generation() { return times_freed; }
+int Device::allocations() { return times_allocated; }
 
 void Device::synchronize() {
   QUANTSPEC_CUDA(cudaStreamSynchronize(stream_));
   staged_ = 0;
 }
 
-void Device::reserve_states(std::size_t count) {
-  if (count <= room_) return;
+int padded(int count) {
+  if (count <= 2) return count;
+  const int below = static_cast<int>(std::bit_floor(static_cast<unsigned>(count)));
+  if (count == below) return count;
+  return count <= below + below / 2 ? below + below / 2 : 2 * below;
+}
+
+// --- tables of sequences -------------------------------------------------------------------------
+
+SequenceKv sequence_kv(const KvView& view, int num_kv_heads) {
+  const bool lists = !view.page_lists.empty();
+  const PageScores& sized = view.page_mass.data != nullptr ? view.page_mass : view.page_scores;
+  return {.num_gathered = view.num_gathered,
+          .pages_listed = static_cast<int>(view.page_lists.size()) / num_kv_heads,
+          .max_pages = sized.max_pages,
+          .all_full = view.all_full,
+          .pages = view.all_full ? nullptr : view.pages.data(),
+          .page_lists = lists ? view.page_lists.data() : nullptr,
+          .full = view.full,
+          .gathered = view.gathered,
+          .page_mass = view.page_mass.data,
+          .page_scores = lists ? view.page_scores.data : nullptr};
+}
+
+void Device::grow(Buffer& buffer, std::size_t bytes) {
+  if (buffer.size() >= bytes) return;
   synchronize();
-  room_ = 0;
-  given_.clear();
-  states_ = {};
-  round_states_ = {};
-  states_ = allocate_on_device(std::bit_ceil(count) * sizeof(SequenceState));
-  round_states_ = allocate_on_device(kNumViews * states_.size());
-  room_ = std::bit_ceil(count);
+  buffer = {};
+  buffer = allocate_on_device(bytes);
 }
 
-const SequenceState* Device::states(std::span<const SequenceRows> sequences) {
-  const auto of_round = [](const SequenceRows& rows) { return rows.round != nullptr; };
-  const auto rounds = std::ranges::count_if(sequences, of_round);
-  check(rounds == 0 || rounds == std::ssize(sequences),
-        "the sequences of an op are all of rounds, or none is");
-  if (rounds > 0) return round_states(View::kPages);
-  to_give_.clear();
+template <typename T>
+const T* Device::put(Table<T>& table, const std::vector<T>& values, std::size_t least) {
+  if (table.memory.size() < values.size() * sizeof(T)) {
+    table.there.clear();
+    grow(table.memory, room_for(values.size(), least) * sizeof(T));
+  }
+  if (table.there != values) {
+    upload(table.memory.data(), values.data(), values.size() * sizeof(T));
+    table.there = values;
+    order_next_launch();
+  }
+  return table.data();
+}
+
+void Device::begin_batch(std::span<const RoundLane> lanes) {
+  lanes_.assign(lanes.begin(), lanes.end());
+  put(lane_table_, lanes_, kLeastLanes);
+  grow(lane_states_, room_for(lanes.size(), kLeastLanes) * sizeof(SequenceState));
+}
+
+LaneTable Device::lane_table(int first, int count) const {
+  check(first >= 0 && count >= 1 && first + count <= std::ssize(lanes_),
+        "ops of rounds are of the batch's lanes");
+  return {lane_table_.data() + first, count, lanes_[first].first_row, lanes_[first].at.vocab_size};
+}
+
+void Device::bind_lanes(const KvShape& shape, std::span<const LaneKey> keys,
+                        const Backend::LaneViews& views) {
+  if (bound_.size() < keys.size() || num_layers_ != shape.num_layers) {
+    const std::size_t room = room_for(keys.size(), kLeastLanes);
+    bound_.clear();  // also where there is no memory for more
+    grow(lane_kv_.memory, 2 * room * shape.num_layers * sizeof(SequenceKv));
+    num_layers_ = shape.num_layers;
+    lane_kv_.there.assign(2 * room * num_layers_, {});
+    bound_.assign(room, {});
+  }
+  for (std::size_t lane = 0; lane < keys.size(); ++lane) {
+    if (keys[lane].sequence == 0 || bound_[lane].key == keys[lane]) continue;
+    bound_[lane].key = {};  // until all is there
+    bound_[lane].room = {};
+    for (const bool verifies : {false, true}) {
+      bind_lane(shape, static_cast<int>(lane), verifies, views(static_cast<int>(lane), verifies));
+    }
+    const std::size_t first = lane_kv(static_cast<int>(lane), false, 0);
+    upload(lane_kv_.memory.as<SequenceKv>() + first, &lane_kv_.there[first],
+           2 * num_layers_ * sizeof(SequenceKv));
+    bound_[lane].key = keys[lane];
+  }
+}
+
+void Device::bind_lane(const KvShape& shape, int lane, bool verifies,
+                       std::span<const KvView> views) {
+  check(views.empty() || std::ssize(views) == num_layers_, "a lane reads something in every layer");
+  for (int layer = 0; layer < num_layers_; ++layer) {
+    SequenceKv& kv = lane_kv_.there[lane_kv(lane, verifies, layer)];
+    kv = views.empty() ? SequenceKv{} : sequence_kv(views[layer], shape.num_kv_heads);
+    PageRoom& room = bound_[lane].room;
+    if (kv.page_lists != nullptr) {
+      room.listed = std::max(room.listed, kv.max_pages);
+      ++room.listing_layers;
+    }
+    if (kv.page_mass != nullptr) room.with_mass = std::max(room.with_mass, kv.max_pages);
+  }
+}
+
+Device::PageRoom Device::page_room() const {
+  PageRoom room;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane].rows() == 0 || lane >= bound_.size()) continue;
+    room.with_mass = std::max(room.with_mass, bound_[lane].room.with_mass);
+    if (lanes_[lane].draft_len == 0) continue;
+    room.listed = std::max(room.listed, bound_[lane].room.listed);
+    room.listing_layers = std::max(room.listing_layers, bound_[lane].room.listing_layers);
+  }
+  return room;
+}
+
+SequenceTables Device::tables(std::span<const SequenceRows> sequences, int num_rows,
+                              int num_kv_heads) {
+  if (sequences.front().lane >= 0) return tables_of_lanes(sequences, num_kv_heads);
+  to_put_.clear();
+  rows_to_put_.assign(num_rows, {-1, 0});
+  kv_to_put_.clear();
   for (const SequenceRows& rows : sequences) {
-    const int pages = static_cast<int>(rows.kv.pages.size());
-    to_give_.push_back(
-        {rows.first_row, rows.num_rows, rows.first_position, rows.kv.first_full, pages});
+    const int index = static_cast<int>(to_put_.size());
+    check(rows.lane < 0, "the sequences of an op are all of rounds, or none is");
+    to_put_.push_back(
+        {.first_row = rows.first_row,
+         .num_rows = rows.num_rows,
+         .first_position = rows.first_position,
+         .first_full = rows.kv.first_full,
+         .num_pages = static_cast<int>(rows.kv.pages.size()),
+         .tokens = rows.tokens == nullptr ? nullptr : rows.tokens - rows.first_token});
+    for (int i = 0; i < rows.num_rows && num_rows > 0; ++i) {
+      rows_to_put_.at(rows.first_row + i) = {index, rows.first_position + i};
+    }
+    if (num_kv_heads > 0) kv_to_put_.push_back(sequence_kv(rows.kv, num_kv_heads));
   }
-  reserve_states(to_give_.size());
-  if (to_give_ != given_) {
-    upload(states_.data(), to_give_.data(), to_give_.size() * sizeof(SequenceState));
-    given_ = to_give_;
-  }
-  return states_.as<SequenceState>();
+  return {put(states_, to_put_, kLeastLanes),
+          num_rows > 0 ? put(rows_, rows_to_put_, kLeastRows) : nullptr,
+          num_kv_heads > 0 ? put(kv_, kv_to_put_, kLeastLanes) : nullptr, 1,
+          static_cast<int>(sequences.size())};
 }
 
-SequenceBatch Device::batch(std::span<const SequenceRows> sequences, int first, int count,
-                            int num_kv_heads) {
-  check(count >= 1 && count <= kMaxSequences, "a launch has 1 to kMaxSequences sequences");
-  const SequenceState* given = states(sequences);
-  SequenceBatch batch;
-  batch.count = count;
-  for (int i = 0; i < count; ++i) {
-    const SequenceRows& rows = sequences[first + i];
-    const KvView& kv = rows.kv;
-    const SequenceState* from = rows.round == nullptr ? given : round_states(view_of(kv));
-    batch.kv[i] = {.state = from + first + i,
-                   .full = kv.full,
-                   .pages = kv.pages.data(),
-                   .page_lists = kv.page_lists.empty() ? nullptr : kv.page_lists.data(),
-                   .pages_listed = static_cast<int>(kv.page_lists.size()) / num_kv_heads,
-                   .gathered = kv.gathered,
-                   .num_gathered = kv.num_gathered,
-                   .max_pages = kv.page_mass.max_pages,
-                   .page_mass = kv.page_mass.data};
+SequenceTables Device::tables_of_lanes(std::span<const SequenceRows> sequences, int num_kv_heads) {
+  const SequenceRows& first = sequences.front();
+  SequenceTables tables{lane_states_.as<SequenceState>(), lane_rows_.as<RowPlace>(), nullptr,
+                        2 * num_layers_, static_cast<int>(sequences.size())};
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const SequenceRows& rows = sequences[i];
+    check(rows.lane == first.lane + static_cast<int>(i) && rows.verifies == first.verifies,
+          "an op is of lanes that follow each other");
+    check(num_kv_heads == 0 || rows.num_rows == 0 ||
+              (rows.lane < std::ssize(bound_) &&
+               lane_kv_.there[lane_kv(rows.lane, rows.verifies, rows.kv.layer)] ==
+                   sequence_kv(rows.kv, num_kv_heads)),
+          "lanes are bound to what they read");
   }
-  return batch;
+  if (num_kv_heads > 0)
+    tables.kv = lane_kv_.data() + lane_kv(first.lane, first.verifies, first.kv.layer);
+  return tables;
 }
 
 }  // namespace quantspec::cuda

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/params.h"
+#include "backend/backend.h"
 #include "base/buffer.h"
 
 namespace quantspec::cuda {
@@ -29,42 +29,68 @@ void require(cudaError_t status, const char* call);
 Buffer allocate_on_device(std::size_t bytes);
 
 // --- sequences of a pass -------------------------------------------------------------------------
+//
+// All that differs between sequences lies in device memory, in tables that the kernels of an op
+// take by index, so that a launch can be repeated as it is for other sequences: a grid depends on
+// shapes, never on what tables hold.
 
-// The most sequences of one launch; an op of more of them has several launches.
+// The most sequences of a launch of attention, so that its scratch memory has a limit; an op of
+// more of them has several launches.
 inline constexpr int kMaxSequences = 32;
 
-// What changes of a sequence from pass to pass. It lies in device memory and kernels read it there,
-// so that a launch can be repeated as it is: a grid depends on the shapes, never on these.
-struct SequenceState {
+// What changes of a sequence from pass to pass.
+struct alignas(16) SequenceState {
   int first_row;
-  int num_rows;
+  int num_rows;  // 0: none of its other numbers count, nor what its SequenceKv says
   int first_position;
-  int first_full;  // as in KvView
-  int num_pages;   // of its page table
+  int first_full;  // as in KvView, and pages before it; but where SequenceKv says otherwise
+  int num_pages;
+  int unused;
+  const TokenId* tokens;  // by position
   bool operator==(const SequenceState&) const = default;
 };
 
-// Where a sequence's K and V of one layer lie: its KvView.
-struct SequenceKv {
-  const SequenceState* state;  // device memory
-  FullKv full;
-  const PagePlanes* pages;  // [num_pages]
-  const int* page_lists;    // [num_kv_heads, pages_listed]; null: all pages
-  int pages_listed;
-  FullKv gathered;
-  int num_gathered;
-  int max_pages;     // of page_mass
-  float* page_mass;  // [num_kv_heads, max_pages] or null
+// Where a row belongs.
+struct RowPlace {
+  int sequence;  // negative: it is nobody's
+  int position;
+  bool operator==(const RowPlace&) const = default;
 };
 
-// How a layer's view of a sequence differs from the state that follows from the position.
-enum class View { kPages, kNoPages, kAllFull };
-inline constexpr int kNumViews = 3;
+// Where a sequence's K and V of one layer lie: its KvView. A line of the cache, which changes only
+// ahead of an ordinary launch.
+struct alignas(128) SequenceKv {
+  int num_gathered;
+  int pages_listed;         // 0: all pages
+  int max_pages;            // of page_mass and page_scores
+  int all_full;             // KvView::all_full
+  const PagePlanes* pages;  // null: none are read
+  int* page_lists;          // [num_kv_heads, pages_listed] or null
+  FullKv full;
+  FullKv gathered;
+  float* page_mass;    // [num_kv_heads, max_pages] or null
+  float* page_scores;  // likewise
+  bool operator==(const SequenceKv&) const = default;
+};
+SequenceKv sequence_kv(const KvView& view, int num_kv_heads);
 
-// The sequences of a launch: a kernel's argument, by value.
-struct SequenceBatch {
+// The sequences of an op, as kernels take them; of KV, those of a layer.
+struct SequenceTables {
+  const SequenceState* states;
+  const RowPlace* rows;  // of the op's rows
+  const SequenceKv* kv;
+  int kv_stride;  // from sequence to sequence, in elements
   int count;
-  SequenceKv kv[kMaxSequences];
+
+#if defined(__CUDACC__)
+  __device__ const SequenceKv* of(int sequence) const {
+    return kv + static_cast<std::ptrdiff_t>(sequence) * kv_stride;
+  }
+#endif
+  SequenceTables from(int first, int num) const {
+    return {states + first, rows, kv + static_cast<std::ptrdiff_t>(first) * kv_stride, kv_stride,
+            num};
+  }
 };
 
 // Calls launch(first, count) for an op's sequences, by index, so that each launch has
@@ -76,6 +102,19 @@ void for_launches(std::span<const SequenceRows> sequences, const Launch& launch)
     launch(first, std::min(kMaxSequences, size - first));
   }
 }
+
+// The lanes of a launch that chooses tokens.
+struct LaneTable {
+  const RoundLane* lanes;
+  int count;
+  int first_row;  // of the first lane's verification
+  int vocab_size;
+};
+
+// 1, 2, 3, 4, 6, 8, 12, 16, 24, ..: so many lanes, and rows of several, a round is taken to.
+int padded(int count);
+// The rows of verification that are taken to be there, of so many.
+inline int padded_rows_of(int lanes, int rows) { return lanes == 1 ? rows : padded(rows); }
 
 // What those kernels of this build were compiled for that GPU 0 runs, as Device::capability(); 0:
 // there are none (embed.cu).
@@ -116,16 +155,29 @@ class Device {
   void upload_rows(void* to, std::size_t stride, const void* from, std::size_t bytes, int rows);
   void synchronize();
 
-  // Begins a pass over rows of rounds: the states come from the rounds, on the device. This and
-  // states() allocate where there are more sequences than there ever were.
-  void begin_pass(std::span<const SequenceRows> sequences, int page_size);
-  // The states of an op's sequences, one after the other; of rounds those of View::kPages. Unless
-  // the rows are of rounds, they go to device memory, if they are not there from the layer before.
-  // REQUIRES: all are of rounds, those that were given to begin_pass(), or none is.
-  const SequenceState* states(std::span<const SequenceRows> sequences);
-  // What a launch gets of them: those from `first` on. REQUIRES: 1 <= count <= kMaxSequences.
-  SequenceBatch batch(std::span<const SequenceRows> sequences, int first, int count,
-                      int num_kv_heads);
+  // As Backend::begin_batch and bind_lanes. They allocate where there are more lanes, or layers,
+  // than there ever were.
+  void begin_batch(std::span<const RoundLane> lanes);
+  void bind_lanes(const KvShape& shape, std::span<const LaneKey> keys,
+                  const Backend::LaneViews& views);
+  std::span<const RoundLane> lanes() const { return lanes_; }
+  LaneTable lane_table(int first, int count) const;
+  // What the shape of launches follows from, of bound lanes that have rows: room for pages of those
+  // that list some while drafting, and of those whose masses are wanted in verification.
+  struct PageRoom {
+    int listed = 0;
+    int listing_layers = 0;  // of the lane that has most: a plan's layers list from some length on
+    int with_mass = 0;
+    bool operator==(const PageRoom&) const = default;
+  };
+  PageRoom page_room() const;
+
+  // Begins a pass over rows of rounds: where they stand comes from the rounds, on the device.
+  void begin_pass(const EmbedParams& params);
+  // The sequences of an op. Of rounds: what begin_pass() and bind_lanes() left. Others go to device
+  // memory, if they are not there from the op before. num_rows: of the op, 0: no table of rows is
+  // wanted. num_kv_heads: 0: no table of KV is wanted.
+  SequenceTables tables(std::span<const SequenceRows> sequences, int num_rows, int num_kv_heads);
 
   // Kernels that begin early (ptx.cuh) read some things before they wait for those ahead: weights,
   // pages and lists of them, tokens older than the pass. Who writes such things calls
@@ -137,16 +189,13 @@ class Device {
   // Changes when device memory is given back, of whatever owner: what was captured before may point
   // there and is good for nothing.
   static int generation();
+  // How often device memory was allocated, by whomever.
+  static int allocations();
 
   // Null until a prefill makes it (prefill_gemm.h).
   std::shared_ptr<PrefillGemm>& prefill_gemm() { return prefill_gemm_; }
 
  private:
-  // Makes room for the states of so many sequences.
-  void reserve_states(std::size_t count);
-  SequenceState* round_states(View view) {
-    return round_states_.as<SequenceState>() + static_cast<std::size_t>(view) * room_;
-  }
   // Memory of the host for a copy of so many bytes, of which no other copy is under way.
   // REQUIRES: at most kMostStaged.
   std::byte* stage(std::size_t bytes);
@@ -159,13 +208,47 @@ class Device {
   std::size_t max_shared_bytes_ = 0;
   std::size_t l2_bytes_ = 0;
   std::array<Buffer, static_cast<std::size_t>(Scratch::kCount)> scratch_;
-  Buffer staging_;                      // pinned: copies from and to it run beside the host
-  std::size_t staged_ = 0;              // bytes of it that copies under way may use
-  std::size_t room_ = 0;                // sequences
-  Buffer states_;                       // [room_] SequenceState that the host gave
-  std::vector<SequenceState> given_;    // those that are there
-  std::vector<SequenceState> to_give_;  // of the op at hand
-  Buffer round_states_;                 // [kNumViews, room_] SequenceState of rounds
+  Buffer staging_;          // pinned: copies from and to it run beside the host
+  std::size_t staged_ = 0;  // bytes of it that copies under way may use
+
+  // What was uploaded to a table, so that it need not be again.
+  template <typename T>
+  struct Table {
+    Buffer memory;
+    std::vector<T> there;
+    const T* data() const { return memory.as<const T>(); }
+  };
+  // At least so many bytes; what was there is lost where it grows.
+  void grow(Buffer& buffer, std::size_t bytes);
+  // Uploads what is not there; room for `least` at first.
+  template <typename T>
+  const T* put(Table<T>& table, const std::vector<T>& values, std::size_t least);
+  SequenceTables tables_of_lanes(std::span<const SequenceRows> sequences, int num_kv_heads);
+  // Where the KV of a lane in a layer is among all lanes'.
+  std::size_t lane_kv(int lane, bool verifies, int layer) const {
+    return (std::size_t{2} * lane + verifies) * num_layers_ + layer;
+  }
+  void bind_lane(const KvShape& shape, int lane, bool verifies, std::span<const KvView> views);
+
+  // Of rounds.
+  std::vector<RoundLane> lanes_;
+  Table<RoundLane> lane_table_;
+  struct Bound {
+    LaneKey key;
+    PageRoom room;
+  };
+  std::vector<Bound> bound_;   // what lanes are bound to
+  int num_layers_ = 0;         // of what they are bound to
+  Table<SequenceKv> lane_kv_;  // [lanes, drafts then verification, layers]
+  Buffer lane_states_;         // [lanes] SequenceState of the pass
+  Buffer lane_rows_;           // [rows] RowPlace
+  // Of others.
+  Table<SequenceState> states_;
+  Table<RowPlace> rows_;
+  Table<SequenceKv> kv_;
+  std::vector<SequenceState> to_put_;
+  std::vector<RowPlace> rows_to_put_;
+  std::vector<SequenceKv> kv_to_put_;
   std::shared_ptr<PrefillGemm> prefill_gemm_;
 };
 

@@ -3,6 +3,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
 #include "base/error.h"
@@ -11,61 +14,52 @@ namespace quantspec::cuda {
 
 namespace {
 
-struct RoundRows {
-  const Round* round;
-  int first_row;
-  int num_rows;
-  bool verifies;
-};
-struct RoundBatch {
-  int count;
-  RoundRows rows[kMaxSequences];
-};
+constexpr int kPlaceThreads = 256;
 
-// states: [kNumViews, count], `stride` from view to view, of which kPages is the first.
-__global__ void place_rounds(RoundBatch batch, int page_size, SequenceState* states,
-                             std::size_t stride) {
-  const int s = threadIdx.x;
-  if (s >= batch.count) return;
-  const RoundRows& rows = batch.rows[s];
-  const int position = rows.round->length - 1 + (rows.verifies ? 0 : rows.round->drafted);
-  const int first_full = first_full_position(position, page_size);
-  const auto put = [&](View view, int full, int pages) {
-    states[static_cast<int>(view) * stride + s] = {rows.first_row, rows.num_rows, position, full,
-                                                   pages};
-  };
-  put(View::kPages, first_full, first_full / page_size);
-  put(View::kNoPages, first_full, 0);
-  put(View::kAllFull, 0, 0);
+// Where the lanes' rounds stand. One block.
+__global__ void __launch_bounds__(kPlaceThreads)
+    place_lanes(LaneTable table, bool verifies, int drafted, int page_size, int num_rows,
+                SequenceState* states, RowPlace* rows) {
+  int end = table.count;
+  if (verifies) {
+    const RoundLane& last = table.lanes[table.count - 1];
+    end = last.first_row - table.first_row + last.draft_len + 1;
+  }
+  for (int row = end + threadIdx.x; row < num_rows; row += kPlaceThreads) rows[row] = {-1, 0};
+  for (int s = threadIdx.x; s < table.count; s += kPlaceThreads) {
+    const RoundLane& lane = table.lanes[s];
+    const int count = verifies ? lane.draft_len + 1 : lane.draft_len > drafted;
+    const int first = verifies ? lane.first_row - table.first_row : s;
+    if (count == 0) {
+      states[s] = {};
+      if (!verifies && s < num_rows) rows[s] = {-1, 0};
+      continue;
+    }
+    const int position = lane.at.round->length - 1 + (verifies ? 0 : lane.at.round->drafted);
+    const int first_full = first_full_position(position, page_size);
+    states[s] = {first, count, position, first_full, first_full / page_size, 0, lane.at.tokens};
+    for (int i = 0; i < count; ++i) rows[first + i] = {s, position + i};
+  }
 }
 
 __device__ float as_float(float x) { return x; }
 __device__ float as_float(__half x) { return __half2float(x); }
 __device__ float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-struct TokenRows {
-  const TokenId* tokens;
-  int first_token;
-};
-struct TokenBatch {
-  int count;
-  int first_row;
-  const SequenceState* states;
-  TokenRows rows[kMaxSequences];
-};
-
-// One block for each row of the launch.
+// One block for each row.
 template <typename T>
-__global__ void embed_rows(TokenBatch batch, const T* table, int hidden, int stride, float* out,
-                           const float* cos_table, const float* sin_table, int half, float* cos,
-                           float* sin) {
-  const int row = batch.first_row + blockIdx.x;
-  int s = 0;
-  while (s + 1 < batch.count && batch.states[s + 1].first_row <= row) ++s;
-  const int position = batch.states[s].first_position + row - batch.states[s].first_row;
-  const TokenId token = batch.rows[s].tokens[position - batch.rows[s].first_token];
-  const T* from = table + static_cast<std::size_t>(token) * stride;
+__global__ void embed_rows(const SequenceState* states, const RowPlace* rows, const T* table,
+                           int hidden, int stride, float* out, const float* cos_table,
+                           const float* sin_table, int half, float* cos, float* sin) {
+  const int row = blockIdx.x;
+  const auto [sequence, position] = rows[row];
   float* to = out + static_cast<std::size_t>(row) * hidden;
+  if (sequence < 0) {  // nobody's; what is computed of it stays within bounds
+    for (int i = threadIdx.x; i < hidden; i += blockDim.x) to[i] = 0.0f;
+    return;
+  }
+  const TokenId token = states[sequence].tokens[position];
+  const T* from = table + static_cast<std::size_t>(token) * stride;
   for (int i = threadIdx.x; i < hidden; i += blockDim.x) to[i] = as_float(from[i]);
   if (cos == nullptr) return;
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
@@ -79,44 +73,38 @@ __global__ void embed_rows(TokenBatch batch, const T* table, int hidden, int str
 
 int kernels_capability() {
   cudaFuncAttributes attributes;
-  if (cudaFuncGetAttributes(&attributes, place_rounds) == cudaSuccess) return attributes.ptxVersion;
+  if (cudaFuncGetAttributes(&attributes, place_lanes) == cudaSuccess) return attributes.ptxVersion;
   cudaGetLastError();  // it is not the next call's
   return 0;
 }
 
-void Device::begin_pass(std::span<const SequenceRows> sequences, int page_size) {
-  reserve_states(sequences.size());
-  for_launches(sequences, [&](int first, int count) {
-    RoundBatch batch{count, {}};
-    for (int i = 0; i < count; ++i) {
-      const SequenceRows& rows = sequences[first + i];
-      batch.rows[i] = {rows.round, rows.first_row, rows.num_rows, rows.verifies};
-    }
-    place_rounds<<<1, kMaxSequences, 0, stream_>>>(batch, page_size,
-                                                   round_states(View::kPages) + first, room_);
-    require_launch("place_rounds");
-  });
+void Device::begin_pass(const EmbedParams& params) {
+  const SequenceRows& first = params.sequences.front();
+  const LaneTable lanes = lane_table(first.lane, static_cast<int>(params.sequences.size()));
+  constexpr int kLeastRows = 2048;
+  const auto rows = static_cast<std::size_t>(std::max(params.num_rows, kLeastRows));
+  grow(lane_rows_, std::bit_ceil(rows) * sizeof(RowPlace));
+  place_lanes<<<1, kPlaceThreads, 0, stream_>>>(
+      lanes, first.verifies, first.drafted, params.page_size, params.num_rows,
+      lane_states_.as<SequenceState>(), lane_rows_.as<RowPlace>());
+  require_launch("place_lanes");
 }
 
 void embed(Device& device, const EmbedParams& params) {
   if (params.sequences.empty()) return;
-  if (params.sequences[0].round != nullptr) device.begin_pass(params.sequences, params.page_size);
-  const SequenceState* states = device.states(params.sequences);
+  int num_rows = params.num_rows;
+  if (params.sequences[0].lane >= 0) {
+    device.begin_pass(params);
+  } else {
+    num_rows = params.sequences.back().first_row + params.sequences.back().num_rows;
+  }
+  const SequenceTables sequences = device.tables(params.sequences, num_rows, 0);
   const TensorView& table = params.table;
   const auto launch = [&]<typename T>(const T* data) {
-    for_launches(params.sequences, [&](int first, int count) {
-      TokenBatch batch{count, params.sequences[first].first_row, states + first, {}};
-      int num_rows = 0;
-      for (int i = 0; i < count; ++i) {
-        const SequenceRows& rows = params.sequences[first + i];
-        batch.rows[i] = {rows.tokens, rows.first_token};
-        num_rows += rows.num_rows;
-      }
-      embed_rows<<<num_rows, 256, 0, device.stream()>>>(
-          batch, data, table.cols, padded_cols(table.cols), params.out, params.cos_table,
-          params.sin_table, params.half, params.cos, params.sin);
-      require_launch("embed_rows");
-    });
+    embed_rows<<<num_rows, 256, 0, device.stream()>>>(
+        sequences.states, sequences.rows, data, table.cols, padded_cols(table.cols), params.out,
+        params.cos_table, params.sin_table, params.half, params.cos, params.sin);
+    require_launch("embed_rows");
   };
   switch (table.dtype) {
     case DType::kF32:

@@ -41,10 +41,7 @@ struct QkvArgs {
   Norm norms[2];  // of queries and keys
   const float* cos;
   const float* sin;
-  // The sequences of the launch's rows: their states, and where K and V go.
-  int num_sequences;
-  const SequenceState* states;
-  FullKv full[kMaxSequences];
+  SequenceTables sequences;  // where K and V go
 };
 
 // Where a block keeps what in its shared memory, in bytes; the rings come first.

@@ -60,13 +60,32 @@ struct OwnRow {
       : row(role.rank + (i >> row_shift << role.row_shift)), i(i & ((1 << row_shift) - 1)) {}
 };
 
+// Where K and V of an activation row go.
+struct FullKvRow {
+  FullKv full;
+  int position;  // negative: nowhere
+
+  // NOTE: of a sequence alone the two loads do not wait for each other.
+  __device__ static FullKvRow of(const SequenceTables& sequences, int row) {
+    if (sequences.count == 0) return {{}, -1};
+    const int2 place = __ldcg(reinterpret_cast<const int2*>(sequences.rows + row));
+    const int sequence = sequences.count == 1 ? 0 : max(place.x, 0);
+    return {sequences.of(sequence)->full, place.x < 0 ? -1 : place.y};
+  }
+  // Of keys or values, of a kv head.
+  __device__ __half* at(const KvShape& shape, int kv_head, int which) const {
+    return reinterpret_cast<__half*>(full.data) +
+           full_kv_index(shape, full.capacity, kv_head, which, position % full.capacity);
+  }
+};
+
 // What the finish of a row block wants from memory beside weights. It is asked for ahead, so that
 // it does not cost the end of the kernel a trip to memory.
 struct Ahead {
   // kStore, kAdd: what the thread's first element is added to, bias and output. kQkv: cos and sin
   // of the warp's first row and the lane's first pair.
   float first, second;
-  SequenceState state;  // kQkv: of sequence `lane`
+  FullKvRow kv;  // kQkv: of the warp's first row
 };
 
 // kStore, kAdd: of element i.
@@ -122,30 +141,6 @@ __device__ __forceinline__ void finish_gate_up(const LinearArgs& args, const War
   }
 }
 
-// What full_kv_row() looks through.
-__device__ __forceinline__ SequenceState state_of_lane(const QkvArgs& qkv) {
-  const int lane = threadIdx.x % 32;
-  SequenceState state{};
-  if (lane < qkv.num_sequences) {
-    state.first_row = __ldcg(&qkv.states[lane].first_row);
-    state.num_rows = __ldcg(&qkv.states[lane].num_rows);
-    state.first_position = __ldcg(&qkv.states[lane].first_position);
-  }
-  return state;
-}
-// Where K or V of an activation row goes; null: nowhere. All lanes of a warp.
-__device__ __forceinline__ __half* full_kv_row(const QkvArgs& qkv, const SequenceState& state,
-                                               int row, int kv_head, int which) {
-  const unsigned at =
-      __ballot_sync(~0u, row >= state.first_row && row < state.first_row + state.num_rows);
-  if (at == 0) return nullptr;
-  const int sequence = __ffs(at) - 1;
-  const int position = __shfl_sync(~0u, state.first_position + row - state.first_row, sequence);
-  const FullKv full = qkv.full[sequence];
-  return reinterpret_cast<__half*>(full.data) +
-         full_kv_index(qkv.shape, full.capacity, kv_head, which, position % full.capacity);
-}
-
 // What a row block of kQkv has.
 struct HeadBlock {
   int source;  // queries, keys or values
@@ -184,7 +179,6 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
                                            const Sums& sums, Ahead ahead) {
   const QkvArgs& qkv = args.qkv;
   if (nothing_to_finish(args, role)) return;
-  if (role.row_warps > 1) ahead.state = state_of_lane(qkv);
   const HeadBlock at(args, block);
   const int dim = qkv.shape.head_dim, source = at.source;
   const float* bias = args.sources[source].bias;
@@ -217,7 +211,11 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
       }
       factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + norm.epsilon);
     }
-    __half* kv = source == 0 ? nullptr : full_kv_row(qkv, ahead.state, row, head, source - 1);
+    __half* kv = nullptr;
+    if (source > 0) {
+      if (role.row_warps > 1 || task >= kLinearWarps) ahead.kv = FullKvRow::of(qkv.sequences, row);
+      if (ahead.kv.position >= 0) kv = ahead.kv.at(qkv.shape, head, source - 1);
+    }
     float* q = args.out + static_cast<std::size_t>(row) * outputs + head * dim;
 #pragma unroll 1
     for (int pair = role.lane; pair < at.half; pair += 32) {
@@ -254,9 +252,11 @@ __device__ __forceinline__ Ahead look_ahead(const LinearArgs& args, const WarpRo
   if (!is_op<kOp>(args, LinearOp::kQkv)) return plain_ahead<kOp>(args, role, block, threadIdx.x);
   Ahead ahead{};
   if (role.row_warps > 1 || nothing_to_finish(args, role)) return ahead;
-  ahead.state = state_of_lane(args.qkv);
   const HeadBlock at(args, block);
   const int warp = warp_index(), row = at.heads == 1 ? warp : warp / at.heads;
+  if (at.source > 0 && row < args.num_rows) {
+    ahead.kv = FullKvRow::of(args.qkv.sequences, args.first_row + row);
+  }
   if (at.rotated() && row < args.num_rows && role.lane < at.half) {
     load_angle(args, args.first_row + row, at.first_channel + role.lane, ahead);
   }

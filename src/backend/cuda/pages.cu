@@ -46,11 +46,14 @@ __device__ __forceinline__ float add_bound(float sum, const float* q, const Halv
   return sum;
 }
 
-// Grid: [max_pages / kBoundUnits, num_kv_heads].
+// Grid: [max_pages / kBoundUnits, num_kv_heads, sequences].
 __global__ void __launch_bounds__(kBoundThreads)
-    bound_pages(const float* q, KvShape shape, int group, int layer, const PagePlanes* pages,
-                const int* page_count, PageScores out) {
-  const int num_pages = *page_count, first_page = blockIdx.x * kBoundUnits;
+    bound_pages(SequenceTables sequences, const float* q, KvShape shape, int group, int layer) {
+  const SequenceKv& kv = *sequences.of(blockIdx.z);
+  const SequenceState& state = sequences.states[blockIdx.z];
+  if (state.num_rows == 0 || kv.page_lists == nullptr) return;
+  const PagePlanes* pages = kv.pages;
+  const int num_pages = state.num_pages, first_page = blockIdx.x * kBoundUnits;
   if (first_page >= num_pages) return;
   const int page = first_page + threadIdx.x / kBoundLanes;
   const int kv_head = blockIdx.y, lane = threadIdx.x % kBoundLanes, dim = shape.head_dim;
@@ -58,7 +61,7 @@ __global__ void __launch_bounds__(kBoundThreads)
   const std::byte* unit =
       pages[min(page, num_pages - 1)].upper + shape.upper_offset(layer, kv_head);
   const auto* scales = reinterpret_cast<const __half*>(unit + 2 * shape.plane_bytes());
-  q += static_cast<std::size_t>(kv_head) * group * dim;
+  q += (static_cast<std::size_t>(state.first_row) * gridDim.y + kv_head) * group * dim;
   float bound = -INFINITY;
   for (int first = 0; first < group; first += kBoundHeads) {
     float sums[kBoundHeads] = {};
@@ -80,7 +83,7 @@ __global__ void __launch_bounds__(kBoundThreads)
     }
   }
   if (lane == 0 && page < num_pages) {
-    out.data[static_cast<std::size_t>(kv_head) * out.max_pages + page] = bound;
+    kv.page_scores[static_cast<std::size_t>(kv_head) * kv.max_pages + page] = bound;
   }
 }
 
@@ -95,6 +98,15 @@ void require_shape(const KvShape& shape) {
          "multiple of 16 channels, not {} and {}",
          kMaxPageSize, size, shape.head_dim);
   }
+}
+
+// The most pages that a sequence which lists some may come to have; 0: none does.
+int room_of_lists(std::span<const SequenceRows> sequences) {
+  int most = 0;
+  for (const SequenceRows& rows : sequences) {
+    if (!rows.kv.page_lists.empty()) most = std::max(most, rows.kv.page_scores.max_pages);
+  }
+  return most;
 }
 
 // Calls launch(task, grid) for the full precision of layers from first_layer on and for pages, in
@@ -145,21 +157,23 @@ void load_pages(Device& device, const KvShape& shape, int layer, std::span<const
 
 void page_bounds(Device& device, const PageBoundsParams& params) {
   require_shape(params.shape);
-  if (params.pages.empty()) return;
-  const dim3 grid((params.out.max_pages + kBoundUnits - 1) / kBoundUnits,
-                  params.shape.num_kv_heads);
+  const int max_pages = room_of_lists(params.sequences);
+  if (max_pages == 0) return;
+  const dim3 grid((max_pages + kBoundUnits - 1) / kBoundUnits, params.shape.num_kv_heads,
+                  params.sequences.size());
   bound_pages<<<grid, kBoundThreads, 0, device.stream()>>>(
-      params.q, params.shape, params.num_heads / params.shape.num_kv_heads, params.layer,
-      params.pages.data(), params.num_pages, params.out);
+      device.tables(params.sequences, 0, params.shape.num_kv_heads), params.q, params.shape,
+      params.num_heads / params.shape.num_kv_heads, params.sequences.front().kv.layer);
   require_launch("page_bounds");
 }
 
 void select_pages(Device& device, const SelectPagesParams& params) {
-  const int max_pages = params.scores.max_pages;
-  check(params.count < max_pages, "fewer pages are selected than there is room for");
-  if (params.count == 0) return;
+  const int max_pages = room_of_lists(params.sequences);
+  if (max_pages == 0) return;
+  const dim3 grid(params.shape.num_kv_heads, params.sequences.size());
   const auto launch = [&](auto kernel, int threads) {
-    kernel<<<params.num_kv_heads, threads, 0, device.stream()>>>(params);
+    kernel<<<grid, threads, 0, device.stream()>>>(
+        device.tables(params.sequences, 0, params.shape.num_kv_heads));
     require_launch("select_pages");
     device.order_next_launch();
   };

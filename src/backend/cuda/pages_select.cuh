@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "backend/params.h"
+#include "backend/cuda/device.h"
 
 namespace quantspec::cuda {
 
@@ -15,11 +15,10 @@ inline constexpr int kBins = 1 << kDigitBits;
 
 // Greater where SelectPagesParams ranks the page higher; equal where the page's number decides.
 // Never 0, which is no page.
-__device__ __forceinline__ std::uint32_t page_rank(const PageScores& scores, int num_pages,
-                                                   int page) {
-  if (page >= scores.max_pages) return 0;
+__device__ __forceinline__ std::uint32_t page_rank(const SequenceKv& kv, int num_pages, int page) {
+  if (page >= kv.max_pages) return 0;
   // Loaded before num_pages has come: there is room for it.
-  const float score = scores.data[static_cast<std::size_t>(blockIdx.x) * scores.max_pages + page];
+  const float score = kv.page_scores[static_cast<std::size_t>(blockIdx.x) * kv.max_pages + page];
   if (page >= num_pages) return 0;
   if (page == 0) return 0xffffffff;
   if (isnan(score)) return 0xfffffffe;
@@ -114,16 +113,19 @@ __device__ __forceinline__ void sum_before(int* counts, int size) {
 }
 
 // Thread t has the pages t + i * blockDim.x, i < kShare; a warp has 32 that follow each other.
-// Grid: [num_kv_heads]; a multiple of 32 threads.
+// Grid: [num_kv_heads, sequences]; a multiple of 32 threads.
 template <int kShare>
-__global__ void __launch_bounds__(kSelectThreads) select_pages_of_head(SelectPagesParams params) {
-  const int num_pages = *params.num_pages;
+__global__ void __launch_bounds__(kSelectThreads) select_pages_of_head(SequenceTables sequences) {
+  const SequenceKv& kv = *sequences.of(blockIdx.y);
+  const int num_rows = sequences.states[blockIdx.y].num_rows;
+  const int num_pages = sequences.states[blockIdx.y].num_pages;
+  if (num_rows == 0 || kv.page_lists == nullptr) return;
   std::uint32_t ranks[kShare];
 #pragma unroll
   for (int i = 0; i < kShare; ++i) {
-    ranks[i] = page_rank(params.scores, num_pages, threadIdx.x + i * blockDim.x);
+    ranks[i] = page_rank(kv, num_pages, threadIdx.x + i * blockDim.x);
   }
-  const Threshold threshold = find_threshold(ranks, params.count);
+  const Threshold threshold = find_threshold(ranks, kv.pages_listed);
 
   // Pages above the threshold (low 16 bits) and at it (high), by warp and i: in order of pages.
   __shared__ int counts[kShare * (kSelectThreads / 32)];
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_pages_of_head(SelectPag
   if (warp == 0) sum_before(counts, kShare * warps);
   __syncthreads();
 
-  int* list = params.lists + static_cast<std::size_t>(blockIdx.x) * params.count;
+  int* list = kv.page_lists + static_cast<std::size_t>(blockIdx.x) * kv.pages_listed;
   const std::uint32_t lower_lanes = (1u << lane) - 1;
 #pragma unroll
   for (int i = 0; i < kShare; ++i) {

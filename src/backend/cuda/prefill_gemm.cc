@@ -158,4 +158,9 @@ PrefillGemm& prefill_gemm(Device& device) {
   return *gemm;
 }
 
+void reserve_prefill_gemm(Device& device) {
+  prefill_gemm(device);
+  device.scratch(Scratch::kWorkspace, kWorkspaceBytes);
+}
+
 }  // namespace quantspec::cuda

@@ -48,5 +48,7 @@ class PrefillGemm {
 
 // The device's, made at the first call.
 PrefillGemm& prefill_gemm(Device& device);
+// Makes it, and takes the memory that its products work in.
+void reserve_prefill_gemm(Device& device);
 
 }  // namespace quantspec::cuda

@@ -18,12 +18,28 @@ void RoundGraphs::forget(Captured& round) {
   round.graph = nullptr;
 }
 
-RoundGraphs::Captured& RoundGraphs::find(const RoundKey& key) {
-  const auto found = std::ranges::find(rounds_, key, &Captured::key);
+RoundGraphs::Shape RoundGraphs::shape_of(const RoundKey& key) const {
+  const std::span<const RoundLane> lanes = device_.lanes();
+  Shape shape{.key = key,
+              .lanes = static_cast<int>(lanes.size()),
+              .rows = padded_rows_of(static_cast<int>(lanes.size()),
+                                     lanes.back().first_row + lanes.back().rows()),
+              .pages = device_.page_room()};
+  for (const RoundLane& lane : lanes) {
+    if (lane.rows() == 0) continue;
+    shape.most_rows = std::max(shape.most_rows, lane.rows());
+    shape.draft_len = std::max(shape.draft_len, lane.draft_len);
+    (lane.at.by_argmax ? shape.by_argmax : shape.drawn) = true;
+  }
+  return shape;
+}
+
+RoundGraphs::Captured& RoundGraphs::find(const Shape& shape) {
+  const auto found = std::ranges::find(rounds_, shape, &Captured::shape);
   if (found != rounds_.end()) {
     rounds_.splice(rounds_.begin(), rounds_, found);
   } else {
-    rounds_.push_front({key});
+    rounds_.push_front({shape});
   }
   if (rounds_.size() > kMaxRounds) {
     forget(rounds_.back());
@@ -33,13 +49,14 @@ RoundGraphs::Captured& RoundGraphs::find(const RoundKey& key) {
 }
 
 bool RoundGraphs::run(const RoundKey& key, const std::function<void()>& issue) {
-  Captured& round = find(key);
+  Captured& round = find(shape_of(key));
   if (round.generation != device_.generation()) {  // memory has moved since
     forget(round);
     round.issues = std::min(round.issues, kIssues - 1);
   }
   if (round.issues < kIssues) {
     issue();
+    ++issues_;
     round.generation = device_.generation();
     ++round.issues;
     return true;
@@ -51,6 +68,7 @@ bool RoundGraphs::run(const RoundKey& key, const std::function<void()>& issue) {
 }
 
 cudaGraphExec_t RoundGraphs::capture(const std::function<void()>& issue) {
+  ++captures_;
   QUANTSPEC_CUDA(cudaStreamBeginCapture(device_.stream(), cudaStreamCaptureModeThreadLocal));
   capturing_ = true;
   cudaGraph_t graph = nullptr;

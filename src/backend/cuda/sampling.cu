@@ -1,4 +1,6 @@
 // Choosing tokens: argmax of logits, draws from distributions, and what a round accepts.
+#include <algorithm>
+
 #include "backend/cuda/sampling.h"
 #include "backend/cuda/sampling_draw.cuh"
 #include "backend/cuda/sampling_launch.cuh"
@@ -95,9 +97,13 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
 }
 
 __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
-    draft_argmax_kernel(RoundTokens at, const float* logits) {
+    draft_argmax_kernel(LaneTable table, int depth, const float* logits) {
   __shared__ RowExchange exchange;
   RowBlocks blocks(exchange);
+  const RoundLane& lane = table.lanes[blocks.row()];
+  const RoundTokens at = lane.at;
+  if (lane.draft_len <= depth || !at.by_argmax) return;
+  logits += static_cast<std::size_t>(blocks.row()) * at.vocab_size;
   const int drafted = at.round->drafted, length = at.round->length;
   const Largest largest = largest_in_row(blocks, logits, at.vocab_size);
   if (blocks.thread() != 0) return;
@@ -106,17 +112,20 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
 }
 
 __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
-    accept_argmax_kernel(RoundTokens at, const float* logits, int rows) {
+    accept_argmax_kernel(LaneTable table, const float* logits) {
   __shared__ RowExchange exchange;
   RowBlocks blocks(exchange);
-  const int row = blocks.row();
+  const auto [lane, row] = LaneRow::of(table, blocks.row());
+  if (lane == nullptr || !lane->at.by_argmax) return;
+  const RoundTokens at = lane->at;
+  const int rows = lane->draft_len + 1;
+  logits += static_cast<std::size_t>(blocks.row()) * at.vocab_size;
   const int drafted = at.round->drafted, length = at.round->length;
   if (row > drafted) {
     if (blocks.thread() < 32) arrive(at, row, rows, length, kPasses);
     return;
   }
-  const Largest largest =
-      largest_in_row(blocks, logits + static_cast<std::size_t>(row) * at.vocab_size, at.vocab_size);
+  const Largest largest = largest_in_row(blocks, logits, at.vocab_size);
   if (blocks.thread() >= 32) return;
   if (lane_id() == 0) raise_status(&at.round->status, largest.status);
   arrive(at, row, rows, length, match(at, row, drafted, length, largest.token));
@@ -126,10 +135,14 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
 
 // draft_token() of speculative/.
 __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
-    draft_token_kernel(RoundTokens at, const float* probs) {
+    draft_token_kernel(LaneTable table, int depth, const float* probs) {
   __shared__ RowExchange exchange;
   __shared__ double chunks[kMostChunks];
   RowBlocks blocks(exchange);
+  const RoundLane& lane = table.lanes[blocks.row()];
+  const RoundTokens at = lane.at;
+  if (lane.draft_len <= depth || at.by_argmax) return;
+  probs += static_cast<std::size_t>(blocks.row()) * at.vocab_size;
   const TokenRule& rule = *at.rule;
   const CounterRng rng(rule.sampling.seed);
   const int drafted = at.round->drafted, length = at.round->length;
@@ -168,12 +181,15 @@ __device__ TokenId draw_excess(RowBlocks& blocks, double* chunks, int vocab_size
 
 // accept() of speculative/: every row is judged for itself, as if the round had come to it.
 __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
-    accept_kernel(RoundTokens at, const float* draft_probs, std::ptrdiff_t draft_stride,
-                  const float* target_probs, int rows) {
+    accept_kernel(LaneTable table, const float* target) {
   __shared__ RowExchange exchange;
   __shared__ double chunks[kMostChunks];
   RowBlocks blocks(exchange);
-  const int row = blocks.row();
+  const auto [lane, row] = LaneRow::of(table, blocks.row());
+  if (lane == nullptr || lane->at.by_argmax) return;
+  const RoundTokens at = lane->at;
+  const int rows = lane->draft_len + 1;
+  target += static_cast<std::size_t>(blocks.row()) * at.vocab_size;
   const int drafted = at.round->drafted, length = at.round->length;
   const int vocab_size = at.vocab_size;
   if (row > drafted) {
@@ -183,8 +199,6 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   const TokenRule& rule = *at.rule;
   const CounterRng rng(rule.sampling.seed);
   const std::int64_t position = length + row;
-  const std::size_t offset = static_cast<std::size_t>(row) * vocab_size;
-  const float* const target = target_probs + offset;
 
   if (rule.mode == SpecSampling::kCoupled) {
     const TokenId choice = max(race(blocks, target, vocab_size, rng, position), 0);
@@ -194,7 +208,7 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   }
 
   const bool bonus = row == drafted;
-  const float* const draft = bonus ? nullptr : draft_probs + row * draft_stride;
+  const float* const draft = bonus ? nullptr : lane->draft_probs + row * lane->draft_stride;
   if (!bonus) {
     const TokenId token = at.tokens[position];
     const float draft_prob = draft[token];
@@ -226,10 +240,16 @@ __global__ void random_words_kernel(std::uint64_t seed, std::int64_t position, R
 
 // --- host ----------------------------------------------------------------------------------------
 
-void check_round(const Device& device, const RoundTokens& at, int rows) {
-  check(rows >= 1 && rows <= kMaxDraftLen + 1, "a round has kMaxDraftLen + 1 rows at most");
-  check(chunks_per_block(at.vocab_size, row_blocks(device)) <= kMostChunks,
+void check_draws(const Device& device, const LaneTable& lanes) {
+  check(chunks_per_block(lanes.vocab_size, row_blocks(device)) <= kMostChunks,
         "a draw on the GPU is from 262144 tokens at most, from 2097152 on 9.0 and later");
+}
+
+// Whether some lane's rule has this need.
+bool any_lane(const Device& device, int first, int count, bool by_argmax) {
+  return std::ranges::any_of(device.lanes().subspan(first, count), [&](const RoundLane& lane) {
+    return lane.rows() > 0 && lane.at.by_argmax == by_argmax;
+  });
 }
 
 }  // namespace
@@ -252,21 +272,26 @@ void require_chosen(int status, int vocab_size) {
 }
 
 void propose(Device& device, const ProposeParams& params) {
-  if (params.at.by_argmax) {
-    draft_argmax(device, params.at, params.logits);
-  } else {
-    draft_distribution(device, params.at, params.logits);
-    draft_token(device, params.at, params.logits);
+  const LaneTable lanes = device.lane_table(params.first_lane, params.count);
+  if (any_lane(device, params.first_lane, params.count, true)) {
+    draft_argmax(device, lanes, params.depth, params.logits);
+  }
+  if (any_lane(device, params.first_lane, params.count, false)) {
+    draft_distribution(device, lanes, params.depth, params.logits);
+    draft_token(device, lanes, params.depth, params.logits);
   }
 }
 
 void judge(Device& device, const JudgeParams& params) {
-  if (params.at.by_argmax) {
-    accept_argmax(device, params.at, params.target_logits, params.rows);
-  } else {
-    target_distributions(device, params.at, params.target_logits, params.rows);
-    accept(device, params.at, params.draft_probs, params.draft_stride, params.target_logits,
-           params.rows);
+  const LaneTable lanes = device.lane_table(params.first_lane, params.count);
+  const RoundLane& last = device.lanes()[params.first_lane + params.count - 1];
+  const int rows = padded_rows_of(params.count, last.first_row + last.rows() - lanes.first_row);
+  if (any_lane(device, params.first_lane, params.count, true)) {
+    accept_argmax(device, lanes, params.target_logits, rows);
+  }
+  if (any_lane(device, params.first_lane, params.count, false)) {
+    target_distributions(device, lanes, params.target_logits, rows);
+    accept(device, lanes, params.target_logits, rows);
   }
 }
 
@@ -275,24 +300,22 @@ void argmax_rows(Device& device, const float* logits, int rows, int vocab_size, 
   launch_rows(device, argmax_kernel, rows, 0, logits, vocab_size, chosen, status);
 }
 
-void draft_argmax(Device& device, const RoundTokens& at, const float* logits) {
-  launch_rows(device, draft_argmax_kernel, 1, 0, at, logits);
+void draft_argmax(Device& device, const LaneTable& lanes, int depth, const float* logits) {
+  launch_rows(device, draft_argmax_kernel, lanes.count, 0, lanes, depth, logits);
 }
 
-void draft_token(Device& device, const RoundTokens& at, const float* probs) {
-  check_round(device, at, 1);
-  launch_rows(device, draft_token_kernel, 1, 0, at, probs);
+void draft_token(Device& device, const LaneTable& lanes, int depth, const float* probs) {
+  check_draws(device, lanes);
+  launch_rows(device, draft_token_kernel, lanes.count, 0, lanes, depth, probs);
 }
 
-void accept(Device& device, const RoundTokens& at, const float* draft_probs,
-            std::ptrdiff_t draft_stride, const float* target_probs, int rows) {
-  check_round(device, at, rows);
-  launch_rows(device, accept_kernel, rows, 0, at, draft_probs, draft_stride, target_probs, rows);
+void accept(Device& device, const LaneTable& lanes, const float* target_probs, int rows) {
+  check_draws(device, lanes);
+  launch_rows(device, accept_kernel, rows, 0, lanes, target_probs);
 }
 
-void accept_argmax(Device& device, const RoundTokens& at, const float* target_logits, int rows) {
-  check_round(device, at, rows);
-  launch_rows(device, accept_argmax_kernel, rows, 0, at, target_logits, rows);
+void accept_argmax(Device& device, const LaneTable& lanes, const float* target_logits, int rows) {
+  launch_rows(device, accept_argmax_kernel, rows, 0, lanes, target_logits);
 }
 
 void random_words(Device& device, std::uint64_t seed, std::int64_t position, RandomStream stream,

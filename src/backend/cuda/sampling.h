@@ -34,8 +34,7 @@ namespace quantspec::cuda {
 // --- ops -----------------------------------------------------------------------------------------
 
 void propose(Device& device, const ProposeParams& params);
-// Rows after the drafted ones are left alone, so that one launch serves shorter drafts too.
-// REQUIRES: drafted < rows.
+// Of a lane, rows after the drafted ones are left alone.
 void judge(Device& device, const JudgeParams& params);
 
 // Round::status: what went wrong, of several the largest; it stays until the host clears it. Tokens
@@ -51,18 +50,21 @@ void require_chosen(int status, int vocab_size);
 
 // --- their parts ---------------------------------------------------------------------------------
 
-// to_probabilities(), in place: of the draft's one row, of the target's rows 0 .. drafted.
-void draft_distribution(Device& device, const RoundTokens& at, float* logits);
-void target_distributions(Device& device, const RoundTokens& at, float* logits, int rows);
+// Those that draft take a row of every lane, and work on those that draft more than `depth` tokens;
+// the others `rows` rows, the lanes' one after the other and any number behind them. Those by
+// argmax work on lanes whose rule needs no more, the others on the others.
+
+// to_probabilities(), in place: of a draft's row, of the target's rows 0 .. drafted.
+void draft_distribution(Device& device, const LaneTable& lanes, int depth, float* logits);
+void target_distributions(Device& device, const LaneTable& lanes, float* logits, int rows);
 
 // Appends to the drafted tokens: draft_token() of a distribution, or the argmax of logits.
-void draft_token(Device& device, const RoundTokens& at, const float* probs);
-void draft_argmax(Device& device, const RoundTokens& at, const float* logits);
+void draft_token(Device& device, const LaneTable& lanes, int depth, const float* probs);
+void draft_argmax(Device& device, const LaneTable& lanes, int depth, const float* logits);
 
 // accept() of distributions, or accept_matching() of the argmax of every row of logits; commits.
-void accept(Device& device, const RoundTokens& at, const float* draft_probs,
-            std::ptrdiff_t draft_stride, const float* target_probs, int rows);
-void accept_argmax(Device& device, const RoundTokens& at, const float* target_logits, int rows);
+void accept(Device& device, const LaneTable& lanes, const float* target_probs, int rows);
+void accept_argmax(Device& device, const LaneTable& lanes, const float* target_logits, int rows);
 
 // The id of the largest of each row, the lowest on ties. logits: [rows, vocab_size]. `status` as
 // Round::status.

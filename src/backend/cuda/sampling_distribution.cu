@@ -85,23 +85,28 @@ __device__ void keep_top(const SamplingParams& sampling, RowBlocks& blocks, Sele
   }
 }
 
-// kStaged: the row's parts are in shared memory, [part] floats; else they stay where they are.
-// Then, dynamic shared memory too: a bit per token of the part.
+// depth: of drafts; the target's rows: -1. kStaged: the row's parts are in shared memory, [part]
+// floats; else they stay where they are. Then, dynamic shared memory too: a bit per token of the
+// part.
 template <bool kStaged>
 __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
-    distribution_kernel(RoundTokens at, float* rows, bool draft, int part_size) {
+    distribution_kernel(LaneTable table, int depth, float* rows, int part_size) {
   __shared__ DistributionMemory memory;
   extern __shared__ float4 dynamic[];
   RowBlocks blocks(memory.exchange);
+  const bool draft = depth >= 0;
+  const auto [lane, row] =
+      draft ? LaneRow{table.lanes + blocks.row(), 0} : LaneRow::of(table, blocks.row());
+  if (lane == nullptr || lane->draft_len <= depth || lane->at.by_argmax) return;
+  const RoundTokens at = lane->at;
   const int vocab_size = at.vocab_size;
-  const int row = blocks.row();
   if (!draft && row > at.round->drafted) return;
   const int history = at.round->length + (draft ? at.round->drafted : row);
   const SamplingParams sampling = at.rule->sampling;
 
   const int first = blocks.rank() * part_size;
   const int count = max(0, min(part_size, vocab_size - first));
-  float* const out = rows + static_cast<std::size_t>(row) * vocab_size + first;
+  float* const out = rows + static_cast<std::size_t>(blocks.row()) * vocab_size + first;
   RowPart part{out, count};
   ThreadLargest seen;
   const auto see = [&](float logit, int i) { seen.see(logit, first + i); };
@@ -141,23 +146,23 @@ int part_size(int vocab_size, int blocks) {
   return (part + 31) / 32 * 32;
 }
 
-void distributions(Device& device, const RoundTokens& at, float* logits, int rows, bool draft) {
-  const int part = part_size(at.vocab_size, row_blocks(device));
+void distributions(Device& device, const LaneTable& lanes, int depth, float* logits, int rows) {
+  const int part = part_size(lanes.vocab_size, row_blocks(device));
   const std::size_t bits = part / 32 * sizeof(std::uint32_t);
   const std::size_t staged = bits + part * sizeof(float);
   const bool fits = staged + sizeof(DistributionMemory) + 1024 <= device.max_shared_bytes();
   const auto kernel = fits ? distribution_kernel<true> : distribution_kernel<false>;
-  launch_rows(device, kernel, rows, fits ? staged : bits, at, logits, draft, part);
+  launch_rows(device, kernel, rows, fits ? staged : bits, lanes, depth, logits, part);
 }
 
 }  // namespace
 
-void draft_distribution(Device& device, const RoundTokens& at, float* logits) {
-  distributions(device, at, logits, 1, true);
+void draft_distribution(Device& device, const LaneTable& lanes, int depth, float* logits) {
+  distributions(device, lanes, depth, logits, lanes.count);
 }
 
-void target_distributions(Device& device, const RoundTokens& at, float* logits, int rows) {
-  distributions(device, at, logits, rows, false);
+void target_distributions(Device& device, const LaneTable& lanes, float* logits, int rows) {
+  distributions(device, lanes, -1, logits, rows);
 }
 
 }  // namespace quantspec::cuda

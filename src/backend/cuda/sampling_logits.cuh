@@ -8,6 +8,30 @@
 
 namespace quantspec::cuda {
 
+// --- lanes ---------------------------------------------------------------------------------------
+
+// Which lane's a row of the target's is. By all threads of a block.
+struct LaneRow {
+  const RoundLane* lane;  // null: it is nobody's
+  int row;                // of the lane's
+
+  __device__ static LaneRow of(const LaneTable& table, int row) {
+    int lane = 0;
+    if (table.count > 1) {  // the last that begins here or before: empty ones begin with the next
+      int begun = 0;
+      for (int first = 0; first < table.count; first += kRowThreads) {
+        const int i = first + static_cast<int>(threadIdx.x);
+        begun += __syncthreads_count(i < table.count &&
+                                     table.lanes[i].first_row - table.first_row <= row);
+      }
+      lane = begun - 1;
+    }
+    const RoundLane& found = table.lanes[lane];
+    row -= found.first_row - table.first_row;
+    return {row <= found.draft_len ? &found : nullptr, row};
+  }
+};
+
 // Orders as the logit does, -0 as 0; NaN above everything: what is added to becomes the positive
 // one.
 __device__ __forceinline__ std::uint32_t logit_order(float logit) {

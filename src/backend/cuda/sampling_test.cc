@@ -63,7 +63,8 @@ class Sequence {
         by_argmax_(TokenRule{params, mode}.by_argmax()),
         rule_(device, {TokenRule{params, mode}}),
         tokens_(device, std::vector<TokenId>(4096, -7)),
-        round_(device, {Round{}}) {
+        round_(device, {Round{}}),
+        lane_(device, {RoundLane{}}) {
     set(tokens, 0);
   }
   // The known tokens, the last `drafted` of them proposed.
@@ -83,8 +84,20 @@ class Sequence {
     rules[0].simulated_acceptance = acceptance;
     rule_.set(rules);
   }
-  RoundTokens view() {
-    return {rule_.data(), by_argmax_, tokens_.data(), round_.data(), vocab_size_};
+  // The one lane of a batch, which verifies so many rows. The functions by argmax take what goes by
+  // it, the others what does not.
+  RoundLane lane(int rows = 1, const float* draft_probs = nullptr) {
+    return {{rule_.data(), by_argmax_, tokens_.data(), round_.data(), vocab_size_},
+            rows - 1,
+            0,
+            draft_probs,
+            vocab_size_};
+  }
+  cuda::LaneTable view(bool by_argmax, int rows = 1, const float* draft_probs = nullptr) {
+    RoundLane lane = this->lane(rows, draft_probs);
+    lane.at.by_argmax = by_argmax;
+    lane_.set({lane});
+    return {lane_.data(), 1, 0, vocab_size_};
   }
   Round round() const { return round_.get()[0]; }
   std::vector<TokenId> tokens() const {
@@ -100,6 +113,7 @@ class Sequence {
   Array<TokenRule> rule_;
   Array<TokenId> tokens_;
   Array<Round> round_;
+  Array<RoundLane> lane_;
 };
 
 class CudaSampling : public testing::Test {
@@ -233,10 +247,12 @@ TEST_F(CudaSampling, LogitsThatAreNoNumbersAreReported) {
       for (int function = 0; function < 4; ++function) {
         Sequence sequence(device(), vocab_size, {.top_k = 3, .top_p = 0.5f});
         there.set(logits);
-        if (function == 0) cuda::draft_argmax(device(), sequence.view(), there.data());
-        if (function == 1) cuda::draft_distribution(device(), sequence.view(), there.data());
-        if (function == 2) cuda::target_distributions(device(), sequence.view(), there.data(), 1);
-        if (function == 3) cuda::accept_argmax(device(), sequence.view(), there.data(), 1);
+        if (function == 0) cuda::draft_argmax(device(), sequence.view(true, 2), 0, there.data());
+        if (function == 1)
+          cuda::draft_distribution(device(), sequence.view(false, 2), 0, there.data());
+        if (function == 2)
+          cuda::target_distributions(device(), sequence.view(false), there.data(), 1);
+        if (function == 3) cuda::accept_argmax(device(), sequence.view(true), there.data(), 1);
         EXPECT_EQ(error_of(sequence.round().status, vocab_size), expected) << function;
         for (TokenId token : sequence.tokens()) EXPECT_LT(token, vocab_size);
       }
@@ -252,7 +268,7 @@ class Distributions : public CudaSampling {
     const int vocab_size = static_cast<int>(logits.size());
     Sequence sequence(device(), vocab_size, params, SpecSampling::kRejection, history);
     Array<float> row(device(), logits);
-    cuda::draft_distribution(device(), sequence.view(), row.data());
+    cuda::draft_distribution(device(), sequence.view(false, 2), 0, row.data());
     auto expected = logits;
     SamplerScratch scratch;
     to_probabilities(params, history, expected, scratch);
@@ -334,7 +350,7 @@ TEST_F(Distributions, OfARowDoNotDependOnTheOthers) {
   Sequence sequence(device(), kVocab, params);
   Array<float> there(device(), logits);
   sequence.set(tokens, 16);
-  cuda::target_distributions(device(), sequence.view(), there.data(), kRows);
+  cuda::target_distributions(device(), sequence.view(false, kRows), there.data(), kRows);
   const auto all = there.get();
   for (int row = 0; row < kRows; ++row) {
     const std::vector<float> one(logits.begin() + row * kVocab,
@@ -343,13 +359,13 @@ TEST_F(Distributions, OfARowDoNotDependOnTheOthers) {
     EXPECT_EQ(differing(params, history, one), 0);
     Array<float> alone(device(), one);
     sequence.set(history, 0);
-    cuda::target_distributions(device(), sequence.view(), alone.data(), 1);
+    cuda::target_distributions(device(), sequence.view(false), alone.data(), 1);
     EXPECT_TRUE(std::ranges::equal(alone.get(), std::span(all).subspan(row * kVocab, kVocab)));
   }
   // Rows after the drafted ones are left alone.
   sequence.set(tokens, 3);
   there.set(logits);
-  cuda::target_distributions(device(), sequence.view(), there.data(), kRows);
+  cuda::target_distributions(device(), sequence.view(false, kRows), there.data(), kRows);
   const auto some = there.get();
   EXPECT_TRUE(std::equal(some.begin() + 4 * kVocab, some.end(), logits.begin() + 4 * kVocab));
   EXPECT_NE(some[3 * kVocab], logits[3 * kVocab]);
@@ -366,7 +382,7 @@ TEST_F(CudaSampling, DraftTokenEqualsTheCpus) {
         for (int draw = 0; draw < trials(300); ++draw) {
           const int position = static_cast<int>(engine_() % 4000);
           sequence.set_round(position / 2, position - position / 2);
-          cuda::draft_token(device(), sequence.view(), there.data());
+          cuda::draft_token(device(), sequence.view(false, 2), 0, there.data());
           const auto tokens = sequence.tokens();
           ASSERT_EQ(tokens.size(), position + 1);
           ASSERT_EQ(tokens.back(), draft_token(mode, probs, CounterRng(params.seed), position))
@@ -408,7 +424,7 @@ class Acceptances : public CudaSampling {
     Sequence sequence(device(), vocab_size, params, mode);
     sequence.set(tokens, draft_len);
     Array<float> draft_there(device(), draft), target_there(device(), target);
-    cuda::accept(device(), sequence.view(), draft_there.data(), vocab_size, target_there.data(),
+    cuda::accept(device(), sequence.view(false, rows, draft_there.data()), target_there.data(),
                  rows);
     tokens.resize(length + expected.accepted);
     tokens.push_back(expected.next);
@@ -466,7 +482,7 @@ TEST_F(Acceptances, ByArgmaxAreTheLongestAgreeingRun) {
       Sequence sequence(device(), vocab_size, {});
       sequence.set(tokens, draft_len);
       Array<float> there(device(), logits);
-      cuda::accept_argmax(device(), sequence.view(), there.data(), rows);
+      cuda::accept_argmax(device(), sequence.view(true, rows), there.data(), rows);
       tokens.resize(length + expected.accepted);
       tokens.push_back(expected.next);
       expect_committed(sequence, tokens, expected, length);
@@ -478,7 +494,7 @@ TEST_F(Acceptances, ReportADraftThatCannotBe) {
   Sequence sequence(device(), 2, {});
   sequence.set({1, 1}, 1);
   Array<float> draft(device(), {1, 0}), target(device(), {0.5f, 0.5f, 0.5f, 0.5f});
-  cuda::accept(device(), sequence.view(), draft.data(), 2, target.data(), 2);
+  cuda::accept(device(), sequence.view(false, 2, draft.data()), target.data(), 2);
   EXPECT_EQ(sequence.round().status, static_cast<int>(cuda::SamplingStatus::kImpossibleDraft));
   EXPECT_THROW(cuda::require_chosen(sequence.round().status, 2), Error);
 }
@@ -497,11 +513,11 @@ TEST_F(Acceptances, AreSimulatedWhereTheRuleSaysSo) {
       for (int round = 0; round < trials(400); ++round) {
         sequence.set_round(1 + kRows * round, 0);
         for (int row = 0; row + 1 < kRows; ++row) {
-          cuda::draft_token(device(), sequence.view(), there.data());
+          cuda::draft_token(device(), sequence.view(false, kRows), row, there.data());
         }
-        if (greedy) cuda::accept_argmax(device(), sequence.view(), there.data(), kRows);
-        if (!greedy)
-          cuda::accept(device(), sequence.view(), there.data(), kVocab, there.data(), kRows);
+        const auto lanes = sequence.view(greedy, kRows, there.data());
+        if (greedy) cuda::accept_argmax(device(), lanes, there.data(), kRows);
+        if (!greedy) cuda::accept(device(), lanes, there.data(), kRows);
         const int run = sequence.round().accepted;
         accepted += run;
         judged += std::min(run + 1, kRows - 1);
@@ -531,6 +547,8 @@ TEST_F(CudaSampling, RoundsReplayFromAGraph) {
                                 .seed = 99};
     Sequence sequence(device(), kVocab, params, mode, {17});
 
+    const RoundLane lane = sequence.lane(kRows, draft.data());
+    device().begin_batch({&lane, 1});
     cudaStream_t stream = device().stream();
     cudaGraph_t graph;
     cudaGraphExec_t replay;
@@ -540,9 +558,9 @@ TEST_F(CudaSampling, RoundsReplayFromAGraph) {
                                      cudaMemcpyDeviceToDevice, stream));
     }
     for (int i = 0; i < kDraftLen; ++i) {
-      cuda::propose(device(), {sequence.view(), draft.data() + i * kVocab});
+      cuda::propose(device(), {0, 1, i, draft.data() + i * kVocab});
     }
-    cuda::judge(device(), {sequence.view(), draft.data(), target.data(), kRows});
+    cuda::judge(device(), {0, 1, target.data()});
     QUANTSPEC_CUDA(cudaStreamEndCapture(stream, &graph));
     QUANTSPEC_CUDA(cudaGraphInstantiate(&replay, graph, 0));
     for (int i = 0; i < rounds; ++i) QUANTSPEC_CUDA(cudaGraphLaunch(replay, stream));

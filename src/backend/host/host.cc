@@ -45,23 +45,30 @@ void HostBackend::copy_angles(const EmbedParams& params) {
 }
 
 void HostBackend::select_pages(const SelectPagesParams& params) {
-  const int num_pages = *params.num_pages;
+  for (const SequenceRows& rows : params.sequences) {
+    if (rows.num_rows == 0 || rows.kv.page_lists.empty()) continue;
+    select_pages(rows.kv, params.shape.num_kv_heads);
+  }
+}
+
+void HostBackend::select_pages(const KvView& kv, int num_kv_heads) {
+  const int num_pages = static_cast<int>(kv.pages.size());
+  const std::ptrdiff_t count = std::ssize(kv.page_lists) / num_kv_heads;
   order_.resize(num_pages);
   rank_.resize(num_pages);
-  for (int head = 0; head < params.num_kv_heads; ++head) {
-    const float* scores =
-        params.scores.data + static_cast<std::ptrdiff_t>(head) * params.scores.max_pages;
+  for (int head = 0; head < num_kv_heads; ++head) {
+    const float* scores = kv.page_scores.data + std::ptrdiff_t{head} * kv.page_scores.max_pages;
     rank_[0] = {2, 0.0f};
     for (int page = 1; page < num_pages; ++page) {
       rank_[page] = std::isnan(scores[page]) ? Rank{1, 0.0f} : Rank{0, scores[page]};
     }
     std::iota(order_.begin(), order_.end(), 0);
-    const auto end = order_.begin() + params.count;
+    const auto end = order_.begin() + count;
     std::nth_element(order_.begin(), end, order_.end(), [&](int a, int b) {
       return rank_[a] != rank_[b] ? rank_[a] > rank_[b] : a < b;
     });
     std::sort(order_.begin(), end);
-    std::copy(order_.begin(), end, params.lists + static_cast<std::ptrdiff_t>(head) * params.count);
+    std::copy(order_.begin(), end, kv.page_lists.begin() + head * count);
   }
 }
 
@@ -71,14 +78,21 @@ void HostBackend::to_distribution(const RoundTokens& tokens, int length, float* 
 }
 
 void HostBackend::propose(const ProposeParams& params) {
-  const RoundTokens& at = params.at;
+  for (int i = 0; i < params.count; ++i) {
+    const RoundLane& lane = lanes_.at(params.first_lane + i);
+    if (lane.draft_len <= params.depth) continue;
+    propose(lane.at, params.logits + std::ptrdiff_t{i} * lane.at.vocab_size);
+  }
+}
+
+void HostBackend::propose(const RoundTokens& at, float* logits) {
   Round& round = *at.round;
   const int position = round.length + round.drafted;
-  const std::span<const float> row(params.logits, static_cast<std::size_t>(at.vocab_size));
+  const std::span<const float> row(logits, static_cast<std::size_t>(at.vocab_size));
   if (at.by_argmax) {
     at.tokens[position] = argmax(row);
   } else {
-    to_distribution(at, position, params.logits);
+    to_distribution(at, position, logits);
     at.tokens[position] =
         draft_token(at.rule->mode, row, CounterRng(at.rule->sampling.seed), position);
   }
@@ -86,27 +100,35 @@ void HostBackend::propose(const ProposeParams& params) {
 }
 
 void HostBackend::judge(const JudgeParams& params) {
-  const RoundTokens& at = params.at;
+  for (int i = 0; i < params.count; ++i) {
+    const RoundLane& lane = lanes_.at(params.first_lane + i);
+    const std::ptrdiff_t row = lane.first_row - lanes_[params.first_lane].first_row;
+    if (lane.rows() > 0) judge(lane, params.target_logits + row * lane.at.vocab_size);
+  }
+}
+
+void HostBackend::judge(const RoundLane& lane, float* target_logits) {
+  const RoundTokens& at = lane.at;
   Round& round = *at.round;
   const auto drafted = static_cast<std::size_t>(round.drafted);
-  check(params.rows == round.drafted + 1, "a verdict needs a row for every token of the round");
+  check(lane.rows() == round.drafted + 1, "a verdict needs a row for every token of the round");
   const std::span<const TokenId> proposed(at.tokens + round.length, drafted);
-  const ProbsView target{params.target_logits, params.rows, at.vocab_size};
+  const ProbsView target{target_logits, lane.rows(), at.vocab_size};
   Acceptance verdict;
   if (at.rule->simulated_acceptance >= 0) {
     verdict = simulated_verdict(*at.rule, target, round);
   } else if (at.by_argmax) {
     std::array<TokenId, kMaxDraftLen + 1> choices;
-    for (int i = 0; i < params.rows; ++i) choices[i] = argmax(target.row(i));
+    for (int i = 0; i < lane.rows(); ++i) choices[i] = argmax(target.row(i));
     verdict = accept_matching(proposed, std::span(choices).first(drafted + 1));
   } else {
-    for (int i = 0; i < params.rows; ++i) {
+    for (int i = 0; i < lane.rows(); ++i) {
       to_distribution(at, round.length + i,
-                      params.target_logits + static_cast<std::ptrdiff_t>(i) * at.vocab_size);
+                      target_logits + static_cast<std::ptrdiff_t>(i) * at.vocab_size);
     }
-    verdict = accept(at.rule->mode,
-                     {params.draft_probs, round.drafted, at.vocab_size, params.draft_stride},
-                     target, proposed, CounterRng(at.rule->sampling.seed), round.length);
+    verdict =
+        accept(at.rule->mode, {lane.draft_probs, round.drafted, at.vocab_size, lane.draft_stride},
+               target, proposed, CounterRng(at.rule->sampling.seed), round.length);
   }
   std::copy_n(proposed.begin(), verdict.accepted, round.added);
   round.added[verdict.accepted] = verdict.next;

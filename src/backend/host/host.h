@@ -23,16 +23,25 @@ class HostBackend : public Backend {
   std::size_t matrix_bytes(int, int, DType) const override { return 0; }
   TensorView place_matrix(const TensorView& matrix, std::byte*) override { return matrix; }
 
+  void reserve_scratch(int, std::size_t) override {}
   std::size_t unpacked_bytes(const KvShape&, int) const override { return 0; }
 
   void select_pages(const SelectPagesParams& params) override;
 
+  int padded(int count) const override { return count; }
+  bool repeats_rounds() const override { return false; }
+  void begin_batch(std::span<const RoundLane> lanes) override {
+    lanes_.assign(lanes.begin(), lanes.end());
+  }
+  // Ops have their views.
+  void bind_lanes(const KvShape&, std::span<const LaneKey>, const LaneViews&) override {}
   void propose(const ProposeParams& params) override;
   void judge(const JudgeParams& params) override;
   bool run_round(const RoundKey&, const std::function<void()>& issue) override {
     issue();
     return true;
   }
+  Counts counts() const override { return {}; }
   void end_rounds(std::span<const Round* const> rounds, std::span<Round> results) override;
   void mark(Mark mark) override;
   double seconds_between(Mark from, Mark to) override;
@@ -42,11 +51,15 @@ class HostBackend : public Backend {
   static void copy_angles(const EmbedParams& params);
 
  private:
+  void select_pages(const KvView& kv, int num_kv_heads);
+  void propose(const RoundTokens& at, float* logits);
+  void judge(const RoundLane& lane, float* target_logits);
   void to_distribution(const RoundTokens& tokens, int length, float* logits);
 
   using Rank = std::pair<int, float>;
   std::vector<int> order_;  // of select_pages: pages
   std::vector<Rank> rank_;  // and what they are ordered by
+  std::vector<RoundLane> lanes_;
   SamplerScratch scratch_;
   Stopwatch clock_;
   std::array<double, kNumMarks> marks_{};  // seconds on it

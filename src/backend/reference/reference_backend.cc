@@ -133,14 +133,20 @@ class ReferenceBackend final : public HostBackend {
   }
 
   void page_bounds(const PageBoundsParams& params) override {
-    const int group = params.num_heads / params.shape.num_kv_heads;
-    for_each_unit(params.shape, params.pages, [&](int page, int kv_head) {
-      const std::byte* unit =
-          params.pages[page].upper + params.shape.upper_offset(params.layer, kv_head);
-      params.out.data[std::ptrdiff_t{kv_head} * params.out.max_pages + page] = page_bound(
-          params.shape, unit,
-          params.q + static_cast<std::ptrdiff_t>(kv_head) * group * params.shape.head_dim, group);
-    });
+    const KvShape& shape = params.shape;
+    const int group = params.num_heads / shape.num_kv_heads;
+    for (const SequenceRows& rows : params.sequences) {
+      const KvView& kv = rows.kv;
+      if (rows.num_rows == 0 || kv.page_lists.empty()) continue;
+      check(rows.num_rows == 1, "bounds are of one row");
+      const float* q = params.q + static_cast<std::ptrdiff_t>(rows.first_row) * params.num_heads *
+                                      shape.head_dim;
+      for_each_unit(shape, kv.pages, [&](int page, int kv_head) {
+        const std::byte* unit = kv.pages[page].upper + shape.upper_offset(kv.layer, kv_head);
+        kv.page_scores.data[std::ptrdiff_t{kv_head} * kv.page_scores.max_pages + page] =
+            page_bound(shape, unit, q + std::ptrdiff_t{kv_head} * group * shape.head_dim, group);
+      });
+    }
   }
 
   void prefill_attention(const PrefillAttentionParams& params) override {

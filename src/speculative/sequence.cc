@@ -1,0 +1,178 @@
+// A sequence that rounds decode: what of it the backend has, and what it has measured.
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/error.h"
+#include "speculative/speculative.h"
+
+namespace quantspec {
+
+namespace {
+
+double ratio(double numerator, double denominator) {
+  return denominator > 0 ? numerator / denominator : 0.0;
+}
+
+// A number that no other sequence gets.
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> next{0};
+  return ++next;
+}
+
+Plan make_target(const Model& model, const KvOptions& kv) {
+  return Plan::target(model.config().num_layers, kv.full_layers);
+}
+
+TokenRule token_rule(const DecodingOptions& options) {
+  return {options.sampling, options.spec_sampling, options.simulated_acceptance};
+}
+
+}  // namespace
+
+double RoundStats::acceptance_rate() const { return ratio(accepted, drafted); }
+double RoundStats::acceptance_per_token() const { return ratio(accepted, accepted + rejections); }
+double RoundStats::tokens_per_round() const { return ratio(accepted + rounds, rounds); }
+double RoundStats::draft_len_mean() const { return ratio(drafted, rounds); }
+
+std::vector<double> RoundStats::accepted_per_position() const {
+  std::vector<double> rates;
+  for (std::size_t i = 0; i < drafted_at.size() && drafted_at[i] > 0; ++i) {
+    rates.push_back(ratio(accepted_at[i], drafted_at[i]));
+  }
+  return rates;
+}
+
+RoundStats& RoundStats::operator+=(const RoundStats& other) {
+  rounds += other.rounds;
+  drafted += other.drafted;
+  accepted += other.accepted;
+  rejections += other.rejections;
+  for (std::size_t i = 0; i < drafted_at.size(); ++i) {
+    drafted_at[i] += other.drafted_at[i];
+    accepted_at[i] += other.accepted_at[i];
+  }
+  draft_seconds += other.draft_seconds;
+  verify_seconds += other.verify_seconds;
+  commit_seconds += other.commit_seconds;
+  return *this;
+}
+
+Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options,
+                   KvOptions kv)
+    : id_(next_id()),
+      model_(&model),
+      cache_(model.backend(), pool, capacity, kv),
+      target_(make_target(model, kv)),
+      options_(std::move(options)),
+      drafts_(make_drafts()) {
+  options_.sampling.validate();
+  reserve();
+}
+
+Sequence::Sequence(const Sequence& other, DecodingOptions options)
+    : id_(next_id()),
+      model_(other.model_),
+      tokens_(other.tokens_),
+      cache_(other.cache_.fork(kv_options(options.plans).accesses)),
+      target_(other.target_),
+      options_(std::move(options)),
+      drafts_(make_drafts()) {
+  options_.sampling.validate();
+  reserve();
+}
+
+SoloDrafts Sequence::make_drafts() const {
+  return {*model_, cache_, target_, options_.plans, options_.draft_len};
+}
+
+// All tokens that the cache may hold, the pending one and those that the longest round adds.
+void Sequence::reserve() {
+  const std::size_t tokens = static_cast<std::size_t>(cache_.capacity()) + kMaxDraftLen + 2;
+  tokens_.reserve(tokens);
+  Backend& backend = model_->backend();
+  token_memory_ = backend.allocate(tokens * sizeof(TokenId));
+  round_memory_ = backend.allocate(sizeof(Round));
+  rule_memory_ = backend.allocate(sizeof(TokenRule));
+}
+
+RoundTokens Sequence::on_backend() {
+  return {rule_memory_.as<TokenRule>(), token_rule(options_).by_argmax(),
+          token_memory_.as<TokenId>(), round_memory_.as<Round>(), model_->config().vocab_size};
+}
+
+LaneKey Sequence::lane_key() const { return {id_, plan_, cache_.list_variant()}; }
+
+void Sequence::begin_round() {
+  Backend& backend = model_->backend();
+  if (known_ < tokens_.size()) {
+    backend.upload(token_memory_.as<TokenId>() + known_, &tokens_[known_],
+                   (tokens_.size() - known_) * sizeof(TokenId));
+    known_ = tokens_.size();
+  }
+  if (!rule_known_) {
+    const TokenRule rule = token_rule(options_);
+    backend.upload(rule_memory_.data(), &rule, sizeof(rule));
+    rule_known_ = true;
+  }
+  // Until the round has ended it is not known.
+  if (std::exchange(round_length_, -1) == static_cast<int>(tokens_.size())) return;
+  const Round round{.length = static_cast<int>(tokens_.size())};
+  backend.upload(round_memory_.data(), &round, sizeof(round));
+}
+
+void Sequence::begin_round(DraftChoice choice) {
+  if (choice.draft_len > 0) plan_ = choice.plan;
+  begin_round();
+}
+
+Step Sequence::end_round(DraftChoice choice, const Round& result) {
+  const std::size_t first_new = tokens_.size();
+  tokens_.insert(tokens_.end(), result.added, result.added + result.accepted + 1);
+  known_ = tokens_.size();
+  round_length_ = result.length;
+  cache_.settle(result.accepted + 1);
+  cache_.mass_recorded();
+  ++stats_.rounds;
+  stats_.drafted += choice.draft_len;
+  stats_.accepted += result.accepted;
+  stats_.rejections += result.accepted < choice.draft_len;
+  for (int i = 0; i < choice.draft_len; ++i) ++stats_.drafted_at[i];
+  for (int i = 0; i < result.accepted; ++i) ++stats_.accepted_at[i];
+  return {std::span<const TokenId>(tokens_).subspan(first_new), result.accepted, choice};
+}
+
+Sequence Sequence::fork(DecodingOptions options) const {
+  return Sequence(*this, std::move(options));
+}
+
+void Sequence::clear() {
+  tokens_.clear();
+  cache_.clear();
+  known_ = 0;
+  round_length_ = -1;
+}
+
+void Sequence::set_options(DecodingOptions options) {
+  options.sampling.validate();
+  const bool same_drafts =
+      options.draft_len == options_.draft_len && options.plans == options_.plans;
+  const bool same_rounds = same_drafts && options.spec_sampling == options_.spec_sampling &&
+                           options.log_probs == options_.log_probs &&
+                           token_rule(options).by_argmax() == token_rule(options_).by_argmax();
+  options_ = std::move(options);
+  rule_known_ = false;
+  if (!same_rounds) id_ = next_id();
+  if (!same_drafts) plan_ = -1;
+  if (!same_drafts) drafts_ = make_drafts();  // else what it has measured still holds
+  stats_ = {};
+}
+
+void Sequence::truncate(std::size_t count) {
+  check(count >= 1 && count <= tokens_.size(), "a sequence is truncated to one token or more");
+  tokens_.resize(count);
+  known_ = std::min(known_, count);
+  cache_.truncate(static_cast<int>(count) - 1);
+}
+
+}  // namespace quantspec

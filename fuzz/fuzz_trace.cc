@@ -16,11 +16,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   require(!trace.requests.empty());
   require(std::ranges::is_sorted(trace.requests, {}, &TraceRequest::arrival));
+  const int context = trace.context();
   for (const TraceRequest& request : trace.requests) {
     require(request.arrival >= 0 && request.prompt_tokens >= 1 && request.output_tokens >= 1);
     require(request.shared_tokens <= request.prompt_tokens);
     require((request.shared_tokens > 0) == !request.prefix.empty());
-    require(request.prompt_tokens + request.output_tokens <= trace.context());
+    require(request.prompt_tokens + request.output_tokens <= context);
   }
   return 0;
 }

@@ -15,18 +15,12 @@ struct DraftRules::Rule {
   std::optional<RoundChoice> choice;
 };
 
-DraftRules::DraftRules(const Model& model, const KvShape& shape, KvStore store,
-                       std::span<const Plan> plans)
-    : plans_(plans.size()),
-      round_bytes_(model, shape, store, Plan::target(model.config().num_layers), plans) {}
-
+DraftRules::DraftRules(RoundBytes bytes) : bytes_(std::move(bytes)) {}
 DraftRules::~DraftRules() = default;
 
 DraftRules::Rule& DraftRules::rule_of(std::optional<int> draft_len) {
   std::unique_ptr<Rule>& rule = rules_[draft_len];
-  if (rule == nullptr) {
-    rule = std::make_unique<Rule>(round_bytes_.options(draft_len));
-  }
+  if (rule == nullptr) rule = std::make_unique<Rule>(bytes_.options(draft_len));
   return *rule;
 }
 
@@ -44,16 +38,16 @@ void DraftRules::choose(std::span<Turn> round) {
     rule->choice.reset();
   }
   turns_ = round.size();
-  bytes_.resize(round.size() * plans_);
+  const std::size_t plans = bytes_.num_plans();
+  draft_bytes_.resize(round.size() * plans);
   for (std::size_t i = 0; i < round.size(); ++i) {
     const Turn& turn = round[i];
     if (turn.member == nullptr) continue;
-    const std::span by_plan = std::span(bytes_).subspan(i * plans_, plans_);
-    round_bytes_.draft(turn.tokens, by_plan);
+    const std::span draft_bytes = std::span(draft_bytes_).subspan(i * plans, plans);
+    bytes_.draft(turn.tokens, draft_bytes);
     Rule& rule = *turn.member->rule;
     rule.turns.push_back(i);
-    rule.loads.push_back(
-        {&turn.member->drafts, turn.cap, round_bytes_.verify(turn.tokens), by_plan});
+    rule.loads.push_back({&turn.member->drafts, turn.cap, bytes_.verify(turn.tokens), draft_bytes});
   }
   for (auto& [draft_len, rule] : rules_) {
     if (rule->loads.empty()) continue;

@@ -16,8 +16,8 @@ namespace quantspec {
 
 class DraftRules {
  public:
-  // Drafts are by these plans.
-  DraftRules(const Model& model, const KvShape& shape, KvStore store, std::span<const Plan> plans);
+  // bytes: what the rounds read; its plans are those that draft.
+  explicit DraftRules(RoundBytes bytes);
   ~DraftRules();
 
   // A request's part in them.
@@ -48,11 +48,10 @@ class DraftRules {
  private:
   Rule& rule_of(std::optional<int> draft_len);
 
-  std::size_t plans_;
-  RoundBytes round_bytes_;
+  RoundBytes bytes_;
   std::map<std::optional<int>, std::unique_ptr<Rule>> rules_;
-  std::vector<double> bytes_;  // by turn and plan
-  std::size_t turns_ = 0;      // of the last round
+  std::vector<double> draft_bytes_;  // by turn and plan
+  std::size_t turns_ = 0;            // of the last round
 };
 
 }  // namespace quantspec

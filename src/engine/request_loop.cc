@@ -24,6 +24,13 @@ KvOptions cache_options(const RequestLoopOptions& options) {
   return kv;
 }
 
+RoundBytes round_bytes(const Model& model, const KvShape& shape,
+                       const RequestLoopOptions& options) {
+  const KvOptions kv = cache_options(options);
+  return {model, shape, kv.store, Plan::target(model.config().num_layers, kv.full_layers),
+          options.plans};
+}
+
 bool gathers(const Plan& plan) {
   return std::ranges::any_of(
       plan.layers, [](const LayerPlan& layer) { return layer.run && layer.kv.gathers(); });
@@ -125,7 +132,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
       pool(model.backend(), shape, options.pages),
       tree(pool, options.chunk),
       decoder(model),
-      rules(model, shape, options.store, options.plans),
+      rules(round_bytes(model, shape, options)),
       scheduler({.page_tokens = shape.page_size,
                  .chunk_tokens = options.chunk,
                  .total_pages = options.pages,

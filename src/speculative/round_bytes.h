@@ -3,6 +3,7 @@
 // by use, thus thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@ class RoundBytes {
   RoundBytes(const Model& model, const KvShape& shape, KvStore store, const Plan& target,
              std::span<const Plan> plans);
 
+  std::size_t num_plans() const { return names_.size(); }
   // The plans, and what their passes read besides the cache.
   DraftLengths::Options options(std::optional<int> fixed_len) const;
   // K and V of a sequence of so many tokens: by the verification, and by a draft pass of every

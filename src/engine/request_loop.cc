@@ -17,6 +17,9 @@ namespace {
 // While nobody decodes, slices go on for so long before the loop looks at who came and went.
 constexpr double kAloneSeconds = 0.05;
 
+// Of one layer. Fewer would read its weights too often for what they compute.
+constexpr int kLeastSliceRows = 32;
+
 KvOptions cache_options(const RequestLoopOptions& options) {
   KvOptions kv = kv_options(options.plans);
   kv.store = options.store;
@@ -86,6 +89,7 @@ struct RequestLoop::Impl {
   Scheduler scheduler;
   std::map<RequestId, std::unique_ptr<Live>> live;
   Live* producer = nullptr;  // whose chunk is in flight
+  double row_seconds = 0;    // of the last slice
   Stopwatch clock;
   Statistics totals;
 
@@ -117,6 +121,7 @@ struct RequestLoop::Impl {
 
   bool run_slices();
   bool find_chunk(Live& request);
+  int slice_rows(double seconds) const;
   void run_chunk(Live& request, double seconds);
   void end_prompt(Live& request);
 
@@ -416,6 +421,14 @@ bool RequestLoop::Impl::find_chunk(Live& request) {
   return true;
 }
 
+// As many as take about this long; a power of two, since few that are many times the same are
+// quicker than odd ones.
+int RequestLoop::Impl::slice_rows(double seconds) const {
+  int rows = kLeastSliceRows;
+  while (rows < chunk() && 2 * rows * row_seconds <= seconds) rows *= 2;
+  return rows;
+}
+
 // Slices of one chunk, or of what was generated before a preemption.
 void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
   const Stopwatch slice_clock;
@@ -425,7 +438,9 @@ void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
   if (request.reader != nullptr) {
     if (!request.reader->inside_chunk()) make_room(chunk() / shape.page_size + 1);
     do {
-      request.reader->step();
+      const double before = slice_clock.seconds();
+      const int rows = request.reader->step(slice_rows(seconds - before));
+      row_seconds = (slice_clock.seconds() - before) / rows;
       in_flight = request.reader->inside_chunk();
     } while (in_flight && slice_clock.seconds() < seconds);
     producer = in_flight ? &request : nullptr;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -98,8 +99,9 @@ class Model {
     bool inside_chunk() const { return chunk_.has_value(); }
     // The share of the tokens that are read, in [0, 1].
     double share() const;
-    // Computes a slice: some rows of one layer. REQUIRES: !done().
-    void step();
+    // Computes a slice: some rows of one layer, at most so many. Returns how many. REQUIRES:
+    // !done(), most_rows >= 1.
+    int step(int most_rows = std::numeric_limits<int>::max());
 
    private:
     void begin_chunk();

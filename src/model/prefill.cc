@@ -88,7 +88,7 @@ Model::Rows Model::chunk_rows(const KvShape& shape, int first, int count) const 
           .sin = space.sin.as<float>() + first * half};
 }
 
-void Model::Prefill::step() {
+int Model::Prefill::step(int most_rows) {
   check(!done(), "a prefill ends");
   if (!chunk_) begin_chunk();
   const ModelConfig& config = model_.config_;
@@ -104,7 +104,7 @@ void Model::Prefill::step() {
       backend.download(queries_.data(), q.data(), q.size());
     }
   }
-  const int rows = std::min(backend.prefill_rows(), count_ - row_);
+  const int rows = std::min({backend.prefill_rows(), count_ - row_, most_rows});
   Workspace& work = model_.workspace(rows);
   auto* q = work.q.as<float>();
   const KvView view = chunk_->view(layer_);
@@ -125,6 +125,7 @@ void Model::Prefill::step() {
   }
   row_ += rows;
   if (row_ == count_) end_layer();
+  return rows;
 }
 
 void Model::Prefill::end_layer() {

@@ -129,7 +129,8 @@ std::size_t LoadLoop::ring_bytes(Engine& engine, const Entry& entry,
 std::size_t LoadLoop::bytes_for(Engine& engine, const Entry& entry,
                                 const LoadLoopOptions& options) {
   const KvShape& shape = engine.pool().shape();
-  const std::size_t rings = ring_bytes(engine, entry, options);
+  const std::size_t rings = ring_bytes(engine, entry, options) +
+                            Model::logits_bytes(engine.config(), num_caches(options));
   if (entry.store == KvStore::kFull) return rings;
   return rings + pages_for(shape, options) * PagePool::page_bytes(shape);
 }

@@ -16,7 +16,7 @@ constexpr std::size_t kShareLeft = 16;
 // A shorter one is no use to anybody.
 constexpr int kLeastContext = 512;
 
-// A pass has 1,024 rows at most.
+// Each has a ring, and logits of 33 rows.
 constexpr int kMaxSequences = 256;
 
 }  // namespace
@@ -70,6 +70,7 @@ MemoryPlan MemoryPlanner::plan(int context) const {
   plan.ring_bytes = sequences_ * KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
   const int in_pages = kv_store_ == KvStore::kFull ? 0 : context;
   plan.prefill_bytes = Model::prefill_bytes(config_, backend_, shape_, in_pages) +
+                       Model::logits_bytes(config_, sequences_ - 1) +
                        Model::angle_bytes(config_, context);
   plan.kv_fp16_bytes = shape_.fp16_token_bytes() * context;
   return plan;

@@ -30,7 +30,7 @@ class MemoryPlanner {
   MemoryPlanner(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
                 std::size_t checkpoint_bytes);
 
-  // Of one session of `context` tokens with a prompt as long as the context.
+  // Of `context` tokens in all sequences together, with a prompt as long as the context.
   MemoryPlan plan(int context) const;
   // The longest context whose plan fits `available` bytes; 0 when none does.
   int largest_context(std::size_t available) const;

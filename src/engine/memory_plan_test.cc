@@ -97,6 +97,7 @@ TEST_F(ChoosesContext, ASlidingWindowEndsIt) {
 
 // Tables of rotation angles: half a kilobyte for each token of this model.
 TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
+  options_.sequences = 1;
   const MemoryPlanner planner(options_, config_, *backend_, kCheckpointBytes);
   const std::size_t tokens = 1 << 16;
   EXPECT_EQ(Model::angle_bytes(config_, tokens), tokens * config_.head_dim * sizeof(float));
@@ -105,6 +106,17 @@ TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
   EXPECT_EQ(planner.plan(16).prefill_bytes, prefill + Model::angle_bytes(config_, 16));
   // Scratch is bounded by the chunk, not by the prompt.
   EXPECT_EQ(planner.plan(tokens).prefill_bytes, prefill + Model::angle_bytes(config_, tokens));
+}
+
+TEST_F(ChoosesContext, EverySequenceHasARingAndLogits) {
+  const auto plan = [&](int sequences) {
+    options_.sequences = sequences;
+    return MemoryPlanner(options_, config_, *backend_, kCheckpointBytes).plan(4096);
+  };
+  const MemoryPlan one = plan(1), eight = plan(8);
+  EXPECT_EQ(eight.ring_bytes, 8 * one.ring_bytes);
+  EXPECT_EQ(eight.prefill_bytes, one.prefill_bytes + Model::logits_bytes(config_, 7));
+  EXPECT_EQ(eight.kv_bytes, one.kv_bytes);
 }
 
 // No part of the sum may overflow for what config.json may say at most.

@@ -298,17 +298,20 @@ std::size_t Model::most_row_floats(const ModelConfig& config) {
          2 * static_cast<std::size_t>(config.num_kv_heads) * config.head_dim;
 }
 
+std::size_t Model::logits_bytes(const ModelConfig& config, int sequences) {
+  constexpr std::size_t kRows = 2 * kMaxDraftLen + 1;
+  return sizeof(float) * kRows * sequences * config.vocab_size;
+}
+
 std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backend,
                                  const KvShape& shape, int context, int chunk) {
   if (chunk == 0) chunk = backend.prefill_chunk();
-  constexpr std::size_t kRoundRows = 2 * kMaxDraftLen + 1;  // logits of target and draft rows
   const std::size_t heads = static_cast<std::size_t>(config.num_heads) * config.head_dim;
   const std::size_t hidden = config.hidden_size, inner = config.intermediate_size;
   const std::size_t per_token = hidden + config.head_dim;
   const std::size_t per_slice_row = hidden + inner + 2 * heads + config.head_dim;
-  return sizeof(float) * (per_token * chunk + per_slice_row * backend.prefill_rows() +
-                          kRoundRows * config.vocab_size) +
-         KvCache::chunk_scratch_bytes(shape, backend, chunk) +
+  return sizeof(float) * (per_token * chunk + per_slice_row * backend.prefill_rows()) +
+         logits_bytes(config, 1) + KvCache::chunk_scratch_bytes(shape, backend, chunk) +
          (context > chunk ? backend.unpacked_bytes(shape, context) : 0) +
          backend.scratch_bytes(most_inputs(config),
                                backend.prefill_rows() * most_row_floats(config));

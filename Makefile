@@ -39,11 +39,11 @@ test: build-tests ## build and run every test
 
 ARM_TESTS := cpu_test backend_test kv_cache_test model_test quantspec_test
 
-test-arm: ## cross-compile for 64-bit ARM and run the backend's and the model's tests under qemu
+test-arm: ## cross-compile for 64-bit ARM, run ARM_TESTS (the backend's, the model's) under qemu
 	@tools/install_deps.sh arm
 	@cmake --preset aarch64 --log-level=WARNING $(CMAKE_FLAGS)
 	@cmake --build build-aarch64 -j $(JOBS) --target $(ARM_TESTS)
-	@tools/test_arm.sh build-aarch64
+	@tools/test_arm.sh build-aarch64 $(ARM_TESTS)
 
 benchmarks: build ## build kernel_bench: how fast the kernels are (docs/kernels.md)
 	@tools/install_deps.sh benchmarks

@@ -25,11 +25,16 @@ DraftRules::Rule& DraftRules::rule_of(std::optional<int> draft_len) {
 }
 
 DraftRules::Member DraftRules::join(std::optional<int> draft_len) {
-  Rule& rule = rule_of(draft_len);
-  return {&rule, rule.lengths.sequence()};
+  const bool plain = draft_len == 0;
+  Rule& rule = rule_of(plain ? std::nullopt : draft_len);
+  return {&rule, rule.lengths.sequence(), plain};
 }
 
-const DraftLengths& DraftRules::lengths_of(const Member& member) { return member.rule->lengths; }
+bool DraftRules::off(const Member& member) { return !member.plain && member.rule->lengths.off(); }
+
+std::string DraftRules::explain(const Member& member) {
+  return member.plain ? "plain decoding: no drafts are wanted" : member.rule->lengths.explain();
+}
 
 void DraftRules::choose(std::span<Turn> round) {
   for (auto& [draft_len, rule] : rules_) {
@@ -47,7 +52,8 @@ void DraftRules::choose(std::span<Turn> round) {
     bytes_.draft(turn.tokens, draft_bytes);
     Rule& rule = *turn.member->rule;
     rule.turns.push_back(i);
-    rule.loads.push_back({&turn.member->drafts, turn.cap, bytes_.verify(turn.tokens), draft_bytes});
+    rule.loads.push_back({&turn.member->drafts, turn.member->plain ? 0 : turn.cap,
+                          bytes_.verify(turn.tokens), draft_bytes});
   }
   for (auto& [draft_len, rule] : rules_) {
     if (rule->loads.empty()) continue;
@@ -66,7 +72,5 @@ void DraftRules::observe(std::span<const int> accepted, double draft_seconds,
     rule->lengths.observe(rule->loads, *rule->choice, accepted, draft_seconds, other_seconds);
   }
 }
-
-std::string DraftRules::explain() { return rule_of(std::nullopt).lengths.explain(); }
 
 }  // namespace quantspec

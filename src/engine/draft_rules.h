@@ -25,11 +25,14 @@ class DraftRules {
   struct Member {
     Rule* rule = nullptr;
     SequenceDrafts drafts = {};
+    bool plain = false;  // it never drafts: its rows take part in what others' drafts cost
   };
   // draft_len: it always drafts so many; none: what yields most.
   Member join(std::optional<int> draft_len);
 
-  static const DraftLengths& lengths_of(const Member& member);
+  // As DraftLengths'.
+  static bool off(const Member& member);
+  static std::string explain(const Member& member);
 
   // What a member does in the next round.
   struct Turn {
@@ -41,9 +44,6 @@ class DraftRules {
   void choose(std::span<Turn> round);
   // What came of the round that was chosen last, if it ran as it was chosen. accepted: by turn.
   void observe(std::span<const int> accepted, double draft_seconds, double other_seconds);
-
-  // Of those that want what yields most, in one line.
-  std::string explain();
 
  private:
   Rule& rule_of(std::optional<int> draft_len);

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -143,10 +144,13 @@ std::unique_ptr<RequestLoop> Engine::make_loop(std::vector<Plan> plans, int sequ
   RequestLoopOptions options;
   options.sequences = sequences;
   options.context = ctx_size_;
-  options.pages = (ctx_size_ + shape.page_size - 1) / shape.page_size;
   options.plans = std::move(plans);
   options.store = kv_store_;
-  options.admission = sequences > 1 ? Admission::kExpected : Admission::kGuaranteed;
+  if (kv_store_ != KvStore::kFull) {  // which has no pages to share
+    options.pages = (ctx_size_ + shape.page_size - 1) / shape.page_size;
+    options.admission = sequences > 1 ? Admission::kExpected : Admission::kGuaranteed;
+  }
+  options.max_waiting = std::numeric_limits<int>::max();  // threads are the bound
   require_memory(options, shape, *backend_);
   return std::make_unique<RequestLoop>(model_, shape, std::move(options));
 }

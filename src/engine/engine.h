@@ -103,8 +103,8 @@ using TokenCallback = std::function<bool(const TokenEvent&)>;
 struct Timings {
   double prefill_ms = 0;
   double decode_ms = 0;
-  double prefill_tokens_per_second = 0;
-  double decode_tokens_per_second = 0;  // of the tokens after the first, which prefill gives
+  double prefill_tokens_per_second = 0;  // of those that were read: cached ones are not
+  double decode_tokens_per_second = 0;   // of the tokens after the first, which prefill gives
 };
 
 struct GenerateResult {

@@ -54,11 +54,12 @@ struct RequestLoop::Live {
   RequestId id = 0;
   Request request;
   std::vector<TokenId> generated;
-  int cached_tokens = 0;
+  int cached_tokens = 0;  // the most found_tokens of all admissions
   DraftRules::Member drafts;
   RoundStats stats;
   // While it is admitted:
   Sequence* sequence = nullptr;
+  int found_tokens = 0;
   PrefixTree::Path path;                   // of what was read or found of the prompt
   std::unique_ptr<Model::Prefill> reader;  // while the prompt is read
 
@@ -233,6 +234,7 @@ bool RequestLoop::Impl::admit(Live& request) {
     request.path = {};
     return false;
   }
+  request.found_tokens = found.tokens;
   request.cached_tokens = std::max(request.cached_tokens, found.tokens);
   request.sequence = &sequence;
   free_sequences.pop_back();
@@ -276,9 +278,8 @@ void RequestLoop::Impl::end(Live& request, RequestEnd how, std::optional<Error> 
   if (!request.request.on_end) return;
   ended.cached_tokens = request.cached_tokens;
   ended.stats = request.stats;
-  const DraftLengths& lengths = DraftRules::lengths_of(request.drafts);
-  ended.drafts_off = lengths.off();
-  ended.draft_choice = lengths.explain();
+  ended.drafts_off = DraftRules::off(request.drafts);
+  ended.draft_choice = DraftRules::explain(request.drafts);
   request.request.on_end(ended);
 }
 
@@ -389,7 +390,8 @@ bool RequestLoop::Impl::run_slices() {
     try {
       if (find_chunk(request)) continue;
       run_chunk(request, std::min(slices->seconds, kAloneSeconds));
-      if (!std::isfinite(slices->seconds)) break;  // others may have come meanwhile
+      // Others may have come meanwhile, or want to read for another loop.
+      if (!std::isfinite(slices->seconds) || producer == nullptr) break;
     } catch (const Error& error) {
       scheduler.cancel(request.id);
       end(request, RequestEnd::kFailed, error);
@@ -416,7 +418,8 @@ bool RequestLoop::Impl::find_chunk(Live& request) {
     return false;
   }
   request.sequence->attach(request.path.last_pages());
-  request.cached_tokens += chunk();
+  request.found_tokens += chunk();
+  request.cached_tokens = std::max(request.cached_tokens, request.found_tokens);
   scheduler.found(request.id, held(request));
   return true;
 }
@@ -437,6 +440,7 @@ void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
   bool in_flight = false, reads = true;
   if (request.reader != nullptr) {
     if (!request.reader->inside_chunk()) make_room(chunk() / shape.page_size + 1);
+    producer = &request;  // also while something is thrown
     do {
       const double before = slice_clock.seconds();
       const int rows = request.reader->step(slice_rows(seconds - before));
@@ -575,8 +579,6 @@ RequestLoop::Statistics RequestLoop::statistics() const {
 }
 
 bool RequestLoop::inside_chunk() const { return impl_->producer != nullptr; }
-
-std::string RequestLoop::explain_drafts() const { return impl_->rules.explain(); }
 
 void RequestLoop::check_integrity() const {
   impl_->scheduler.check_integrity();

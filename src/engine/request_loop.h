@@ -9,8 +9,8 @@
 //     }
 //
 // Thread-safety: submit(), cancel(), pause() and resume() from any thread; step() and all else from
-// one at a time, which is also the one that calls back. Of one model one loop or session computes
-// at a time.
+// one at a time, which is also the one that calls back. Of one model one loop computes at a
+// time; sessions see to that by turns.
 #pragma once
 
 #include <cstdint>
@@ -129,8 +129,6 @@ class RequestLoop {
     std::vector<std::uint64_t> turns_by_plan;  // in which something was drafted
   };
   Statistics statistics() const;
-  // The choice of draft lengths of requests that want what yields most, in one line.
-  std::string explain_drafts() const;
   void check_integrity() const;
 
  private:

@@ -1,5 +1,6 @@
 #include <algorithm>
-#include <limits>
+#include <memory>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -108,13 +109,16 @@ class Session::Running {
     std::optional<Request::Ended> ended = {};
   };
 
-  Running(Turns& turns, RequestLoop& loop, Request request) : turns_(turns), loop_(loop) {
+  // ends: tokens that end the text.
+  Running(Turns& turns, RequestLoop& loop, Request request, std::vector<TokenId> ends)
+      : turns_(turns), loop_(loop) {
     request.on_progress = [news = news_](double share) { news->read = share; };
-    request.on_tokens = [news = news_](const Step& step) {
+    // Who is slow to take its tokens is not decoded beyond the end of its text.
+    request.on_tokens = [news = news_, ends = std::move(ends)](const Step& step) {
       for (std::size_t i = 0; i < step.tokens.size(); ++i) {
         news->tokens.emplace_back(step.tokens[i], static_cast<int>(i) < step.accepted);
       }
-      return true;
+      return std::ranges::find_first_of(step.tokens, ends) == step.tokens.end();
     };
     request.on_end = [news = news_](const Request::Ended& ended) { news->ended = ended; };
     id_ = loop_.submit(std::move(request));
@@ -237,9 +241,13 @@ GenerateResult Session::run(std::span<const TokenId> prompt, const GenerateOptio
   result.stop_reason =
       request.predict == options.predict ? StopReason::kLength : StopReason::kContext;
   Output output(engine_, options, on_token, result);
-  Running running(*engine_.turns_, *loop_, std::move(request));  // refuses what cannot be
+  // Refuses what cannot be.
+  Running running(*engine_.turns_, *loop_, std::move(request),
+                  options.ignore_eos ? std::vector<TokenId>() : engine_.config().eos_tokens);
   text_.clear();
   continue_text(running, options, output, result);
+  result.timings.prefill_tokens_per_second = per_second(
+      static_cast<double>(text.size()) - result.cached_tokens, result.timings.prefill_ms);
   engine_.model_.weights().require_unchanged();
   text.insert(text.end(), result.tokens.begin(), result.tokens.end());
   text_ = std::move(text);
@@ -254,21 +262,20 @@ void Session::continue_text(Running& running, const GenerateOptions& options, Ou
   Running::News news;
   for (double told = -1; !news.ended;) {
     news = running.next();
-    if (options.progress && result.tokens.empty() && news.read > std::exchange(told, news.read)) {
-      options.progress("prefill", news.read);
+    if (options.progress && result.tokens.empty() && news.read > told) {
+      told = news.read;
+      options.progress("prefill", told);
     }
     for (const auto& [token, drafted] : news.tokens) {
       if (stopped) break;  // of a round that went beyond the stop
       if (result.tokens.empty()) first_token_ms = clock.milliseconds();
       stopped = output.push(token, drafted);
-      if (stopped) running.cancel();
+      if (stopped && !news.ended) running.cancel();
     }
   }
   output.finish();
   result.timings.prefill_ms = first_token_ms;
   result.timings.decode_ms = clock.milliseconds() - first_token_ms;
-  result.timings.prefill_tokens_per_second =
-      per_second(result.prompt_tokens, result.timings.prefill_ms);
   result.timings.decode_tokens_per_second =
       per_second(static_cast<double>(result.tokens.size()) - 1, result.timings.decode_ms);
   report(*news.ended, engine_, result);

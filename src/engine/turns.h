@@ -1,6 +1,7 @@
 // Turns at a model by which several loops of requests compute, one at a time, in the order in which
 // they are asked for. No two loops may be inside a chunk of a prompt (Model::Prefill): who gets a
-// turn for another loop steps the one that is until it is not. Thread-safe.
+// turn for another loop steps the one that is until it is not, and gets what that
+// throws. Thread-safe.
 #pragma once
 
 #include <condition_variable>

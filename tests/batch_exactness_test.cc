@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "engine/request_loop.h"
 #include "tests/model_support.h"
 
 namespace quantspec::testing {
@@ -149,6 +150,45 @@ TEST_P(BatchExactness, RejectionOfOneSequenceDoesNotDependOnTheOthers) {
     if (more) model_.decoder.round(lanes);
   }
   for (int i = 0; i < 7; ++i) EXPECT_EQ(sequences[i]->tokens(), expected[i]) << i;
+}
+
+// More lanes than one launch on a GPU takes, of one plan, of which every fourth drafts: for enough
+// rounds that a GPU repeats them.
+TEST_P(BatchExactness, LoopsOfManySequences) {
+  if (!is_best(GetParam())) GTEST_SKIP() << "about launches on a GPU";
+  const Plan plan = Plan::draft(model_.model.config().num_layers, WeightRead::kUpper);
+  std::vector<quantspec::Request> requests;
+  std::vector<Tokens> expected;
+  for (int i = 0; i < 8; ++i) {
+    quantspec::Request request{.prompt = text(5 + 9 * i), .predict = 30};
+    request.sampling = {.temperature = i % 3 == 0 ? 0.0f : 0.8f, .seed = 50u + i};
+    request.draft_len = i % 4 == 0 ? 3 : 0;
+    DecodingOptions options{
+        .sampling = request.sampling, .spec_sampling = SpecSampling::kCoupled, .draft_len = 0};
+    expected.push_back(model_.generate(request.prompt, request.predict, options));
+    requests.push_back(request);
+  }
+  for (const int count : {33, 129, 160}) {
+    SCOPED_TRACE(count);
+    RequestLoop loop(model_.model, model_.pool.shape(),
+                     {.sequences = count, .context = 4 * kPage, .plans = {plan}});
+    std::vector<Tokens> outputs(count);
+    std::size_t most = 0;
+    for (int i = 0; i < count; ++i) {
+      quantspec::Request request = requests[i % requests.size()];
+      request.on_tokens = [&output = outputs[i]](const Step& step) {
+        output.insert(output.end(), step.tokens.begin(), step.tokens.end());
+        return true;
+      };
+      loop.submit(request);
+    }
+    while (loop.step()) most = std::max(most, loop.statistics().scheduler.admitted);
+    EXPECT_EQ(most, static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) {
+      ASSERT_EQ(outputs[i], expected[i % requests.size()]) << "sequence " << i;
+    }
+    EXPECT_GT(loop.statistics().accepted, 0);
+  }
 }
 
 // The largest pass there is: 1,024 rows.

@@ -59,7 +59,9 @@ void DraftRules::choose(std::span<Turn> round) {
     if (rule->loads.empty()) continue;
     rule->choice = rule->lengths.choose(rule->loads);
     for (std::size_t i = 0; i < rule->loads.size(); ++i) {
-      round[rule->turns[i]].choice = {std::max(rule->choice->plan, 0), rule->choice->lengths[i]};
+      Turn& turn = round[rule->turns[i]];
+      turn.choice = {std::max(rule->choice->plan, 0), rule->choice->lengths[i]};
+      turn.records_masses = rule->choice->records_masses && !turn.member->plain;
     }
   }
 }

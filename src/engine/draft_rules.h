@@ -40,6 +40,7 @@ class DraftRules {
     int cap;         // tokens that it may draft at most
     int tokens;      // in its cache
     DraftChoice choice = {0, 0};
+    bool records_masses = true;  // RoundChoice's
   };
   void choose(std::span<Turn> round);
   // What came of the round that was chosen last, if it ran as it was chosen. accepted: by turn.

@@ -354,7 +354,7 @@ void RequestLoop::Impl::choose(std::span<Live* const> requests, std::vector<Lane
   }
   rules.choose(turns);
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    lanes.push_back({requests[i]->sequence, turns[i].choice});
+    lanes.push_back({requests[i]->sequence, turns[i].choice, turns[i].records_masses});
   }
 }
 

@@ -301,6 +301,27 @@ TEST_P(Access, ByMassReadsThePagesThatTheLastTargetPassAttendedTo) {
   expect_sees(cache, access, visible);
 }
 
+TEST_P(Access, MassesAreRecordedWhileTheyAreWanted) {
+  const KvAccess access{KvRead::kUpper, KvTokens::kByMass, 4 * kPage};
+  Cache cache(GetParam(), text_, {.accesses = {access}});
+  cache.prefill(kPrompt);
+  const auto is_recorded = [&] {
+    return cache.cache().view(0, KvAccess::target()).page_mass.data != nullptr;
+  };
+  EXPECT_TRUE(is_recorded());
+  const int variant = cache.cache().list_variant();
+  cache.cache().record_mass(false);
+  EXPECT_FALSE(is_recorded());
+  EXPECT_NE(cache.cache().list_variant(), variant);  // its views changed
+  cache.decode(kPrompt + 5);
+  expect_sees(cache, access, everywhere(range(0, kPrompt + 6)));  // nothing to choose by
+  cache.cache().record_mass(true);
+  EXPECT_EQ(cache.cache().list_variant(), variant);
+  cache.cache().record_mass(false);
+  cache.cache().clear();
+  EXPECT_TRUE(is_recorded());
+}
+
 TEST_P(Access, ByBoundReadsThePagesWhoseKeysCouldMatchBest) {
   const KvAccess access{KvRead::kUpper, KvTokens::kByBound, 3 * kPage};
   Cache cache(GetParam(), text_, {.accesses = {access}});

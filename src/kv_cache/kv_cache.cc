@@ -172,13 +172,14 @@ void KvCache::clear() {
   prompt_ = 0;
   pages_.clear();
   selector_.clear();
+  records_now_ = true;
   for (GatheredKv& tokens : gathered_) tokens.clear();
   ++list_changes_;
 }
 
 int KvCache::list_variant() const {
   if (!chooses_pages_ && gathered_.empty()) return 0;
-  return 2 * list_changes_ + selector_.has_mass();
+  return 4 * list_changes_ + 2 * records_now_ + selector_.has_mass();
 }
 
 const GatheredKv* KvCache::gathered(const KvAccess& access) const {
@@ -216,7 +217,7 @@ KvView KvCache::view(int layer, const KvAccess& access) const {
   const int num_pages = quantized_ / shape().page_size;
   view.first_full = quantized_;
   if (access.tokens != KvTokens::kNone && !access.gathers()) view.pages = planes(0, num_pages);
-  if (access.record_mass && records_mass_) view.page_mass = selector_.mass(layer);
+  if (access.record_mass && records_mass_ && records_now_) view.page_mass = selector_.mass(layer);
   if (access.tokens == KvTokens::kByBound ||
       (access.tokens == KvTokens::kByMass && !keeps_all(options_, layer) && selector_.has_mass())) {
     view.page_lists = selector_.lists(layer, num_pages, budget_pages(access));

@@ -65,8 +65,12 @@ class KvCache {
   // REQUIRES: committed() <= new_length <= length(), and no prompt is forgotten.
   void truncate(int new_length);
   void clear();
-  // A target pass has recorded what kByMass chooses by.
-  void mass_recorded() { selector_.mass_recorded(); }
+  // Whether target passes record what kByMass chooses by, which takes them time: until clear(), by
+  // default they do. After one, mass_recorded().
+  void record_mass(bool wanted) { records_now_ = wanted; }
+  void mass_recorded() {
+    if (records_now_) selector_.mass_recorded();
+  }
 
   // What a pass over reserved rows reads and, through `full`, writes. Valid until the cache
   // changes. REQUIRES: supports(access). Lists of pages are those that were chosen last
@@ -163,7 +167,8 @@ class KvCache {
   KvOptions options_;
   int chunk_;
   bool chooses_pages_ = false;
-  bool records_mass_ = false;
+  bool records_mass_ = false;  // someone chooses by it
+  bool records_now_ = true;
   int length_ = 0;
   int reserved_ = 0;
   int quantized_ = 0;

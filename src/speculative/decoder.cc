@@ -126,7 +126,8 @@ bool Decoder::replay(Sequence& sequence) {
 Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   check(max_tokens >= 1 && max_tokens <= sequence.room(), "a step needs room for its tokens");
   const int cap = std::min(max_tokens, sequence.max_rows()) - 1;
-  const Lane lane{&sequence, sequence.drafts_.choose(cap, sequence.cache_.length())};
+  const DraftChoice choice = sequence.drafts_.choose(cap, sequence.cache_.length());
+  const Lane lane{&sequence, choice, sequence.drafts_.records_masses()};
   const Outcome done = round({&lane, 1});
   sequence.drafts_.observe(lane.choice, done.steps[0].accepted, done.draft_seconds,
                            done.other_seconds);
@@ -237,9 +238,9 @@ int Decoder::plan_number(const Plan& plan) {
 
 // What the passes of the round read and write beside the caches.
 void Decoder::begin(std::span<const Lane> lanes) {
-  for (const auto& [sequence, choice] : lanes) {
-    sequence->begin_round(choice);
-    model_.begin_round(sequence->cache_);
+  for (const Lane& lane : lanes) {
+    lane.sequence->begin_round(lane);
+    model_.begin_round(lane.sequence->cache_);
   }
   order(lanes);
   make_batch(lanes);
@@ -253,8 +254,8 @@ void Decoder::begin(std::span<const Lane> lanes) {
 void Decoder::order(std::span<const Lane> lanes) {
   rows_.clear();
   for (std::size_t i = 0; i < lanes.size(); ++i) {
-    const auto& [sequence, choice] = lanes[i];
-    const bool drafts = choice.draft_len > 0;
+    Sequence* const sequence = lanes[i].sequence;
+    const bool drafts = lanes[i].choice.draft_len > 0;
     rows_.push_back({.sequence = sequence,
                      .index = static_cast<int>(i),
                      .target_plan = plan_number(sequence->target_),

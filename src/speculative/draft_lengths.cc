@@ -26,9 +26,13 @@ DraftLengths::DraftLengths(Options options)
       rows_seen_(costs_.target().num_knots(), kNever),
       sizes_drafted_(costs_.target().num_knots(), false) {
   check(options.plans.size() == options.plan_bytes.size(), "every plan's passes read some bytes");
+  options.by_mass.resize(options.plans.size());
   check(!fixed_len_ || (*fixed_len_ >= 0 && *fixed_len_ <= kMaxDraftLen),
         "fixed_len is within kMaxDraftLen");
-  for (std::string& name : options.plans) arms_.push_back({std::move(name), {}});
+  for (std::size_t i = 0; i < options.plans.size(); ++i) {
+    arms_.push_back({std::move(options.plans[i]), {}});
+    arms_.back().by_mass = options.by_mass[i];
+  }
 }
 
 SequenceDrafts DraftLengths::sequence(std::span<const int> plans) const {
@@ -62,15 +66,33 @@ RoundChoice DraftLengths::choose(std::span<const SequenceLoad> batch) {
   lengths_.assign(batch.size(), 0);
   trial_.assign(batch.size(), 0);
   probe_.running = false;
-  if (!mark_usable(batch)) return {kPlain, lengths_};
+  wants_masses_ = false;
+  if (!mark_usable(batch)) return chosen(kPlain);
   Found found;
   told_.exploring = explore(batch, found);
-  if (!told_.exploring) {
-    found = best(batch);
-    if (found.plan != kPlain) note_wanted(batch);
-    if (!fixed_len_ && probe(batch, found)) lengths_ = trial_;
+  if (told_.exploring) return chosen(found.plan);
+  found = best(batch);
+  if (found.plan != kPlain) note_wanted(batch);
+  if (!ready(found.plan)) {
+    std::ranges::fill(lengths_, 0);
+  } else if (!fixed_len_ && probe(batch, found)) {
+    lengths_ = trial_;
   }
-  return {found.plan, lengths_};
+  return chosen(found.plan);
+}
+
+// A round by `plan`, of lengths_, before which there was one by plan_ or a probe.
+RoundChoice DraftLengths::chosen(int plan) {
+  has_masses_ = wants_masses_ || by_mass(plan) || by_mass(plan_);
+  return {plan, lengths_, has_masses_};
+}
+
+// Whether there are the masses that the plan chooses by; if not, there will be in the next round.
+// NOTE: who wants a fixed length gets it at once, of all pages.
+bool DraftLengths::ready(int plan) {
+  if (fixed_len_ || !by_mass(plan) || has_masses_) return true;
+  wants_masses_ = true;
+  return false;
 }
 
 void DraftLengths::observe(std::span<const SequenceLoad> batch, const RoundChoice& run,

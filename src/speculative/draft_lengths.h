@@ -13,6 +13,10 @@
 // expected to be lost to that. Lengths and plans are kept unless a change gains more than a little,
 // and a round drafts only if that beats plain decoding by 3%.
 //
+// Masses of pages, by which sparse plans choose, cost a verification time. So they are recorded
+// only while such a plan is in use, and in one round before it is tried: that round is plain where
+// the plan is to stay, as usual where it is to be probed.
+//
 // One DraftLengths serves an engine; it is not thread-safe. It is deterministic given the
 // observations: it owns no clock and no randomness, and sees no token (acceptance_estimates.h says
 // why). It allocates when a batch is larger than all before (reserve), and to explain. Times are in
@@ -55,6 +59,8 @@ struct SequenceLoad {
 struct RoundChoice {
   int plan;                      // of no meaning if all lengths are 0
   std::span<const int> lengths;  // γ by sequence, in the order of the loads
+  // Whether the verification is to record masses, since a later round may choose pages by them.
+  bool records_masses = false;
 };
 
 class DraftLengths {
@@ -62,6 +68,7 @@ class DraftLengths {
   struct Options {
     std::vector<std::string> plans;  // the names of the plans that may draft; none: never draft
     std::vector<double> plan_bytes;  // what a pass of each reads besides the cache
+    std::vector<char> by_mass = {};  // whether each chooses pages by masses; none: none does
     double target_bytes = 1;         // what verification does
     int max_rows = 1024;             // of one pass
     std::optional<int> fixed_len;  // always so many, as far as caps allow; only the plan is chosen
@@ -105,6 +112,7 @@ class DraftLengths {
     PlanAcceptance acceptance;
     int rounds = 0;           // that it drafted
     int last_round = kNever;  // of those
+    bool by_mass = false;     // it chooses pages by masses
     bool usable = false;      // by a sequence of the batch at hand
     double kv_bytes = 0;      // that a draft pass reads of such a sequence
   };
@@ -136,6 +144,10 @@ class DraftLengths {
   void set_lanes(std::span<const SequenceLoad> batch, int plan, bool hopeful = false);
   double find_lengths();
   void spread(int length, int first, std::size_t sequences);
+
+  RoundChoice chosen(int plan);
+  bool by_mass(int plan) const { return plan != kPlain && arms_[plan].by_mass; }
+  bool ready(int plan);
 
   bool explore(std::span<const SequenceLoad> batch, Found& found);
   Found best(std::span<const SequenceLoad> batch);
@@ -176,6 +188,8 @@ class DraftLengths {
   int plan_ = kPlain;       // chosen last, probes and rounds that were cut short aside
   int candidate_ = kPlain;  // the best plan, whether it pays or not
   bool off_ = false;
+  bool has_masses_ = false;    // the last round was to record them
+  bool wants_masses_ = false;  // the round at hand is, for the next one
   Probe probe_;
   Told told_;
 };

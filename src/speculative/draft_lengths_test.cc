@@ -30,14 +30,19 @@ struct Batch {
   double drafts_seconds = 0;
 
   Batch(int sequences, std::vector<double> steps, std::optional<int> fixed_len = {},
-        int max_rows = 1024)
-      : lengths(options(steps, fixed_len, max_rows)), step(steps), draft_bytes(steps.size(), 1.0) {
+        int max_rows = 1024, std::vector<char> by_mass = {})
+      : lengths(options(steps, fixed_len, max_rows, std::move(by_mass))),
+        step(steps),
+        draft_bytes(steps.size(), 1.0) {
     for (int i = 0; i < sequences; ++i) add(lengths.sequence());
   }
   static DraftLengths::Options options(const std::vector<double>& steps,
-                                       std::optional<int> fixed_len, int max_rows) {
-    DraftLengths::Options options{
-        .target_bytes = 1e6, .max_rows = max_rows, .fixed_len = fixed_len};
+                                       std::optional<int> fixed_len, int max_rows,
+                                       std::vector<char> by_mass) {
+    DraftLengths::Options options{.by_mass = std::move(by_mass),
+                                  .target_bytes = 1e6,
+                                  .max_rows = max_rows,
+                                  .fixed_len = fixed_len};
     for (std::size_t i = 0; i < steps.size(); ++i) {
       options.plans.push_back("plan" + std::to_string(i));
       options.plan_bytes.push_back(1e8 * steps[i]);
@@ -59,6 +64,7 @@ struct Batch {
   struct Round {
     int plan;
     std::vector<int> lengths;
+    bool records_masses = false;
     bool drafts() const {
       return std::ranges::any_of(lengths, [](int n) { return n > 0; });
     }
@@ -68,7 +74,8 @@ struct Batch {
   Round round(const F& accept) {
     const std::vector<SequenceLoad> loads = this->loads();
     const RoundChoice choice = lengths.choose(loads);
-    const Round round{choice.plan, {choice.lengths.begin(), choice.lengths.end()}};
+    const Round round{
+        choice.plan, {choice.lengths.begin(), choice.lengths.end()}, choice.records_masses};
     std::vector<int> accepted;
     for (std::size_t i = 0; i < loads.size(); ++i) {
       accepted.push_back(std::min(round.lengths[i], accept(i)));
@@ -276,6 +283,41 @@ RC_GTEST_PROP(DraftLengths, KeepsCapsWhateverHappens, ()) {
     RC_ASSERT(rows <= max_rows);
     RC_ASSERT(!round.drafts() || (round.plan >= 0 && round.plan < plans));
   }
+}
+
+// Plan 1 chooses pages by masses. Drafts are accepted for a while, then none, then again.
+TEST(DraftLengths, RecordsMassesForWhoChoosesByThem) {
+  for (const std::vector<double>& steps : {std::vector{2e-3, 1e-3}, std::vector{1e-3, 2e-3}}) {
+    Batch batch(4, steps, {}, 1024, {false, true});
+    const bool prefers_masses = steps[1] < steps[0];
+    bool recorded = false;
+    for (const int accept : {kMaxDraftLen, 0, kMaxDraftLen}) {
+      int records = 0, by_mass = 0;
+      for (int i = 0; i < 600; ++i) {
+        const Batch::Round round = batch.rounds(1, accept);
+        ASSERT_TRUE(recorded || !round.drafts() || round.plan != 1) << "nothing to choose by";
+        recorded = round.records_masses;
+        if (i < 300) continue;  // until it is settled
+        records += recorded;
+        by_mass += round.drafts() && round.plan == 1;
+      }
+      if (accept > 0 && prefers_masses) {
+        EXPECT_EQ(records, 300);
+        EXPECT_GT(by_mass, 250);
+      } else {  // probes, and the round before each
+        EXPECT_LT(records, 60);
+        EXPECT_GE(records, by_mass);
+        EXPECT_TRUE(by_mass > 0 || !prefers_masses);
+      }
+    }
+  }
+}
+
+TEST(DraftLengths, AFixedLengthIsDraftedAtOnce) {
+  Batch batch(2, {1e-3}, 3, 1024, {true});
+  const Batch::Round round = batch.rounds(1, 0);
+  EXPECT_EQ(round.lengths, (std::vector{3, 3}));
+  EXPECT_TRUE(round.records_masses);
 }
 
 // What a choice costs the host, as it prints; at the least it does not grow with the square of the

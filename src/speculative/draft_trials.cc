@@ -44,6 +44,7 @@ bool DraftLengths::explore(std::span<const SequenceLoad> batch, Found& found) {
     if (arms_[i].usable && (plan == kPlain || arms_[i].rounds < arms_[plan].rounds)) plan = i;
   }
   if (arms_[plan].rounds >= kExploreRounds) return false;
+  if (!ready(plan)) return true;
   found.plan = plan;
   set_lanes(batch, plan);
   if (fixed_len_) {
@@ -61,7 +62,9 @@ bool DraftLengths::explore(std::span<const SequenceLoad> batch, Found& found) {
 bool DraftLengths::probe(std::span<const SequenceLoad> batch, Found& found) {
   if (std::exchange(probe_.repeat, false) && probe_again(batch, found)) return true;
   char& drafted_for = sizes_drafted_[costs_.target().knot(static_cast<int>(batch.size()))];
-  if (found.plan == kPlain && candidate_ != kPlain && !std::exchange(drafted_for, true)) {
+  if (found.plan == kPlain && candidate_ != kPlain && !drafted_for) {
+    if (!ready(candidate_)) return false;
+    drafted_for = true;
     set_lanes(batch, candidate_);
     spread(1, 0, batch.size());
     start_probe(candidate_, found.rate, found);
@@ -75,7 +78,7 @@ bool DraftLengths::probe(std::span<const SequenceLoad> batch, Found& found) {
     const std::optional<int> plan =
         found.plan == kPlain ? probe_off(batch, kind) : probe_on(batch, found.plan, kind);
     if (!plan || trial_ == lengths_ || is_fresh(*plan, found)) continue;
-    if (loss_of_trial(found.rate) > probe_.seconds) return false;
+    if (loss_of_trial(found.rate) > probe_.seconds || !ready(*plan)) return false;
     start_probe(*plan, found.rate, found);
     return true;
   }

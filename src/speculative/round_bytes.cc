@@ -1,8 +1,19 @@
 #include "speculative/round_bytes.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace quantspec {
+namespace {
+
+bool chooses_by_mass(const Plan& plan) {
+  return std::ranges::any_of(plan.layers, [](const LayerPlan& layer) {
+    return layer.run && layer.kv.tokens == KvTokens::kByMass;
+  });
+}
+
+}  // namespace
 
 RoundBytes::RoundBytes(const Model& model, const KvShape& shape, KvStore store, const Plan& target,
                        std::span<const Plan> plans)
@@ -15,12 +26,14 @@ RoundBytes::RoundBytes(const Model& model, const KvShape& shape, KvStore store, 
     names_.push_back(plan.name);
     plan_weights_.push_back(weights(plan));
     plan_kv_.emplace_back(shape, store, plan);
+    by_mass_.push_back(chooses_by_mass(plan));
   }
 }
 
 DraftLengths::Options RoundBytes::options(std::optional<int> fixed_len) const {
   return {.plans = names_,
           .plan_bytes = plan_weights_,
+          .by_mass = by_mass_,
           .target_bytes = target_weights_,
           .fixed_len = fixed_len};
 }

@@ -34,6 +34,7 @@ class RoundBytes {
   std::vector<std::string> names_;
   std::vector<double> plan_weights_;
   std::vector<PlanKvBytes> plan_kv_;
+  std::vector<char> by_mass_;  // by plan
 };
 
 }  // namespace quantspec

@@ -121,8 +121,9 @@ void Sequence::begin_round() {
   backend.upload(round_memory_.data(), &round, sizeof(round));
 }
 
-void Sequence::begin_round(DraftChoice choice) {
-  if (choice.draft_len > 0) plan_ = choice.plan;
+void Sequence::begin_round(const Lane& lane) {
+  if (lane.choice.draft_len > 0) plan_ = lane.choice.plan;
+  cache_.record_mass(lane.records_masses);
   begin_round();
 }
 

@@ -24,6 +24,7 @@ DraftChoice SoloDrafts::choose(int cap, int context) {
   bytes_.draft(context, draft_bytes_);
   const SequenceLoad load = this->load(cap);
   const RoundChoice choice = lengths_.choose({&load, 1});
+  records_masses_ = choice.records_masses;
   return {choice.plan, choice.lengths[0]};
 }
 

@@ -29,6 +29,7 @@ class SoloDrafts {
 
   // For the next round, after so many tokens; draft_len <= cap. cap >= 0.
   DraftChoice choose(int cap, int context);
+  bool records_masses() const { return records_masses_; }  // RoundChoice's, of that round
   // What came of it. draft_seconds: all draft passes, their sampling included. verify_seconds: all
   // else in the round.
   void observe(DraftChoice run, int accepted, double draft_seconds, double verify_seconds);
@@ -45,6 +46,7 @@ class SoloDrafts {
   SequenceDrafts drafts_;
   double verify_bytes_ = 0;  // of the round at hand
   std::vector<double> draft_bytes_;
+  bool records_masses_ = false;
 };
 
 }  // namespace quantspec

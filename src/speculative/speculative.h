@@ -70,6 +70,8 @@ struct Step {
   std::span<const float> log_probs = {};
 };
 
+struct Lane;
+
 // One sequence being decoded: its tokens and its cache. The last token is pending: chosen, but not
 // yet in the cache, so cache().length() == tokens().size() - 1 between steps.
 class Sequence {
@@ -116,7 +118,7 @@ class Sequence {
   const Plan* draft_plan() const { return plan_ < 0 ? nullptr : &options_.plans[plan_]; }
   // What the backend knows of the tokens and of the rule becomes what is known here.
   void begin_round();
-  void begin_round(DraftChoice choice);
+  void begin_round(const Lane& lane);
   // What the round chose.
   Step end_round(DraftChoice choice, const Round& result);
 
@@ -141,6 +143,8 @@ class Sequence {
 struct Lane {
   Sequence* sequence;
   DraftChoice choice;  // REQUIRES: draft_len < sequence->max_rows()
+  // Whether the verification records the masses by which plans choose pages in later rounds.
+  bool records_masses = true;
 };
 
 // Runs rounds of any number of sequences of its model at once. What a round adds to a sequence is

@@ -20,7 +20,7 @@ std::vector<std::string> test_backends() {
   std::vector<std::string> names = cpu::supported_isas();
   names.insert(names.begin(), "reference");
 #ifdef QUANTSPEC_CUDA
-  if (cuda::unavailable().empty()) names.push_back("cuda");
+  if (cuda::unavailable(0).empty()) names.push_back("cuda");
 #endif
   return names;
 }

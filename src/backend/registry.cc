@@ -10,7 +10,7 @@ namespace quantspec {
 
 std::string cuda_unavailable() {
 #ifdef QUANTSPEC_CUDA
-  const std::string why = cuda::unavailable();
+  const std::string why = cuda::unavailable(0);
   return why.empty() ? why : "no GPU that can be used: " + why;
 #else
   return "this build has no CUDA backend (it needs a CUDA toolkit; configure with "
@@ -26,7 +26,7 @@ std::unique_ptr<Backend> make_cuda_backend() {
          Field::kBackend);
   }
 #ifdef QUANTSPEC_CUDA
-  return cuda::make_cuda_backend();
+  return cuda::make_cuda_backend(0);
 #else
   return nullptr;
 #endif

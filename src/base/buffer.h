@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -21,9 +22,9 @@ class Buffer {
   Buffer() = default;
   explicit Buffer(std::size_t bytes, HugePages huge_pages = HugePages::kFrom2MiB);
   // Takes over memory that somebody else made, zeroed, and that `free(data, bytes)` gives back.
-  using FreeFunction = void (*)(std::byte* data, std::size_t bytes);
+  using FreeFunction = std::function<void(std::byte* data, std::size_t bytes)>;
   Buffer(std::byte* data, std::size_t bytes, FreeFunction free)
-      : data_(data, Free{bytes, free}), size_(bytes) {}
+      : data_(data, Free{bytes, std::move(free)}), size_(bytes) {}
   Buffer(Buffer&& other) noexcept
       : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {

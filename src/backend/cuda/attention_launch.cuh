@@ -75,13 +75,7 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   args.chunk_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
                      std::countr_zero(static_cast<unsigned>(S::kChunkTokens));
   allocate_scratch<S>(device, launch);
-  static const bool ready = [&] {
-    QUANTSPEC_CUDA(cudaFuncSetAttribute(attention_kernel<S>,
-                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(device.max_shared_bytes())));
-    return true;
-  }();
-  static_cast<void>(ready);
+  device.kernels().allow_shared(attention_kernel<S>);
   launch_early(
       device, dim3(args.column_blocks * args.shape.num_kv_heads, args.splits, args.sequences.count),
       32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>, args);

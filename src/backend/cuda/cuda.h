@@ -3,15 +3,22 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "backend/backend.h"
 
 namespace quantspec::cuda {
 
-// Why there is no GPU to use; empty: there is one.
-std::string unavailable();
+// The names of the GPUs that this process sees, by ordinal (CUDA_VISIBLE_DEVICES chooses and orders
+// them); empty: there is none, or no driver.
+std::vector<std::string> gpu_names();
 
-// On GPU 0 (CUDA_VISIBLE_DEVICES chooses). Throws Error(kDevice) saying unavailable().
-std::unique_ptr<Backend> make_cuda_backend();
+// Why that GPU cannot be used; empty: it can.
+std::string unavailable(int ordinal);
+
+// On that GPU, whatever others are current where it is called. Its memory may be given back by any
+// thread. Throws Error(kDevice) saying unavailable().
+std::unique_ptr<Backend> make_cuda_backend(int ordinal);
 
 }  // namespace quantspec::cuda

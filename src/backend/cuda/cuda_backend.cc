@@ -21,33 +21,48 @@ constexpr int kPrefillRows = 1024;
 
 // Every op is a function of ops.h; this class chooses between decoding and prefill, and carries
 // what the host wants.
+// A device that the calling thread may use for as long as this lives: until the op was called.
+class UsedDevice {
+ public:
+  explicit UsedDevice(Device& device) : current_(device.gpu()), device_(device) {}
+  operator Device&() const { return device_; }
+  Device* operator->() const { return &device_; }
+
+ private:
+  CurrentGpu current_;
+  Device& device_;
+};
+
 class CudaBackend final : public Backend {
  public:
+  explicit CudaBackend(int ordinal) : device_(ordinal) {}
+
   std::string name() const override { return "cuda"; }
   std::string description() const override {
-    return fmt::format("cuda ({}, kernels for {}.{})", device_.name(), device_.capability() / 10,
-                       device_.capability() % 10);
+    return fmt::format("cuda (GPU {}: {}, kernels for {}.{})", device_.gpu().ordinal(),
+                       device_.name(), device_.capability() / 10, device_.capability() % 10);
   }
 
   void require_supported(const KvShape& shape) const override { cuda::require_supported(shape); }
 
   // --- memory ---
-  Buffer allocate(std::size_t bytes) override { return allocate_on_device(bytes); }
+  Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
   std::size_t available_bytes() const override {
+    const CurrentGpu current(device_.gpu());
     std::size_t available = 0, total = 0;
     QUANTSPEC_CUDA(cudaMemGetInfo(&available, &total));
     return available;
   }
   void upload(void* to, const void* from, std::size_t bytes) override {
-    if (bytes > 0) device_.upload(to, from, bytes);
+    if (bytes > 0) use()->upload(to, from, bytes);
   }
   void download(void* to, const void* from, std::size_t bytes) override {
-    if (bytes > 0) device_.download(to, from, bytes);
+    if (bytes > 0) use()->download(to, from, bytes);
   }
   void copy(void* to, const void* from, std::size_t bytes) override {
-    if (bytes > 0) device_.copy(to, from, bytes);
+    if (bytes > 0) use()->copy(to, from, bytes);
   }
-  void synchronize() override { device_.synchronize(); }
+  void synchronize() override { use()->synchronize(); }
 
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
     return full_kv_index(shape, capacity, shape.num_kv_heads, 0, 0) * sizeof(std::uint16_t);
@@ -57,8 +72,8 @@ class CudaBackend final : public Backend {
     return sizeof(float) * (static_cast<std::size_t>(kPrefillRows) * inputs + row_floats);
   }
   void reserve_scratch(int inputs, std::size_t row_floats) override {
-    device_.scratch(Scratch::kPrefill, scratch_bytes(inputs, row_floats));
-    reserve_prefill_gemm(device_);
+    use()->scratch(Scratch::kPrefill, scratch_bytes(inputs, row_floats));
+    reserve_prefill_gemm(use());
   }
   std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override {
     return cuda::unpacked_bytes(shape, tokens);
@@ -72,104 +87,111 @@ class CudaBackend final : public Backend {
   TensorView place_matrix(const TensorView& matrix, std::byte* memory) override {
     const std::size_t row = matrix.cols * size_of(matrix.dtype);
     const std::size_t stride = padded_cols(matrix.cols) * size_of(matrix.dtype);
-    device_.upload_rows(memory, stride, matrix.data, row, matrix.rows);
+    use()->upload_rows(memory, stride, matrix.data, row, matrix.rows);
     return {memory, matrix.dtype, matrix.rows, matrix.cols};
   }
   PlaneBytes plane_bytes(int rows, int cols, int group) const override {
     return cuda::plane_bytes(rows, cols, group);
   }
   void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override {
-    cuda::make_planes(device_, full, upper, lower);
+    cuda::make_planes(use(), full, upper, lower);
   }
   void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override {
-    cuda::import_planes(device_, coded, upper, lower);
+    cuda::import_planes(use(), coded, upper, lower);
   }
 
   // --- one pass ---
-  void embed(const EmbedParams& params) override { cuda::embed(device_, params); }
+  void embed(const EmbedParams& params) override { cuda::embed(use(), params); }
   void qkv(const QkvParams& params) override {
     if (params.num_rows == 0) return;
-    params.phase == Phase::kDecode ? decode_qkv(device_, params) : prefill_qkv(device_, params);
+    params.phase == Phase::kDecode ? decode_qkv(use(), params) : prefill_qkv(use(), params);
   }
-  void attention(const AttentionParams& params) override { cuda::attention(device_, params); }
-  void page_bounds(const PageBoundsParams& params) override { cuda::page_bounds(device_, params); }
-  void select_pages(const SelectPagesParams& params) override {
-    cuda::select_pages(device_, params);
-  }
+  void attention(const AttentionParams& params) override { cuda::attention(use(), params); }
+  void page_bounds(const PageBoundsParams& params) override { cuda::page_bounds(use(), params); }
+  void select_pages(const SelectPagesParams& params) override { cuda::select_pages(use(), params); }
   void prefill_attention(const PrefillAttentionParams& params) override {
-    cuda::prefill_attention(device_, params);
+    cuda::prefill_attention(use(), params);
   }
   void add_linear(const AddLinearParams& params) override {
     if (params.num_rows == 0) return;
-    params.phase == Phase::kDecode ? decode_add_linear(device_, params)
-                                   : prefill_add_linear(device_, params);
+    params.phase == Phase::kDecode ? decode_add_linear(use(), params)
+                                   : prefill_add_linear(use(), params);
   }
   void gate_up(const GateUpParams& params) override {
     if (params.num_rows == 0) return;
-    params.phase == Phase::kDecode ? decode_gate_up(device_, params)
-                                   : prefill_gate_up(device_, params);
+    params.phase == Phase::kDecode ? decode_gate_up(use(), params) : prefill_gate_up(use(), params);
   }
-  void head(const HeadParams& params) override { cuda::head(device_, params); }
+  void head(const HeadParams& params) override { cuda::head(use(), params); }
 
   // --- rounds of lanes ---
   int padded(int count) const override { return cuda::padded(count); }
   bool repeats_rounds() const override { return true; }
   void begin_batch(std::span<const RoundLane> lanes) override {
-    device_.begin_batch(lanes);
+    use()->begin_batch(lanes);
     vocab_size_ = lanes[0].at.vocab_size;
   }
   void bind_lanes(const KvShape& shape, std::span<const LaneKey> keys,
                   const LaneViews& views) override {
-    device_.bind_lanes(shape, keys, views);
+    use()->bind_lanes(shape, keys, views);
   }
-  void propose(const ProposeParams& params) override { cuda::propose(device_, params); }
-  void judge(const JudgeParams& params) override { cuda::judge(device_, params); }
+  void propose(const ProposeParams& params) override { cuda::propose(use(), params); }
+  void judge(const JudgeParams& params) override { cuda::judge(use(), params); }
   bool run_round(const RoundKey& key, const std::function<void()>& issue) override {
+    const UsedDevice used = use();
     return rounds_.run(key, issue);
   }
   Counts counts() const override {
-    return {Device::allocations(), rounds_.captures(), rounds_.issues()};
+    return {device_.allocations(), rounds_.captures(), rounds_.issues()};
   }
   void end_rounds(std::span<const Round* const> rounds, std::span<Round> results) override {
-    download_rounds(device_, rounds, results);
+    download_rounds(use(), rounds, results);
     for (const Round& result : results) require_chosen(result.status, vocab_size_);
   }
-  void mark(Mark mark) override { rounds_.mark(mark); }
-  double seconds_between(Mark from, Mark to) override { return rounds_.seconds_between(from, to); }
+  void mark(Mark mark) override {
+    const UsedDevice used = use();
+    rounds_.mark(mark);
+  }
+  double seconds_between(Mark from, Mark to) override {
+    const UsedDevice used = use();
+    return rounds_.seconds_between(from, to);
+  }
 
   // --- KV ---
   void quantize_pages(const KvShape& shape, int first_layer, std::span<const FullKv> sources,
                       int first_position, std::span<const PagePlanes> pages) override {
-    cuda::quantize_pages(device_, shape, first_layer, sources, first_position, pages);
+    cuda::quantize_pages(use(), shape, first_layer, sources, first_position, pages);
   }
   void copy_full_kv(const KvShape& shape, FullKv source, FullKv target, int first,
                     int count) override {
-    cuda::copy_full_kv(device_, shape, source, target, first, count);
+    cuda::copy_full_kv(use(), shape, source, target, first, count);
   }
   void gather_full_kv(const KvShape& shape, FullKv source, FullKv target,
                       std::span<const int> positions, int first_slot) override {
-    cuda::gather_full_kv(device_, shape, source, target, positions, first_slot);
+    cuda::gather_full_kv(use(), shape, source, target, positions, first_slot);
   }
 
   // --- borders ---
   void read_full_kv(const KvShape& shape, FullKv source, int kv_head, int first, int count,
                     float* keys, float* values) const override {
-    cuda::read_full_kv(device_, shape, source, kv_head, first, count, keys, values);
+    cuda::read_full_kv(use(), shape, source, kv_head, first, count, keys, values);
   }
   void write_full_kv(const KvShape& shape, FullKv target, int kv_head, int first, int count,
                      const float* keys, const float* values) override {
-    cuda::write_full_kv(device_, shape, target, kv_head, first, count, keys, values);
+    cuda::write_full_kv(use(), shape, target, kv_head, first, count, keys, values);
   }
   void export_unit(const KvShape& shape, int layer, int kv_head, PagePlanes page, std::byte* upper,
                    std::byte* lower) const override {
-    cuda::export_unit(device_, shape, layer, kv_head, page, upper, lower);
+    cuda::export_unit(use(), shape, layer, kv_head, page, upper, lower);
   }
   void import_unit(const KvShape& shape, int layer, int kv_head, const std::byte* upper,
                    const std::byte* lower, PagePlanes page) override {
-    cuda::import_unit(device_, shape, layer, kv_head, upper, lower, page);
+    cuda::import_unit(use(), shape, layer, kv_head, upper, lower, page);
   }
 
  private:
+  // As ops take the device.
+  UsedDevice use() const { return UsedDevice(device_); }
+
   mutable Device device_;  // reading waits for its stream
   RoundGraphs rounds_{device_};
   int vocab_size_ = 0;  // of the batch
@@ -177,8 +199,11 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend() {
-  auto backend = std::make_unique<CudaBackend>();
+std::unique_ptr<Backend> make_cuda_backend(int ordinal) {
+  if (const std::string why = unavailable(ordinal); !why.empty()) {
+    fail(ErrorKind::kDevice, "no GPU that can be used: {}", why);
+  }
+  auto backend = std::make_unique<CudaBackend>(ordinal);
   cublas_lt();  // or an error now, not after the weights were loaded
   return backend;
 }

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backend/cuda/cublas_lt.h"
@@ -77,8 +79,12 @@ TEST(CudaLayout, SixtyFourTokensAreConsecutive) {
 class CudaDevice : public testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string why = unavailable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
-    device_ = std::make_unique<Device>();
+    ordinal_ = std::max(0, static_cast<int>(gpu_names().size()) - 1);  // the last
+    if (const std::string why = unavailable(ordinal_); !why.empty()) {
+      GTEST_SKIP() << "no GPU: " << why;
+    }
+    device_ = std::make_unique<Device>(ordinal_);
+    current_.emplace(device_->gpu());
   }
   // Bytes go to `data` and come back as they were.
   void expect_usable(std::byte* data) {
@@ -88,25 +94,27 @@ class CudaDevice : public testing::Test {
     device_->download(back.data(), data, 4 * back.size());
     EXPECT_EQ(there, back);
   }
+  int ordinal_ = 0;
   std::unique_ptr<Device> device_;
+  std::optional<CurrentGpu> current_;
 };
 
 TEST_F(CudaDevice, MemoryIsZeroedAndAligned) {
   for (const std::size_t bytes : {1, 1000, 1 << 20}) {
-    Buffer buffer = allocate_on_device(bytes);
+    Buffer buffer = device_->allocate(bytes);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 256, 0);
     std::vector<char> back(bytes, 'x');
     device_->download(back.data(), buffer.data(), bytes);
     EXPECT_EQ(std::ranges::count(back, 0), std::ssize(back));
   }
-  EXPECT_EQ(allocate_on_device(0).size(), 0u);
+  EXPECT_EQ(device_->allocate(0).size(), 0u);
 }
 
 TEST_F(CudaDevice, OutOfMemoryIsAnErrorAndNoMore) {
   expect_error(ErrorKind::kOutOfMemory, {"GPU", "1125899906842624 bytes", "are free"},
-               [] { allocate_on_device(std::size_t{1} << 50); });
+               [&] { device_->allocate(std::size_t{1} << 50); });
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-  Buffer buffer = allocate_on_device(4096);
+  Buffer buffer = device_->allocate(4096);
   expect_usable(buffer.data());
 }
 
@@ -116,19 +124,62 @@ TEST_F(CudaDevice, OtherFailuresNameTheCall) {
   cudaGetLastError();
 }
 
+CUcontext context_of_thread() {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  QUANTSPEC_CUDA(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &found, 12000,
+                                                  cudaEnableDefault, &result));
+  CUcontext context = nullptr;
+  EXPECT_EQ(reinterpret_cast<decltype(&cuCtxGetCurrent)>(found)(&context), CUDA_SUCCESS);
+  return context;
+}
+
+// Threads that have another GPU, or none; memory may be given back by any.
+TEST_F(CudaDevice, IsCurrentOnlyWhileItIsUsed) {
+  const Gpu& gpu = device_->gpu();
+  EXPECT_EQ(context_of_thread(), gpu.context());
+  Buffer memory = device_->allocate(4096);
+  const int frees = gpu.frees();
+  std::thread([&] {
+    EXPECT_EQ(context_of_thread(), nullptr);
+    {
+      const CurrentGpu current(gpu);
+      EXPECT_EQ(context_of_thread(), gpu.context());
+      const CurrentGpu again(gpu);
+      int ordinal = -1;
+      EXPECT_EQ(cudaGetDevice(&ordinal), cudaSuccess);
+      EXPECT_EQ(ordinal, ordinal_);
+      expect_usable(memory.data());
+    }
+    EXPECT_EQ(context_of_thread(), nullptr);
+    memory = {};
+    EXPECT_EQ(context_of_thread(), nullptr);
+  }).join();
+  EXPECT_EQ(gpu.frees(), frees + 1);
+  for (int other = 0; other < ordinal_; ++other) {  // of several GPUs
+    const CurrentGpu current(Gpu::at(other));
+    EXPECT_NE(context_of_thread(), gpu.context());
+    const int before = Gpu::at(other).frees();
+    device_->allocate(4096) = {};
+    EXPECT_EQ(Gpu::at(other).frees(), before);
+    EXPECT_EQ(context_of_thread(), Gpu::at(other).context());
+  }
+}
+
 // What a kernel does to the wrong memory is beyond repair: in a process of its own.
 TEST_F(CudaDevice, AFaultOfAKernelIsAnErrorOfThisAndEveryLaterCall) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto fault = [] {
-    auto device = std::make_unique<Device>();
+    auto device = std::make_unique<Device>(0);
+    const CurrentGpu current(device->gpu());
     const KvShape shape{1, 1, 64, 32};
-    Buffer target = allocate_on_device(1 << 20);
+    Buffer target = device->allocate(1 << 20);
     copy_full_kv(*device, shape, {reinterpret_cast<std::byte*>(4096), 64}, {target.data(), 64}, 0,
                  16);
     for (int i = 0; i < 2; ++i) {
       expect_error(ErrorKind::kDevice, {"the GPU: ", " in cuda"}, [&] { device->synchronize(); });
     }
-    expect_error(ErrorKind::kDevice, {"the GPU: "}, [] { allocate_on_device(4096); });
+    expect_error(ErrorKind::kDevice, {"the GPU: "}, [&] { device->allocate(4096); });
     target = {};
     device.reset();
     std::exit(testing::Test::HasFailure() ? 1 : 0);
@@ -156,7 +207,7 @@ TEST_F(CudaDevice, ScratchGrowsAndKindsAreApart) {
 // More than there is pinned memory for, of sizes on either side of what goes through it.
 TEST_F(CudaDevice, UploadsTakeTheirBytesAlongAndComeInOrder) {
   constexpr std::size_t kBytes = 1 << 20;
-  Buffer memory = allocate_on_device(kBytes);
+  Buffer memory = device_->allocate(kBytes);
   std::vector<std::byte> expected(kBytes), back(kBytes);
   std::uint32_t random = 1;
   const auto next = [&](std::uint32_t below) {
@@ -181,7 +232,7 @@ TEST_F(CudaDevice, UploadsTakeTheirBytesAlongAndComeInOrder) {
 }
 
 TEST_F(CudaDevice, AnUploadIsNoPartOfAGraph) {
-  Buffer memory = allocate_on_device(64);
+  Buffer memory = device_->allocate(64);
   const int value = 1;
   cudaGraph_t graph = nullptr;
   QUANTSPEC_CUDA(cudaStreamBeginCapture(device_->stream(), cudaStreamCaptureModeThreadLocal));
@@ -230,7 +281,7 @@ TEST_F(CudaDevice, LanesStandWhereTheirRoundsSay) {
     std::vector<Round> rounds;
     std::vector<RoundLane> lanes;
     std::vector<LaneKey> keys;
-    Buffer memory = allocate_on_device(count * sizeof(Round));
+    Buffer memory = device_->allocate(count * sizeof(Round));
     int rows = 0;
     for (int i = 0; i < count; ++i) {
       rounds.push_back({.length = 7 * i + 1, .drafted = 1});
@@ -332,7 +383,7 @@ class CudaRounds : public CudaDevice {
 
   template <typename T>
   T* memory(std::size_t count) {
-    buffers_.push_back(allocate_on_device(count * sizeof(T)));
+    buffers_.push_back(device_->allocate(count * sizeof(T)));
     return buffers_.back().as<T>();
   }
   Linear planes(int outputs, int inputs) {
@@ -427,8 +478,8 @@ TEST_F(CudaDevice, PagesOfMoreThanAThreadHasAreSelected) {
                      [&](int a, int b) { return scores[a] > scores[b]; });
     expected.resize(count);
     std::ranges::sort(expected);
-    Buffer device_scores = allocate_on_device(4 * scores.size());
-    Buffer device_lists = allocate_on_device(4 * lists.size());
+    Buffer device_scores = device_->allocate(4 * scores.size());
+    Buffer device_lists = device_->allocate(4 * lists.size());
     device_->upload(device_scores.data(), scores.data(), 4 * scores.size());
     SequenceRows row{.first_row = 0, .num_rows = 1, .kv = {}};
     row.kv.pages = {reinterpret_cast<const PagePlanes*>(256), std::size_t(num_pages)};  // not read

@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <bit>
-#include <map>
 #include <numeric>
-#include <utility>
 
 #include "backend/cuda/linear_full.cuh"
 #include "backend/cuda/linear_kernel.cuh"
@@ -221,41 +219,10 @@ LinearArgs part_of(const LinearArgs& args, int first_chunk, int chunks) {
 
 // --- launching -----------------------------------------------------------------------------------
 
-// How many clusters of such a launch the machine holds at a time. (Asking takes as long as a
-// launch.)
-template <auto kKernel>
-int resident_clusters(const Device& device, cudaLaunchConfig_t config, int size) {
-  static thread_local std::map<std::pair<int, std::size_t>, int> known;
-  int& clusters = known[{size, config.dynamicSmemBytes}];
-  if (clusters == 0) {
-    config.gridDim = size;
-    if (size > 1) {
-      QUANTSPEC_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config));
-    } else {
-      QUANTSPEC_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-          &clusters, kKernel, kLinearThreads, config.dynamicSmemBytes));
-      clusters *= device.num_sms();
-    }
-  }
-  return clusters;
-}
-
-// Once for each kernel.
-template <auto kKernel>
-void prepare(const Device& device) {
-  static thread_local bool prepared = false;
-  if (prepared) return;
-  QUANTSPEC_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(device.max_shared_bytes())));
-  QUANTSPEC_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      cudaSharedmemCarveoutMaxShared));
-  prepared = true;
-}
-
 template <typename Format, int kTiles, int kOp, bool kAlone>
 void launch(Device& device, const LinearArgs& args) {
   constexpr auto kernel = decode_linear<Format, kTiles, kOp, kAlone>;
-  prepare<kernel>(device);
+  device.kernels().allow_shared(kernel, Kernels::Prefers::kShared);
   cudaLaunchConfig_t config{};
   config.blockDim = kLinearThreads;
   config.dynamicSmemBytes = args.places.total;
@@ -267,7 +234,7 @@ void launch(Device& device, const LinearArgs& args) {
   attributes[1].val.clusterDim = {static_cast<unsigned>(args.row_warps), 1, 1};
   config.attrs = attributes;
   config.numAttrs = device.capability() < 90 ? 0 : args.row_warps == 1 ? 1 : 2;
-  int clusters = resident_clusters<kernel>(device, config, args.row_warps);
+  int clusters = device.kernels().resident_clusters(kernel, config, args.row_warps);
   if (Format::kPlanes && one_block_suffices(device, args)) {
     clusters = std::min(clusters, device.num_sms() / args.row_warps);
   }

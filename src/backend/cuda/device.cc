@@ -1,7 +1,6 @@
 #include "backend/cuda/device.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstring>
 
@@ -17,14 +16,6 @@ constexpr int kLeastCapability = 80;
 // Copies of more are left to the driver.
 constexpr std::size_t kMostStaged = std::size_t{256} << 10;
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
-
-std::atomic<int> times_freed{0}, times_allocated{0};
-
-// cudaFree waits for kernels that may still use the memory.
-void free_on_device(std::byte* data, std::size_t) {
-  ++times_freed;
-  cudaFree(data);
-}
 
 // Zeroed memory of the host that the GPU copies from and to by itself.
 Buffer allocate_pinned(std::size_t bytes) {
@@ -50,15 +41,7 @@ std::size_t room_for(std::size_t count, std::size_t least) {
 
 }  // namespace
 
-void require(cudaError_t status, const char* call) {
-  if (status == cudaSuccess) return;
-  cudaGetLastError();  // it is not the next call's
-  const ErrorKind kind =
-      status == cudaErrorMemoryAllocation ? ErrorKind::kOutOfMemory : ErrorKind::kDevice;
-  fail(kind, "the GPU: {} in {}", cudaGetErrorString(status), call);
-}
-
-std::string unavailable() {
+std::string unavailable(int ordinal) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) cudaGetLastError();  // it is not the next call's
@@ -67,59 +50,44 @@ std::string unavailable() {
   }
   if (status != cudaSuccess) return cudaGetErrorString(status);
   if (count == 0) return "no GPU is visible";
+  if (ordinal < 0 || ordinal >= count) return fmt::format("there is no GPU {}", ordinal);
   int major = 0, minor = 0;
-  QUANTSPEC_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-  QUANTSPEC_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
+  QUANTSPEC_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal));
+  QUANTSPEC_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal));
   if (10 * major + minor < kLeastCapability) {
-    return fmt::format("GPU 0 has compute capability {}.{}, and 8.0 is needed", major, minor);
+    return fmt::format("GPU {} has compute capability {}.{}, and 8.0 is needed", ordinal, major,
+                       minor);
   }
+  const CurrentGpu current(Gpu::at(ordinal));
   if (kernels_capability() > 0) return {};
   return fmt::format(
-      "this build has no kernels for GPU 0, of compute capability {}.{} "
+      "this build has no kernels for GPU {}, of compute capability {}.{} "
       "(QUANTSPEC_CUDA_ARCHITECTURES)",
-      major, minor);
+      ordinal, major, minor);
 }
 
-Buffer allocate_on_device(std::size_t bytes) {
-  if (bytes == 0) return {};
-  ++times_allocated;
-  void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, bytes);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is not the next call's
-    std::size_t available = 0, total = 0;
-    cudaMemGetInfo(&available, &total);
-    fail(ErrorKind::kOutOfMemory, "the GPU: could not allocate {} bytes, {} of {} are free", bytes,
-         available, total);
-  }
-  require(status, "cudaMalloc");
-  Buffer buffer(static_cast<std::byte*>(data), bytes, free_on_device);
-  QUANTSPEC_CUDA(cudaMemset(data, 0, bytes));
-  QUANTSPEC_CUDA(cudaDeviceSynchronize());  // the stream of ops does not wait for it
-  return buffer;
-}
-
-Device::Device() {
-  if (const std::string why = unavailable(); !why.empty()) {
-    fail(ErrorKind::kDevice, "no GPU that can be used: {}", why);
-  }
-  QUANTSPEC_CUDA(cudaSetDevice(0));
+Device::Device(int ordinal) : gpu_(Gpu::at(ordinal)) {
+  const CurrentGpu current(gpu_);
   cudaDeviceProp properties;
-  QUANTSPEC_CUDA(cudaGetDeviceProperties(&properties, 0));
+  QUANTSPEC_CUDA(cudaGetDeviceProperties(&properties, ordinal));
   name_ = properties.name;
   capability_ = kernels_capability();
   num_sms_ = properties.multiProcessorCount;
   max_shared_bytes_ = std::min(properties.sharedMemPerBlockOptin, shared_limit(capability_));
   l2_bytes_ = properties.l2CacheSize;
+  kernels_ = Kernels(num_sms_, max_shared_bytes_);
   QUANTSPEC_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   staging_ = allocate_pinned(kStagingBytes);
-  states_.memory = allocate_on_device(kLeastLanes * sizeof(SequenceState));
-  rows_.memory = allocate_on_device(kLeastRows * sizeof(RowPlace));
-  kv_.memory = allocate_on_device(kLeastLanes * sizeof(SequenceKv));
+  states_.memory = allocate(kLeastLanes * sizeof(SequenceState));
+  rows_.memory = allocate(kLeastRows * sizeof(RowPlace));
+  kv_.memory = allocate(kLeastLanes * sizeof(SequenceKv));
 }
 
 Device::~Device() {
+  const CurrentGpu current(gpu_, CurrentGpu::Failing::kIsLeft);
   cudaStreamSynchronize(stream_);
+  prefill_gemm_.reset();
+  staging_ = {};
   cudaStreamDestroy(stream_);
 }
 
@@ -128,7 +96,7 @@ std::byte* Device::scratch(Scratch which, std::size_t bytes) {
   if (buffer.size() < bytes) {
     synchronize();
     buffer = {};
-    buffer = allocate_on_device(bytes);
+    buffer = allocate(bytes);
   }
   return buffer.data();
 }
@@ -170,9 +138,6 @@ void Device::upload_rows(void* to, std::size_t stride, const void* from, std::si
   synchronize();
 }
 
-int Device::generation() { return times_freed; }
-int Device::allocations() { return times_allocated; }
-
 void Device::synchronize() {
   QUANTSPEC_CUDA(cudaStreamSynchronize(stream_));
   staged_ = 0;
@@ -206,7 +171,7 @@ void Device::grow(Buffer& buffer, std::size_t bytes) {
   if (buffer.size() >= bytes) return;
   synchronize();
   buffer = {};
-  buffer = allocate_on_device(bytes);
+  buffer = allocate(bytes);
 }
 
 template <typename T>

@@ -1,6 +1,8 @@
 // The GPU that a backend uses: its properties, the one stream on which all ops run in order, and
-// the memory in which they work. Not thread-safe. Errors: kDevice, naming the call that failed (an
-// error of a kernel shows at a later call), kOutOfMemory where memory could not be had.
+// the memory in which they work. Not thread-safe, but any thread may use it for which its GPU is
+// the current one (gpu.h), as it must be for the functions of ops.h. Errors: kDevice, naming the
+// call that failed (an error of a kernel shows at a later call), kOutOfMemory where memory could
+// not be had.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,18 +17,13 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/gpu.h"
+#include "backend/cuda/kernels.h"
 #include "base/buffer.h"
 
 namespace quantspec::cuda {
 
 class PrefillGemm;
-
-// Throws where `status` is not success; `call` is the text of what returned it.
-void require(cudaError_t status, const char* call);
-#define QUANTSPEC_CUDA(call) ::quantspec::cuda::require((call), #call)
-
-// Zeroed memory on the device, 256-byte aligned.
-Buffer allocate_on_device(std::size_t bytes);
 
 // --- sequences of a pass -------------------------------------------------------------------------
 //
@@ -116,8 +113,8 @@ int padded(int count);
 // The rows of verification that are taken to be there, of so many.
 inline int padded_rows_of(int lanes, int rows) { return lanes == 1 ? rows : padded(rows); }
 
-// What those kernels of this build were compiled for that GPU 0 runs, as Device::capability(); 0:
-// there are none (embed.cu).
+// What those kernels of this build were compiled for that the current GPU runs, as
+// Device::capability(); 0: there are none (embed.cu).
 int kernels_capability();
 
 // --- the device ----------------------------------------------------------------------------------
@@ -128,21 +125,26 @@ enum class Scratch { kAttention, kCounters, kPrefill, kRounds, kWorkspace, kCoun
 
 class Device {
  public:
-  Device();  // GPU 0
+  // REQUIRES: unavailable(ordinal) says nothing
+  explicit Device(int ordinal);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
+  const Gpu& gpu() const { return gpu_; }
   cudaStream_t stream() const { return stream_; }
+  Kernels& kernels() { return kernels_; }
   const std::string& name() const { return name_; }
   // What its kernels were compiled for, 90: 9.0. Less than the GPU's where it runs code for an
   // older one: then its limits hold, whatever the GPU has.
   int capability() const { return capability_; }
   int num_sms() const { return num_sms_; }
-  // The most dynamic shared memory of a block (cudaFuncSetAttribute).
+  // The most shared memory of a block.
   std::size_t max_shared_bytes() const { return max_shared_bytes_; }
   std::size_t l2_bytes() const { return l2_bytes_; }
 
+  // Zeroed memory, 256-byte aligned, which any thread may give back.
+  Buffer allocate(std::size_t bytes) { return gpu_.allocate(bytes); }
   // At least so many bytes, 256-byte aligned. Grows (waiting for the stream) when more is wanted.
   std::byte* scratch(Scratch which, std::size_t bytes);
 
@@ -186,11 +188,11 @@ class Device {
   void order_next_launch() { next_is_ordered_ = true; }
   bool may_begin_early() { return !std::exchange(next_is_ordered_, false); }
 
-  // Changes when device memory is given back, of whatever owner: what was captured before may point
-  // there and is good for nothing.
-  static int generation();
-  // How often device memory was allocated, by whomever.
-  static int allocations();
+  // Changes when memory of this GPU is given back, of whatever owner: what was captured before may
+  // point there and is good for nothing.
+  int generation() const { return gpu_.frees(); }
+  // How often memory of this GPU was allocated, by whomever.
+  int allocations() const { return gpu_.allocations(); }
 
   // Null until a prefill makes it (prefill_gemm.h).
   std::shared_ptr<PrefillGemm>& prefill_gemm() { return prefill_gemm_; }
@@ -200,6 +202,8 @@ class Device {
   // REQUIRES: at most kMostStaged.
   std::byte* stage(std::size_t bytes);
 
+  Gpu& gpu_;
+  Kernels kernels_;
   cudaStream_t stream_ = nullptr;
   std::string name_;
   int capability_ = 0;

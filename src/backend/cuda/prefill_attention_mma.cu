@@ -222,8 +222,7 @@ void launch(Device& device, const PrefillRows& rows) {
   scale_queries<<<(quads + kScaleThreads - 1) / kScaleThreads, kScaleThreads, 0, device.stream()>>>(
       rows.q, rows.q_factor, quads, q);
   require_launch("scale_queries");
-  QUANTSPEC_CUDA(cudaFuncSetAttribute(attend_by_mma<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      T::kSharedBytes));
+  device.kernels().allow_shared(attend_by_mma<T>);
   const dim3 grid(rows.num_heads, (rows.num_rows + T::kRows - 1) / T::kRows);
   attend_by_mma<T><<<grid, T::kThreads, T::kSharedBytes, device.stream()>>>(rows, q);
   require_launch("attend_by_mma");

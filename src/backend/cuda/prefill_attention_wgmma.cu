@@ -391,8 +391,7 @@ int section_heads(const Device& device, const PrefillRows& rows) {
 template <int D>
 void launch(Device& device, const PrefillRows& rows) {
   constexpr int kBytes = sizeof(Shared<D>) + kSharedAlignment;
-  QUANTSPEC_CUDA(
-      cudaFuncSetAttribute(attend<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  device.kernels().allow_shared(attend<D>);
   const CUtensorMap kv_map = tensor_map(
       rows.kv,
       {D, static_cast<cuuint64_t>(rows.num_keys()), static_cast<cuuint64_t>(2 * rows.num_kv_heads)},

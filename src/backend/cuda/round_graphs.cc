@@ -5,10 +5,12 @@
 namespace quantspec::cuda {
 
 RoundGraphs::RoundGraphs(Device& device) : device_(device) {
+  const CurrentGpu current(device.gpu());
   for (cudaEvent_t& mark : marks_) QUANTSPEC_CUDA(cudaEventCreate(&mark));
 }
 
 RoundGraphs::~RoundGraphs() {
+  const CurrentGpu current(device_.gpu(), CurrentGpu::Failing::kIsLeft);
   for (Captured& round : rounds_) forget(round);
   for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
 }

@@ -1,7 +1,7 @@
 // Rounds as CUDA graphs, kept by the shape of the batch: other lanes of the same shape are served
 // by the same graph. The first rounds of a shape run as they are issued (in the very first, and in
 // the first after memory has moved, kernels are loaded and scratch memory grows); the next one is
-// captured; from then on one launch repeats it. Not thread-safe.
+// captured; from then on one launch repeats it. Not thread-safe; the device's GPU is current.
 #pragma once
 
 #include <cuda_runtime.h>

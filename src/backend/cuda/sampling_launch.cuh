@@ -14,10 +14,8 @@ inline int row_blocks(const Device& device) {
 template <typename... Parameters, typename... Args>
 void launch_rows(Device& device, void (*kernel)(Parameters...), int rows, std::size_t shared_bytes,
                  Args... args) {
-  if (shared_bytes > 16 * 1024) {  // 48 KiB are there unasked, and kernels declare less than 32
-    QUANTSPEC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(shared_bytes)));
-  }
+  // 48 KiB are there unasked, and kernels declare less than 32.
+  if (shared_bytes > 16 * 1024) device.kernels().allow_shared(kernel);
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(row_blocks(device)), 1, 1};

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -36,7 +37,7 @@ template <typename T>
 class Array {
  public:
   Array(cuda::Device& device, const std::vector<T>& values)
-      : device_(device), buffer_(cuda::allocate_on_device(values.size() * sizeof(T))) {
+      : device_(device), buffer_(device.allocate(values.size() * sizeof(T))) {
     set(values);
   }
   void set(const std::vector<T>& values) {
@@ -119,14 +120,15 @@ class Sequence {
 class CudaSampling : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    if (cuda::unavailable().empty()) device_ = new cuda::Device;
+    if (cuda::unavailable(0).empty()) device_ = new cuda::Device(0);
   }
   static void TearDownTestSuite() {
     delete device_;
     device_ = nullptr;
   }
   void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "no GPU: " << cuda::unavailable();
+    if (device_ == nullptr) GTEST_SKIP() << "no GPU: " << cuda::unavailable(0);
+    current_.emplace(device_->gpu());
   }
   cuda::Device& device() { return *device_; }
 
@@ -176,6 +178,7 @@ class CudaSampling : public testing::Test {
 
  private:
   static inline cuda::Device* device_ = nullptr;
+  std::optional<cuda::CurrentGpu> current_;
 };
 
 TEST_F(CudaSampling, RandomWordsAndVariatesHaveTheBitsOfTheCpu) {

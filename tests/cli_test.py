@@ -51,7 +51,7 @@ class Usage(CliTest):
         text = quantspec("generate", "--help").stdout.decode()
         for option in ("--model --prompt --file --predict --ctx-size --threads --temp --top-k "
                        "--top-p --min-p --repeat-penalty --seed --stop --ignore-eos --draft-len "
-                       "--draft-weights --spec-sampling --page-size --backend --compare --json "
+                       "--draft-weights --spec-sampling --page-size --backend --device --compare --json "
                        "--color --quiet --verbose --help").split():
             self.assertIn(option, text)
 
@@ -86,6 +86,8 @@ class Usage(CliTest):
             (["--spec-sampling", "x"], "rejection, coupled"),
             (["--page-size", "7"], "--page-size"),
             (["--backend", "x"], "auto, cuda, cpu, reference"),
+            (["--backend", "cpu", "--device", "0"], "--device 0: is of --backend cuda"),
+            (["--device", "-1"], "--device '-1': must be a whole number from 0"),
             (["--color", "x"], "auto, always, never"),
             (["-n", "0"], "--predict"),
             (["-n", "-2"], "--predict"),
@@ -162,6 +164,13 @@ class BadInput(CliTest):
         if done.returncode == 0:
             self.skipTest("there is a GPU")
         self.check_error(done, 1, "--backend cuda: ", "--backend auto or cpu works")
+
+    def test_a_device_that_is_not_there(self):
+        done = quantspec("info", "--device", "999")
+        if b"there is" in done.stderr or b"there are" in done.stderr:
+            self.check_error(done, 2, "--device 999: there ", "0 (")
+        else:
+            self.check_error(done, 1, "--device 999: ", "without it, --backend auto or cpu works")
 
     def test_model_folder_without_tokenizer(self):
         with Folder() as model:

@@ -17,6 +17,7 @@ constexpr int kExitWrong = 3;  // a check failed
 
 struct Args {
   std::string backend = "cuda";
+  std::optional<int> device;
   std::vector<std::string> only;
   std::vector<int> tokens = {4096, 8192, 32768, 131072, 262144};
   std::vector<int> prefill_tokens = {8192, 32768};
@@ -52,6 +53,7 @@ void add_options(CLI::App& app, Args& args) {
       ->option_text("FILE")
       ->check(writable_file());
   app.add_option("--backend", args.backend, "whose ops (default: cuda)")->option_text("NAME");
+  app.add_option("--device", args.device, "which GPU (default: 0)")->option_text("N");
 }
 
 void check_tokens(const char* flag, const std::vector<int>& tokens) {
@@ -70,7 +72,7 @@ int run(const Args& args) {
   };
   GpuBenchOptions options{args.tokens, args.prefill_tokens, {}};
   if (!args.baselines.empty()) options.baselines = Baselines(args.baselines);
-  GpuLab lab(args.backend);
+  GpuLab lab({.name = args.backend, .device = args.device});
   Results results(lab.backend().description(), lab.copy_bandwidth());
   if (wanted("attention")) measure_attention(lab, options, results);
   if (wanted("linear")) measure_linear(lab, options, results);

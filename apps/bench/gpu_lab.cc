@@ -27,8 +27,8 @@ std::vector<float> normal_values(std::size_t count) {
 
 }  // namespace
 
-GpuLab::GpuLab(const std::string& backend)
-    : backend_(make_backend({backend})),
+GpuLab::GpuLab(const BackendOptions& backend)
+    : backend_(make_backend(backend)),
       reference_(make_backend({"reference"})),
       normal_(normal_values(kNormals)) {
   copy_bandwidth_ = measure_copy();

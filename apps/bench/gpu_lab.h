@@ -35,7 +35,7 @@ inline int copies_beyond_l2(std::size_t bytes) {
 
 class GpuLab {
  public:
-  explicit GpuLab(const std::string& backend);
+  explicit GpuLab(const BackendOptions& backend);
 
   Backend& backend() { return *backend_; }
   Backend& reference() { return *reference_; }

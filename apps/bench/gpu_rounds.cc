@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ namespace {
 struct Args {
   std::filesystem::path model, json;
   std::string backend = "cuda";
+  std::optional<int> device;
   std::vector<int> contexts = {4096, 32768, 131072};
   std::vector<int> draft_lens = {4, 6, 8};
   std::vector<int> budgets = {4096};
@@ -68,6 +70,7 @@ void add_options(CLI::App& app, Args& args) {
       ->option_text("FILE")
       ->check(writable_file());
   app.add_option("--backend", args.backend, "what runs it (default: cuda)")->option_text("NAME");
+  app.add_option("--device", args.device, "which GPU (default: 0)")->option_text("N");
 }
 
 // How one kind of decoding went on from a prompt.
@@ -83,7 +86,7 @@ class Lab {
  public:
   explicit Lab(const Args& args)
       : args_(args),
-        backend_(make_backend({args.backend, 0})),
+        backend_(make_backend({.name = args.backend, .device = args.device})),
         before_(backend_->available_bytes()),
         model_(load(args.model, *backend_)),
         pool_(std::make_unique<PagePool>(*backend_, kv_shape(model_.config(), 0))),

@@ -58,6 +58,10 @@ void add_threads(CLI::App& app, int& num_threads) {
           1, kMostThreads);
 }
 
+void add_device(CLI::App& app, std::optional<int>& device) {
+  add_int(app, "--device", "N", "which GPU, counted from 0 (default: 0)", device, 0, kMostDevice);
+}
+
 void add_engine_options(CLI::App& app, EngineOptions& engine) {
   engine.sequences = 1;  // commands generate one text at a time
   add_model(app, engine.model);
@@ -73,6 +77,7 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
       app, "--backend", "NAME", "auto, cuda, cpu or reference (default: auto)",
       {{"auto", "auto"}, {"cuda", "cuda"}, {"cpu", "cpu"}, {"reference", "reference"}},
       engine.backend);
+  add_device(app, engine.device);
   add_threads(app, engine.num_threads);
 }
 

@@ -34,7 +34,8 @@ void finish_command(CLI::App& command, const char* examples);
 // -m, --model; empty: resolve_model() finds one.
 void add_model(CLI::App& app, std::filesystem::path& model);
 void add_threads(CLI::App& app, int& num_threads);
-// Both, and --draft-store, --page-size and --backend: of what measures an engine.
+void add_device(CLI::App& app, std::optional<int>& device);
+// All of them, and --draft-store, --page-size and --backend: of what measures an engine.
 void add_engine_options(CLI::App& app, EngineOptions& engine);
 // --machine, whose limits `what` goes by; nullopt: this one, which is to be measured.
 void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machine);

@@ -20,6 +20,8 @@ std::string_view flag_of(Field field) {
       return "--seed";
     case Field::kBackend:
       return "--backend";
+    case Field::kDevice:
+      return "--device";
     case Field::kThreads:
       return "--threads";
     case Field::kContext:

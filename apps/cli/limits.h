@@ -15,6 +15,7 @@ inline constexpr int kMostBatch = 1'000'000;    // sequences at once
 inline constexpr int kMostGenerated = 100'000;  // tokens that roofline adds up one by one
 inline constexpr int kMostStreams = 1024;       // requests that are in the cache at once
 inline constexpr int kMostThreads = 1024;
+inline constexpr int kMostDevice = 1023;
 
 static_assert(std::int64_t{kMostContext} + kMostTokens + 1 <= std::numeric_limits<int>::max());
 

@@ -66,6 +66,7 @@ void add_engine(CLI::App& app, EngineOptions& engine) {
       "(default: auto, cuda where there is a GPU, else cpu)",
       {{"auto", "auto"}, {"cuda", "cuda"}, {"cpu", "cpu"}, {"reference", "reference"}},
       engine.backend);
+  add_device(app, engine.device);
 }
 
 void add_prompt(CLI::App& app, PromptArgs& prompt, const std::string& what) {

@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -163,12 +164,14 @@ struct BackendOptions {
   std::string name =
       "auto";           // auto | cuda | cpu | reference; auto: cuda where it can run, else cpu
   int num_threads = 0;  // 0: physical cores
+  // The GPU, by ordinal; nullopt: 0, where there is one. `auto` means cuda where it is given.
+  std::optional<int> device = {};
 };
 
-// Throws kInvalidRequest naming the backends (or instruction sets) that exist here.
+// Throws kInvalidRequest naming the backends, instruction sets or devices that exist here.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 
-// Why `auto` does not mean cuda here; empty: it does.
+// Why `auto` does not mean cuda here, where no device is given; empty: it does.
 std::string cuda_unavailable();
 
 // The instruction sets that the cpu backend can use on this machine, best last. The environment

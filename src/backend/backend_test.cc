@@ -123,20 +123,6 @@ TEST_P(MemoryOps, OpsAndCopiesTakeEffectInTheirOrder) {
   for (int i = 0; i < 32 * 64; ++i) ASSERT_EQ(values[i], matrix.at(i / 64, i % 64));
 }
 
-TEST(Backends, CudaIsThereOrSaysWhyNot) {
-  try {
-    EXPECT_EQ(make_backend({"cuda"})->name(), "cuda");
-    EXPECT_EQ(make_backend({"auto"})->name(), "cuda");
-    EXPECT_EQ(cuda_unavailable(), "");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kDevice) << error.what();
-    const auto names = test_backends();
-    EXPECT_EQ(std::count(names.begin(), names.end(), "cuda"), 0);
-    EXPECT_EQ(make_backend({"auto"})->name(), "cpu");
-    EXPECT_NE(std::string(error.what()).find(cuda_unavailable()), std::string::npos);
-  }
-}
-
 // --- embed and add_linear ------------------------------------------------------------------------
 
 class LinearOps : public OpTest {

@@ -8,25 +8,48 @@
 
 namespace quantspec {
 
-std::string cuda_unavailable() {
-#ifdef QUANTSPEC_CUDA
-  const std::string why = cuda::unavailable(0);
-  return why.empty() ? why : "no GPU that can be used: " + why;
-#else
-  return "this build has no CUDA backend (it needs a CUDA toolkit; configure with "
-         "-DQUANTSPEC_CUDA=ON)";
-#endif
-}
-
 namespace {
 
-std::unique_ptr<Backend> make_cuda_backend() {
-  if (const std::string why = cuda_unavailable(); !why.empty()) {
+#ifdef QUANTSPEC_CUDA
+std::string why_not_cuda(int device) {
+  const std::string why = cuda::unavailable(device);
+  return why.empty() ? why : "no GPU that can be used: " + why;
+}
+std::vector<std::string> gpu_names() { return cuda::gpu_names(); }
+#else
+std::string why_not_cuda(int) {
+  return "this build has no CUDA backend (it needs a CUDA toolkit; configure with "
+         "-DQUANTSPEC_CUDA=ON)";
+}
+std::vector<std::string> gpu_names() { return {}; }
+#endif
+
+// REQUIRES: there are some.
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", i, names[i]);
+  }
+  return text;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
+  const int device = options.device.value_or(0);
+  const std::vector<std::string> names = gpu_names();
+  if (!names.empty() && (device < 0 || device >= std::ssize(names))) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: there {} {}", Field::kDevice, device,
+         names.size() == 1 ? "is" : "are", listed(names));
+  }
+  if (const std::string why = why_not_cuda(device); !why.empty()) {
+    if (options.device) {
+      fail(ErrorKind::kDevice, "{} {}: {}; without it, {} auto or cpu works", Field::kDevice,
+           device, why, Field::kBackend);
+    }
     fail(ErrorKind::kDevice, "{} cuda: {}; {} auto or cpu works", Field::kBackend, why,
          Field::kBackend);
   }
 #ifdef QUANTSPEC_CUDA
-  return cuda::make_cuda_backend(0);
+  return cuda::make_cuda_backend(device);
 #else
   return nullptr;
 #endif
@@ -34,18 +57,28 @@ std::unique_ptr<Backend> make_cuda_backend() {
 
 }  // namespace
 
+std::string cuda_unavailable() { return why_not_cuda(0); }
+
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   if (options.num_threads < 0) {
     fail(ErrorKind::kInvalidRequest, "{} {}: a positive number, or 0 for all cores",
          Field::kThreads, options.num_threads);
   }
-  if (options.name == "cuda") return make_cuda_backend();
-  if (options.name == "auto" && cuda_unavailable().empty()) return make_cuda_backend();
-  if (options.name == "auto" || options.name == "cpu")
-    return cpu::make_cpu_backend(options.num_threads);
-  if (options.name == "reference") return reference::make_reference_backend(options.num_threads);
-  fail(ErrorKind::kInvalidRequest, "{} {}: there are auto, cuda, cpu, reference", Field::kBackend,
-       options.name);
+  const std::string& name = options.name;
+  if (name == "cuda") return make_cuda_backend(options);
+  if (name == "auto" && (options.device || cuda_unavailable().empty())) {
+    return make_cuda_backend(options);
+  }
+  if (name != "auto" && name != "cpu" && name != "reference") {
+    fail(ErrorKind::kInvalidRequest, "{} {}: there are auto, cuda, cpu, reference", Field::kBackend,
+         name);
+  }
+  if (options.device) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: is of {} cuda; {} {} runs on the processor",
+         Field::kDevice, *options.device, Field::kBackend, Field::kBackend, name);
+  }
+  if (name == "reference") return reference::make_reference_backend(options.num_threads);
+  return cpu::make_cpu_backend(options.num_threads);
 }
 
 std::vector<std::string> cpu_instruction_sets() { return cpu::supported_isas(); }

@@ -20,6 +20,8 @@ std::string_view plain_name(Field field) {
       return "seed";
     case Field::kBackend:
       return "backend";
+    case Field::kDevice:
+      return "device";
     case Field::kThreads:
       return "number of threads";
     case Field::kContext:

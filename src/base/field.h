@@ -19,6 +19,7 @@ enum class Field : std::uint8_t {
   kSeed,
   // an engine and its sessions
   kBackend,
+  kDevice,
   kThreads,
   kContext,
   kPageSize,

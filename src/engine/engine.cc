@@ -48,7 +48,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   };
   ModelConfig config = load_config(options.model);
   const KvShape shape = kv_shape(config, options.page_size);
-  auto backend = make_backend({options.backend, options.num_threads});
+  auto backend = make_backend({options.backend, options.num_threads, options.device});
   if (options.backend == "auto" && backend->name() != "cuda") {
     log_debug("auto takes the CPU: " + cuda_unavailable());
   }

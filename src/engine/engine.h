@@ -44,9 +44,10 @@ using ProgressCallback = std::function<void(std::string_view stage, double done)
 struct EngineOptions {
   std::filesystem::path model;  // a Hugging Face folder
   std::string backend = "auto";
-  int num_threads = 0;  // 0: physical cores
-  int ctx_size = 0;     // tokens of a session; 0: what the model was made for, if that fits
-  int page_size = 0;    // 0: by head_dim
+  std::optional<int> device = {};  // the GPU, by ordinal: as in BackendOptions
+  int num_threads = 0;             // 0: physical cores
+  int ctx_size = 0;   // tokens of a session; 0: what the model was made for, if that fits
+  int page_size = 0;  // 0: by head_dim
   DraftWeights draft_weights = DraftWeights::kAuto;
   std::filesystem::path draft_store = {};  // from `quantspec prepare`; empty: made while loading
   KvStore kv_store = KvStore::kHierarchical;

@@ -170,7 +170,7 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
 }
 
 ModelReport report_model(const EngineOptions& options, std::span<const int> contexts) {
-  const auto backend = make_backend({options.backend, options.num_threads});
+  const auto backend = make_backend({options.backend, options.num_threads, options.device});
   ModelReport report;
   report.config = load_config(options.model);
   const Checkpoint checkpoint(options.model);

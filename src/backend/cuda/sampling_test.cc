@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -120,18 +121,14 @@ class Sequence {
 class CudaSampling : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    if (cuda::unavailable(0).empty()) device_ = new cuda::Device(0);
+    if (cuda::unavailable(0).empty()) device_ = std::make_unique<cuda::Device>(0);
   }
-  static void TearDownTestSuite() {
-    delete device_;
-    device_ = nullptr;
-  }
+  static void TearDownTestSuite() { device_.reset(); }
   void SetUp() override {
     if (device_ == nullptr) GTEST_SKIP() << "no GPU: " << cuda::unavailable(0);
     current_.emplace(device_->gpu());
   }
   cuda::Device& device() { return *device_; }
-
   std::mt19937 engine_{20};
 
   std::vector<float> random_logits(int count, float spread = 3) {
@@ -177,7 +174,7 @@ class CudaSampling : public testing::Test {
   }
 
  private:
-  static inline cuda::Device* device_ = nullptr;
+  static inline std::unique_ptr<cuda::Device> device_;
   std::optional<cuda::CurrentGpu> current_;
 };
 

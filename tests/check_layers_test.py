@@ -17,7 +17,7 @@ class CheckLayersTest(unittest.TestCase):
         self.root = Path(folder.name)
         for header in (
             "base/error.h", "quant/quant.h", "quant/code.h", "tokenizer/tokenizer.h",
-            "backend/backend.h", "backend/params.h", "backend/registry.h", "backend/cpu/cpu.h",
+            "backend/backend.h", "backend/params/linear.h", "backend/registry.h", "backend/cpu/cpu.h",
             "backend/cpu/gemv.h", "backend/reference/reference.h", "kv_cache/kv_cache.h",
             "kv_cache/ring.h", "sampler/sampler.h", "model/model.h", "engine/engine.h",
         ):
@@ -46,7 +46,7 @@ class CheckLayersTest(unittest.TestCase):
 
     def test_own_folder_and_doors_below_are_accepted(self):
         self.assert_accepts("src/model/model.cc", "model/model.h", "kv_cache/kv_cache.h",
-                            "backend/params.h", "backend/backend.h", "base/error.h",
+                            "backend/params/linear.h", "backend/backend.h", "base/error.h",
                             "nlohmann/json.hpp")
 
     def test_higher_floor_is_refused(self):
@@ -70,7 +70,7 @@ class CheckLayersTest(unittest.TestCase):
 
     def test_room_sees_the_backends_doors(self):
         self.assert_accepts("src/backend/cpu/cpu.cc", "backend/cpu/gemv.h", "backend/backend.h",
-                            "backend/params.h", "quant/quant.h", "base/error.h")
+                            "backend/params/linear.h", "quant/quant.h", "base/error.h")
 
     def test_room_sees_no_other_header_of_the_backend(self):
         self.assert_refuses("src/backend/cpu/cpu.cc", "backend/registry.h", "not a door")
@@ -134,6 +134,40 @@ class CheckLayersTest(unittest.TestCase):
         self.write("tools/x.py", "\n" * 601)
         self.assertEqual([line.split(": ")[0] for line in self.complaints()],
                          ["src/model/model.cc:601", "tools/x.py:601"])
+
+    def test_classes_of_many_virtual_functions_are_refused(self):
+        def declare(count):
+            lines = "".join(f"  virtual void f{i}() = 0;\n" for i in range(count))
+            self.write("src/model/x.h", "#pragma once\nclass Y;\nclass X : public Y,\n          public Z {\n"
+                       " public:\n  virtual ~X() = default;\n  struct In {\n    virtual void g();\n  };\n"
+                       f"{lines}}};\nclass Small {{\n  virtual void f();\n}};\n")
+        declare(check_layers.MAX_VIRTUALS)
+        self.assertEqual(self.complaints(), [])
+        declare(check_layers.MAX_VIRTUALS + 1)
+        self.assertEqual([line.split(" virtual")[0] for line in self.complaints()],
+                         ["src/model/x.h:3: X declares 13"])
+
+    def test_doors_that_bring_many_headers_are_refused(self):
+        most = check_layers.MAX_CLOSURE
+        for i in range(most):
+            self.write(f"src/base/h{i}.h", f'#pragma once\n#include "base/h{i + 1}.h"\n')
+        self.write(f"src/base/h{most}.h", "#pragma once\n")
+        self.write("src/model/inner.h", '#pragma once\n#include "base/error.h"\n#include "base/h0.h"\n')
+        self.write("src/model/model.h", '#pragma once\n#include "base/h1.h"\n')
+        self.assertEqual([line for line in self.complaints() if "base/" not in line], [])
+        self.write("src/model/model.h", '#pragma once\n#include "base/h0.h"\n')
+        self.assertEqual([line.split(",")[0] for line in self.complaints() if "base/" not in line],
+                         [f"src/model/model.h:1: brings {most + 1} headers along"])
+
+    def test_narrow_headers_have_few_readers(self):
+        self.write("src/backend/params/pass.h", "#pragma once\n")
+        self.write("src/model/on.h", '#pragma once\n#include "backend/params/pass.h"\n')
+        for i in range(10):
+            self.write(f"src/model/x{i}.cc", '#include "model/on.h"\n' if i < 2 else "")
+        self.assertEqual(self.complaints(), [])
+        self.write("src/model/x2.cc", '#include "model/on.h"\n')
+        self.assertEqual([line.split(",")[0] for line in self.complaints()],
+                         ["src/backend/params/pass.h:1: 3 of 10 files see it"])
 
     def test_flags_in_texts_of_the_library_are_refused(self):
         flag = 'const char* a = "a larger --ctx-size works";'

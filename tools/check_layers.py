@@ -4,7 +4,9 @@
 A folder has a floor. A file includes its own folder or a strictly lower floor, and of another
 folder only its door, folder/folder.h. Floors are strict, so folders cannot include each other in a
 ring; headers of one folder could, and that is checked too. So are the length of files, `#pragma once`,
-and that src/ spells no flag of the command line (base/field.h). Complaints are one line each, `file:line: what`, and the exit code is then 1.
+how many virtual functions a class declares, what a header brings along, who sees the headers that change
+often, and that src/ spells no flag of the command line (base/field.h). Complaints are one line each,
+`file:line: what`, and the exit code is then 1.
 """
 
 import os
@@ -15,6 +17,7 @@ from pathlib import Path
 FLOORS = [
     {"base"},
     {"quant", "tokenizer", "sampler"},
+    {"backend/params"},                                    # what ops take
     {"backend/host"},                                      # what rooms on the host share
     {"backend/reference", "backend/cpu", "backend/cuda"},  # the backend's rooms
     {"backend"},
@@ -28,37 +31,48 @@ FLOORS = [
     {"tests"},
 ]
 FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
-ROOMS = {folder for folder in FLOOR if folder.startswith("backend/")}
+ROOMS = {"backend/host", "backend/reference", "backend/cpu", "backend/cuda"}
 SHARED_ROOM = "backend/host"
 
 # Headers that a folder shows to others, where it is not just folder/folder.h. None: all of them.
 DOORS = {
     "base": None,
     "tests": None,
-    "backend": {"backend/backend.h", "backend/params.h"},
+    "backend": {"backend/backend.h", "backend/memory.h", "backend/weight_memory.h",
+                "backend/pass_ops.h", "backend/prefill_ops.h", "backend/round_ops.h",
+                "backend/kv_ops.h", "backend/kv_borders.h"},
+    "backend/params": None,
     "bench": {"bench/bench.h", "bench/load.h"},
     "engine": {"engine/engine.h", "engine/request_loop.h"},
     "kv_cache": {"kv_cache/kv_cache.h", "kv_cache/prefix_tree.h"},
-    "sampler": {"sampler/sampler.h", "sampler/acceptance.h", "sampler/parameters.h"},
+    "sampler": {"sampler/sampler.h", "sampler/acceptance.h", "sampler/parameters.h",
+                "sampler/sampling_params.h"},
 }
 # A room implements the backend, so it may look up at that floor's doors.
-ROOM_SEES = {"backend", "backend/host", "sampler", "quant", "base"}
+ROOM_SEES = {"backend", "backend/params", "backend/host", "sampler", "quant", "base"}
 # The public door is enough for these; the command line also shows the measuring instruments, and
 # examples see what is installed.
 SEES_ONLY = {
     "examples": set(),
     "apps/cli": {"engine", "tokenizer", "sampler", "base", "datasets", "roofline", "prepare", "bench",
                  "eval"},
-    "apps/bench": {"speculative", "backend", "sampler", "base"},
+    "apps/bench": {"speculative", "backend", "backend/params", "sampler", "base"},
 }
 NAMES_ROOMS = "src/backend/registry.cc"
 
 MAX_LINES = 600
+MAX_VIRTUALS = 12  # that one class declares; more are several interfaces
+MAX_CLOSURE = 55   # headers that come with a door
+# What ops take changes often: few of the files that are compiled may see it.
+NARROW = {f"src/backend/params/{name}.h" for name in ("attention", "pass", "round", "view")}
+MAX_SHARE = 0.2
 CODE = {".h", ".cc", ".cu", ".cuh", ".inc"}
 HEADERS = {".h", ".cuh"}
 # Literals and comments, so that neither is taken for the other.
 TOKEN = re.compile(r"""//.*|'(?:[^'\\]|\\[^']+)'|"(?:[^"\\]|\\.)*\"""")
 FLAG = re.compile(r"--[a-z][a-z-]*")
+CLASS = re.compile(r"( *)(?:class|struct) (\w+)[^;]*$")
+VIRTUAL = re.compile(r"\s*virtual (?!~)")
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -111,7 +125,8 @@ class House:
     def __init__(self, root):
         self.root = Path(root)
         self.complaints = []
-        self.included = {}  # header -> [(line number, header of the same folder)]
+        self.sources = []  # what is compiled
+        self.includes = {}  # file -> [(line number, header of ours)]
 
     def check(self):
         for path in self.files():
@@ -119,7 +134,11 @@ class House:
             self.check_length(path, text)
             if Path(path).suffix in CODE:
                 self.check_code(path, text)
+            if Path(path).suffix in (".cc", ".cu"):
+                self.sources.append(path)
         self.check_rings()
+        self.check_closures()
+        self.check_readers()
         return sorted(self.complaints)
 
     def files(self):
@@ -151,6 +170,22 @@ class House:
                 self.check_include(path, number, match.group(1))
             if path.startswith("src/") and not path.endswith("_test.cc"):
                 self.check_flags(path, number, line)
+        self.check_virtuals(path, text)
+
+    def check_virtuals(self, path, text):
+        """A class ends at the `};` that is indented as it is, which clang-format sees to."""
+        open_classes = []  # [indentation, name, line number, virtual functions]
+        for number, line in enumerate(text.splitlines(), 1):
+            match = CLASS.match(line.split("//")[0].rstrip())
+            if match:
+                open_classes.append([match.group(1), match.group(2), number, 0])
+            elif open_classes and line == open_classes[-1][0] + "};":
+                _, name, first, count = open_classes.pop()
+                if count > MAX_VIRTUALS:
+                    self.complain(path, first, f"{name} declares {count} virtual functions, and "
+                                               f"{MAX_VIRTUALS} are the most; make it several")
+            elif open_classes and VIRTUAL.match(line):
+                open_classes[-1][3] += 1
 
     def check_flags(self, path, number, line):
         for literal in TOKEN.findall(line):
@@ -172,8 +207,7 @@ class House:
         why = refusal(path, found.removeprefix("src/"), target)
         if why:
             self.complain(path, number, f'"{header}": {why}')
-        elif target == folder_of(path) and Path(path).suffix in HEADERS:
-            self.included.setdefault(path, []).append((number, found))
+        self.includes.setdefault(path, []).append((number, found))
 
     def resolve(self, path, header):
         """`header` relative to the root, found as the compiler does; None when it is not ours."""
@@ -183,11 +217,39 @@ class House:
                 return candidate.as_posix()
         return None
 
+    def closure(self, path):
+        """The headers of ours that `path` sees, through others too."""
+        seen, queue = set(), [path]
+        while queue:
+            for _, header in self.includes.get(queue.pop(), []):
+                if header not in seen:
+                    seen.add(header)
+                    queue.append(header)
+        return seen
+
+    def check_closures(self):
+        for header in self.includes:
+            if Path(header).suffix in HEADERS and is_door(header.removeprefix("src/"), folder_of(header)):
+                count = len(self.closure(header))
+                if count > MAX_CLOSURE:
+                    self.complain(header, 1, f"brings {count} headers along, and {MAX_CLOSURE} are the "
+                                             "most; declare what is only passed on")
+
+    def check_readers(self):
+        closures = [self.closure(path) for path in self.sources]
+        for header in sorted(NARROW):
+            readers = sum(header in closure for closure in closures)
+            if readers > MAX_SHARE * len(closures):
+                self.complain(header, 1, f"{readers} of {len(closures)} files see it, more than "
+                                         f"{MAX_SHARE:.0%}; headers that pass it on declare it")
+
     def check_rings(self):
         done = set()
 
         def visit(header, trail):
-            for number, other in self.included.get(header, []):
+            for number, other in self.includes.get(header, []):
+                if Path(other).suffix not in HEADERS or folder_of(other) != folder_of(header):
+                    continue
                 if other in trail:
                     ring = trail[trail.index(other):] + [other]
                     self.complain(header, number, "headers include each other: " + " -> ".join(ring))
@@ -195,8 +257,8 @@ class House:
                     visit(other, trail + [other])
             done.add(header)
 
-        for header in sorted(self.included):
-            if header not in done:
+        for header in sorted(self.includes):
+            if Path(header).suffix in HEADERS and header not in done:
                 visit(header, [header])
 
 

@@ -2,6 +2,8 @@
 // over both planes.
 //   dram   8192 tokens, another layer every time: what is read was last read a gigabyte ago
 //   l2     768 tokens of one layer, by one thread: what the arithmetic alone takes
+#include "backend/params/attention.h"
+
 #include <fmt/core.h>
 
 #include <cmath>

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "apps/bench/gpu_lab.h"
+#include "backend/params/attention.h"
 #include "base/error.h"
 
 namespace quantspec {

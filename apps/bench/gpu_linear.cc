@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "apps/bench/gpu_lab.h"
+#include "backend/params/pass.h"
 #include "base/error.h"
 
 namespace quantspec {
@@ -78,7 +79,7 @@ struct Planes {
   std::size_t lower = 0;
 
   Planes(Backend& backend, const TensorView& full, WeightRead read) {
-    const Backend::PlaneBytes bytes = backend.plane_bytes(full.rows, full.cols);
+    const PlaneBytes bytes = backend.plane_bytes(full.rows, full.cols);
     lower = aligned(bytes.upper);
     const bool both = read == WeightRead::kBoth;
     memory = backend.allocate(both ? lower + bytes.lower : bytes.upper);

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "apps/bench/gpu_lab.h"
+#include "backend/params/attention.h"
 
 namespace quantspec {
 

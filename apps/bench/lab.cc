@@ -97,7 +97,7 @@ PageStore::Place PageStore::next() {
 
 WeightStore::WeightStore(Backend& backend, int inputs, std::size_t bytes, TensorView values)
     : inputs_(inputs), block_(backend.plane_bytes(kBlock, inputs)) {
-  const Backend::PlaneBytes two = backend.plane_bytes(2 * kBlock, inputs);
+  const PlaneBytes two = backend.plane_bytes(2 * kBlock, inputs);
   check(two.upper == 2 * block_.upper && two.lower == 2 * block_.lower, "planes are joined blocks");
   blocks_ = (bytes + block_.upper - 1) / block_.upper;
   upper_ = allocate(backend, blocks_ * block_.upper);

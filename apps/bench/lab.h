@@ -16,6 +16,8 @@
 
 #include "apps/bench/machine.h"
 #include "backend/backend.h"
+#include "backend/params/kv.h"
+#include "backend/params/linear.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
 
@@ -64,7 +66,7 @@ class WeightStore {
 
  private:
   int inputs_;
-  Backend::PlaneBytes block_;
+  PlaneBytes block_;
   Buffer upper_, lower_;
   std::size_t blocks_, at_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "apps/bench/lab.h"
+#include "backend/params/pass.h"
 
 namespace quantspec {
 
@@ -31,7 +32,7 @@ Work work_of(Lab& lab, const Case& c) {
   work.flops = 2 * work.elements * c.rows;
   work.bytes = 2 * work.elements;
   if (c.read != WeightRead::kFull) {
-    const Backend::PlaneBytes planes = lab.backend().plane_bytes(c.outputs, c.inputs);
+    const PlaneBytes planes = lab.backend().plane_bytes(c.outputs, c.inputs);
     work.bytes = static_cast<double>(planes.upper);
     if (c.read == WeightRead::kBoth) work.bytes += static_cast<double>(planes.lower);
   }

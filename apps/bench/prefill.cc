@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "apps/bench/lab.h"
+#include "backend/params/attention.h"
+#include "backend/params/pass.h"
 
 namespace quantspec {
 

@@ -13,6 +13,9 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/params/attention.h"
+#include "backend/params/pass.h"
+#include "backend/params/round.h"
 #include "base/dtype.h"
 #include "base/random.h"
 
@@ -270,7 +273,7 @@ class TestLinear {
 
  private:
   PlacedMatrix matrix_;
-  Backend::PlaneBytes bytes_;
+  PlaneBytes bytes_;
   Guarded<std::byte> upper_, lower_;
   Guarded<float> bias_;
   Linear linear_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/params/view.h"
 #include "eval/forced_pass.h"
 #include "eval/partial.h"
 

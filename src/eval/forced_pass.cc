@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/params/view.h"
 #include "base/error.h"
 #include "eval/memory.h"
 

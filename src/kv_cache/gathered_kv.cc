@@ -141,23 +141,25 @@ std::vector<int> retrieval_positions(const HeadText& text, int end, int count) {
 
 }  // namespace
 
-GatheredKv::GatheredKv(Backend& backend, const KvShape& shape, const KvAccess& access)
-    : backend_(&backend), shape_(shape), access_(access), layers_(shape.num_layers) {
+GatheredKv::GatheredKv(KvOps& ops, const KvBorders& borders, const KvShape& shape,
+                       const KvAccess& access)
+    : ops_(&ops), borders_(&borders), shape_(shape), access_(access), layers_(shape.num_layers) {
   check(access.gathers(), "an access that gathers tokens");
   require_budget(access);
   positions_.reserve(static_cast<std::size_t>(shape.num_kv_heads) * shape.page_size);
 }
 
 GatheredKv::GatheredKv(const GatheredKv& other)
-    : backend_(other.backend_),
+    : ops_(other.ops_),
+      borders_(other.borders_),
       shape_(other.shape_),
       access_(other.access_),
       layers_(other.layers_.size()) {
   positions_.reserve(other.positions_.capacity());
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& from = other.layers_[i];
-    layers_[i] = {backend_->allocate(from.data.size()), from.capacity, from.count, from.next};
-    backend_->copy(layers_[i].data.data(), from.data.data(), from.data.size());
+    layers_[i] = {ops_->allocate(from.data.size()), from.capacity, from.count, from.next};
+    ops_->copy(layers_[i].data.data(), from.data.data(), from.data.size());
   }
 }
 
@@ -172,10 +174,9 @@ std::size_t GatheredKv::bytes() const {
   return bytes;
 }
 
-std::size_t GatheredKv::bytes_for(const KvShape& shape, const Backend& backend,
-                                  const KvAccess& access) {
+std::size_t GatheredKv::bytes_for(const KvShape& shape, const KvOps& ops, const KvAccess& access) {
   const int slots = round_up(std::max(full_slots(shape, access), 0), 16);
-  return shape.num_layers * backend.full_kv_bytes(shape, slots);
+  return shape.num_layers * ops.full_kv_bytes(shape, slots);
 }
 
 int GatheredKv::query_rows() const {
@@ -193,7 +194,7 @@ void GatheredKv::grow(Layer& layer, int slots) {
   if (slots <= layer.capacity) return;
   Layer larger;
   larger.capacity = round_up(slots, 16);
-  larger.data = backend_->allocate(backend_->full_kv_bytes(shape_, larger.capacity));
+  larger.data = ops_->allocate(ops_->full_kv_bytes(shape_, larger.capacity));
   larger.next = layer.next;
   if (layer.count > 0) add_run(larger, layer.full(), 0, layer.count, 0);
   larger.count = layer.count;
@@ -219,7 +220,7 @@ void GatheredKv::choose(int layer, FullKv prompt, int length, int end,
   std::vector<float> keys(static_cast<std::size_t>(length) * dim);
   std::vector<int> positions;
   for (int head = 0; head < shape_.num_kv_heads; ++head) {
-    backend_->read_full_kv(shape_, prompt, head, 0, length, keys.data(), nullptr);
+    borders_->read_full_kv(shape_, prompt, head, 0, length, keys.data(), nullptr);
     const HeadText text{
         keys.data(), queries.data(), static_cast<int>(queries.size()) / (num_heads * dim),
         num_heads,   head * group,   group,
@@ -229,7 +230,7 @@ void GatheredKv::choose(int layer, FullKv prompt, int length, int end,
     positions.insert(positions.end(), chosen.begin(), chosen.end());
   }
   grow(at, snap ? count + kSnapRoom : full_slots(shape_, access_));
-  backend_->gather_full_kv(shape_, prompt, at.full(), positions, 0);
+  ops_->gather_full_kv(shape_, prompt, at.full(), positions, 0);
   at.count = at.next = count;
 }
 
@@ -240,7 +241,7 @@ void GatheredKv::add_run(Layer& layer, FullKv source, int first, int count, int 
   for (int head = 0; head < shape_.num_kv_heads; ++head) {
     for (int i = 0; i < count; ++i) positions_.push_back(first + i);
   }
-  backend_->gather_full_kv(shape_, source, layer.full(), positions_, slot);
+  ops_->gather_full_kv(shape_, source, layer.full(), positions_, slot);
 }
 
 void GatheredKv::add(int layer, FullKv ring, int first, int count) {

@@ -16,7 +16,9 @@
 #include <span>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/kv_borders.h"
+#include "backend/kv_ops.h"
+#include "backend/params/kv.h"
 #include "kv_cache/kv_access.h"
 
 namespace quantspec {
@@ -25,7 +27,7 @@ class GatheredKv {
  public:
   // REQUIRES: access.gathers(). Throws kInvalidRequest where the budget is too small for the
   // method.
-  GatheredKv(Backend& backend, const KvShape& shape, const KvAccess& access);
+  GatheredKv(KvOps& ops, const KvBorders& borders, const KvShape& shape, const KvAccess& access);
   GatheredKv(const GatheredKv& other);
   GatheredKv(GatheredKv&&) = default;
   GatheredKv& operator=(GatheredKv&&) = default;
@@ -46,8 +48,7 @@ class GatheredKv {
   int count(int layer) const { return layers_[layer].count; }
   std::size_t bytes() const;
   // What it takes at first; kSnap grows from there.
-  static std::size_t bytes_for(const KvShape& shape, const Backend& backend,
-                               const KvAccess& access);
+  static std::size_t bytes_for(const KvShape& shape, const KvOps& ops, const KvAccess& access);
 
  private:
   struct Layer {
@@ -63,7 +64,8 @@ class GatheredKv {
   void add_to_window(Layer& layer, FullKv ring, int first, int count);
   void replace_worst(Layer& layer, FullKv ring, int first, int count);
 
-  Backend* backend_;
+  KvOps* ops_;
+  const KvBorders* borders_;
   KvShape shape_;
   KvAccess access_;
   std::vector<Layer> layers_;

@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "backend/params/attention.h"
 #include "base/error.h"
 #include "kv_cache/kv_cache.h"
 

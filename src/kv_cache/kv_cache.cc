@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "backend/params/view.h"
 #include "base/error.h"
 
 namespace quantspec {
@@ -32,7 +33,7 @@ int ring_capacity(const KvShape& shape, int capacity, const KvOptions& options, 
 }  // namespace
 
 KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions options)
-    : backend_(&backend),
+    : ops_(&backend),
       pool_(&pool),
       capacity_(capacity),
       options_(std::move(options)),
@@ -60,7 +61,7 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
     chooses_pages_ |= access.chooses_pages();
     records_mass_ |= access.tokens == KvTokens::kByMass;
     if (access.gathers() && gathered(access) == nullptr) {
-      gathered_.emplace_back(backend, shape(), access);
+      gathered_.emplace_back(backend, backend, shape(), access);
     }
   }
   allocate_tables();
@@ -69,7 +70,7 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
 }
 
 KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
-    : backend_(other.backend_),
+    : ops_(other.ops_),
       pool_(other.pool_),
       capacity_(other.capacity_),
       options_(other.options_),
@@ -78,13 +79,13 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
       quantized_(other.quantized_),
       prompt_(other.prompt_),
       pages_(other.pages_),
-      ring_(backend_->allocate(other.ring_.size())),
+      ring_(ops_->allocate(other.ring_.size())),
       rings_(other.rings_),
       last_queries_(other.last_queries_),
       num_heads_(other.num_heads_),
       selector_(other.selector_) {
   const std::byte* from = other.rings_.front().data;
-  backend_->copy(ring_.data(), from, ring_.size());
+  ops_->copy(ring_.data(), from, ring_.size());
   for (FullKv& ring : rings_) ring.data = ring_.data() + (ring.data - from);
   options_.accesses = std::move(accesses);
   for (const KvAccess& access : options_.accesses) {
@@ -96,13 +97,13 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
     gathered_.push_back(*tokens);
   }
   allocate_tables();
-  backend_->copy(planes_.data(), other.planes_.data(), pages_.size() * sizeof(PagePlanes));
+  ops_->copy(planes_.data(), other.planes_.data(), pages_.size() * sizeof(PagePlanes));
 }
 
 void KvCache::allocate_tables() {
   const std::size_t pages = capacity_ / shape().page_size;
   pages_.reserve(pages);
-  planes_ = backend_->allocate(pages * sizeof(PagePlanes));
+  planes_ = ops_->allocate(pages * sizeof(PagePlanes));
 }
 
 KvCache KvCache::fork(std::vector<KvAccess> accesses) const {
@@ -150,7 +151,7 @@ void KvCache::commit() {
   const int page = quantized_ / shape().page_size;
   if (page == std::ssize(pages_)) {  // else a whole chunk of the prompt made it
     add_pages(1);
-    backend_->quantize_pages(shape(), 0, rings_, quantized_, planes(page, page + 1));
+    ops_->quantize_pages(shape(), 0, rings_, quantized_, planes(page, page + 1));
   }
   for (const KvAccess& access : options_.accesses) {  // a list begins
     list_changes_ += access.chooses_pages() && budget_pages(access) == page;
@@ -251,7 +252,7 @@ void KvCache::add_pages(int count) {
       pages_.push_back(pool_->allocate());
       planes[i] = pages_.back().planes();
     }
-    backend_->upload(to, planes.data(), chunk * sizeof(PagePlanes));
+    ops_->upload(to, planes.data(), chunk * sizeof(PagePlanes));
     count -= chunk;
   }
 }
@@ -286,8 +287,8 @@ void KvCache::share(std::span<const PageRef> pages) {
     pages_.push_back(page);
     planes.push_back(page.planes());
   }
-  backend_->upload(planes_.as<PagePlanes>() + length_ / page_size, planes.data(),
-                   planes.size() * sizeof(PagePlanes));
+  ops_->upload(planes_.as<PagePlanes>() + length_ / page_size, planes.data(),
+               planes.size() * sizeof(PagePlanes));
 }
 
 void KvCache::attach(std::span<const PageRef> pages) {
@@ -359,12 +360,12 @@ void KvCache::Chunk::end_layer(int layer, std::span<const float> queries, int nu
   const int first_page = first_ / shape.page_size,
             num_pages = static_cast<int>(cache_.pages_.size());
   if (num_pages > first_page) {
-    cache_.backend_->quantize_pages(shape, layer, {&full, 1}, first_,
-                                    cache_.planes(first_page, num_pages));
+    cache_.ops_->quantize_pages(shape, layer, {&full, 1}, first_,
+                                cache_.planes(first_page, num_pages));
   }
   if (full.data != cache_.rings_[layer].data) {
     const int from = std::max(first_, cache_.first_full(end_));
-    cache_.backend_->copy_full_kv(shape, full, cache_.rings_[layer], from, end_ - from);
+    cache_.ops_->copy_full_kv(shape, full, cache_.rings_[layer], from, end_ - from);
   }
   const std::size_t row = static_cast<std::size_t>(num_heads) * shape.head_dim;
   check(queries.size() == query_rows() * row, "the queries that a chunk wants");
@@ -389,26 +390,26 @@ std::size_t KvCache::page_bytes_for(const KvShape& shape, int capacity, KvStore 
   return capacity / shape.page_size * PagePool::page_bytes(shape);  // a chunk's pages run ahead
 }
 
-std::size_t KvCache::ring_bytes_for(const KvShape& shape, const Backend& backend, int capacity,
+std::size_t KvCache::ring_bytes_for(const KvShape& shape, const KvOps& ops, int capacity,
                                     const KvOptions& options) {
   std::size_t bytes = 0;
   for (int layer = 0; layer < shape.num_layers; ++layer) {
-    bytes += backend.full_kv_bytes(shape, ring_capacity(shape, capacity, options, layer));
+    bytes += ops.full_kv_bytes(shape, ring_capacity(shape, capacity, options, layer));
   }
   return bytes;
 }
 
-std::size_t KvCache::gathered_bytes_for(const KvShape& shape, const Backend& backend,
+std::size_t KvCache::gathered_bytes_for(const KvShape& shape, const KvOps& ops,
                                         const KvOptions& options) {
   std::size_t bytes = 0;
   for (const KvAccess& access : options.accesses) {
-    if (access.gathers()) bytes += GatheredKv::bytes_for(shape, backend, access);
+    if (access.gathers()) bytes += GatheredKv::bytes_for(shape, ops, access);
   }
   return bytes;
 }
 
-std::size_t KvCache::chunk_scratch_bytes(const KvShape& shape, const Backend& backend, int chunk) {
-  return backend.full_kv_bytes(shape, chunk);
+std::size_t KvCache::chunk_scratch_bytes(const KvShape& shape, const KvOps& ops, int chunk) {
+  return ops.full_kv_bytes(shape, chunk);
 }
 
 }  // namespace quantspec

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/params/kv.h"
 #include "kv_cache/gathered_kv.h"
 #include "kv_cache/kv_access.h"
 #include "kv_cache/page_pool.h"
@@ -140,11 +141,11 @@ class KvCache {
   // The most that a cache of `capacity` tokens may take: pages, ring, gathered tokens (of kSnap, at
   // first); and the scratch of a chunk of so many tokens.
   static std::size_t page_bytes_for(const KvShape& shape, int capacity, KvStore store);
-  static std::size_t ring_bytes_for(const KvShape& shape, const Backend& backend, int capacity,
+  static std::size_t ring_bytes_for(const KvShape& shape, const KvOps& ops, int capacity,
                                     const KvOptions& options);
-  static std::size_t gathered_bytes_for(const KvShape& shape, const Backend& backend,
+  static std::size_t gathered_bytes_for(const KvShape& shape, const KvOps& ops,
                                         const KvOptions& options);
-  static std::size_t chunk_scratch_bytes(const KvShape& shape, const Backend& backend, int chunk);
+  static std::size_t chunk_scratch_bytes(const KvShape& shape, const KvOps& ops, int chunk);
 
  private:
   KvCache(const KvCache& other, std::vector<KvAccess> accesses);
@@ -161,7 +162,7 @@ class KvCache {
   std::span<const PagePlanes> planes(int first_page, int num_pages) const;
   void require_room(int num_tokens) const;
 
-  Backend* backend_;
+  KvOps* ops_;
   PagePool* pool_;
   int capacity_;
   KvOptions options_;

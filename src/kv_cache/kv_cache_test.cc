@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/params/view.h"
 #include "base/dtype.h"
 #include "base/error.h"
 

@@ -22,8 +22,8 @@ PageRef::~PageRef() {
 
 PagePlanes PageRef::planes() const { return pool_->pages_[page_].planes; }
 
-PagePool::PagePool(Backend& backend, const KvShape& shape, std::size_t max_pages)
-    : backend_(backend),
+PagePool::PagePool(DeviceMemory& memory, const KvShape& shape, std::size_t max_pages)
+    : memory_(memory),
       shape_(shape),
       capacity_(max_pages == 0 ? std::numeric_limits<std::size_t>::max() : max_pages) {}
 
@@ -31,7 +31,7 @@ void PagePool::add_slab(std::size_t pages) {
   // Upper planes first, all of them, so that a draft streams through memory that it uses whole.
   const std::size_t upper_bytes = shape_.units() * shape_.upper_unit_bytes();
   const std::size_t lower_bytes = shape_.units() * shape_.lower_unit_bytes();
-  Buffer slab = backend_.allocate(pages * (upper_bytes + lower_bytes));
+  Buffer slab = memory_.allocate(pages * (upper_bytes + lower_bytes));
   std::byte* upper = slab.data();
   std::byte* lower = upper + pages * upper_bytes;
   const std::size_t first = pages_.size();

@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/memory.h"
+#include "backend/params/kv.h"
+#include "quant/quant.h"
 
 namespace quantspec {
 
@@ -41,8 +43,8 @@ class PageRef {
 
 class PagePool {
  public:
-  // max_pages: the most pages in use at once; 0: as many as the backend has memory for.
-  PagePool(Backend& backend, const KvShape& shape, std::size_t max_pages = 0);
+  // max_pages: the most pages in use at once; 0: as many as there is memory for.
+  PagePool(DeviceMemory& memory, const KvShape& shape, std::size_t max_pages = 0);
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
@@ -76,7 +78,7 @@ class PagePool {
   void add_slab(std::size_t pages);
   [[noreturn]] void fail_full(std::size_t wanted) const;
 
-  Backend& backend_;
+  DeviceMemory& memory_;
   KvShape shape_;
   std::size_t capacity_;
   std::vector<Buffer> slabs_;

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "backend/backend.h"
 #include "base/expect_error.h"
 
 namespace quantspec {

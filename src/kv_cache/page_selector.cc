@@ -4,26 +4,26 @@
 
 namespace quantspec {
 
-PageSelector::PageSelector(Backend& backend, const KvShape& shape)
-    : backend_(&backend), num_layers_(shape.num_layers), num_kv_heads_(shape.num_kv_heads) {}
+PageSelector::PageSelector(DeviceMemory& memory, const KvShape& shape)
+    : memory_(&memory), num_layers_(shape.num_layers), num_kv_heads_(shape.num_kv_heads) {}
 
 PageSelector::PageSelector(const PageSelector& other)
-    : backend_(other.backend_),
+    : memory_(other.memory_),
       num_layers_(other.num_layers_),
       num_kv_heads_(other.num_kv_heads_),
       max_pages_(other.max_pages_),
       has_mass_(other.has_mass_),
-      mass_(backend_->allocate(other.mass_.size())),
-      bounds_(backend_->allocate(other.bounds_.size())),
-      lists_(backend_->allocate(other.lists_.size())) {
-  backend_->copy(mass_.data(), other.mass_.data(), mass_.size());
+      mass_(memory_->allocate(other.mass_.size())),
+      bounds_(memory_->allocate(other.bounds_.size())),
+      lists_(memory_->allocate(other.lists_.size())) {
+  memory_->copy(mass_.data(), other.mass_.data(), mass_.size());
 }
 
 void PageSelector::reserve(int max_pages) {
   max_pages_ = max_pages;
-  mass_ = backend_->allocate(num_layers_ * entries() * sizeof(float));
-  bounds_ = backend_->allocate(entries() * sizeof(float));
-  lists_ = backend_->allocate(num_layers_ * entries() * sizeof(int));
+  mass_ = memory_->allocate(num_layers_ * entries() * sizeof(float));
+  bounds_ = memory_->allocate(entries() * sizeof(float));
+  lists_ = memory_->allocate(num_layers_ * entries() * sizeof(int));
   clear();
 }
 

@@ -8,13 +8,15 @@
 #include <span>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/memory.h"
+#include "backend/params/kv.h"
+#include "quant/quant.h"
 
 namespace quantspec {
 
 class PageSelector {
  public:
-  PageSelector(Backend& backend, const KvShape& shape);
+  PageSelector(DeviceMemory& memory, const KvShape& shape);
   // Of the same room, and with what was recorded.
   PageSelector(const PageSelector& other);
   PageSelector(PageSelector&&) = default;
@@ -37,7 +39,7 @@ class PageSelector {
  private:
   std::size_t entries() const { return static_cast<std::size_t>(num_kv_heads_) * max_pages_; }
 
-  Backend* backend_;
+  DeviceMemory* memory_;
   int num_layers_;
   int num_kv_heads_;
   int max_pages_ = 0;

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backend.h"
 #include "base/error.h"
 #include "kv_cache/prefix_tree.h"
 #include "kv_cache/prefix_tree_test_support.h"

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
 #include "base/expect_error.h"
 #include "kv_cache/prefix_tree_test_support.h"
 

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "backend/backend.h"
 #include "base/expect_error.h"
 #include "base/expect_linear_time.h"
 #include "base/hash.h"

@@ -11,11 +11,11 @@ namespace {
 constexpr std::size_t kFullElement = 2;  // bytes of K and V in full precision
 constexpr std::size_t kScaleBytes = 4;   // a scale and an offset, fp16
 
-std::size_t layer_bytes(const Backend& backend, const LayerWeights& layer, WeightRead read) {
+std::size_t layer_bytes(const WeightMemory& memory, const LayerWeights& layer, WeightRead read) {
   std::size_t bytes = 0;
   for (const Linear* linear :
        {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-    bytes += matrix_bytes(backend, *linear, read);
+    bytes += matrix_bytes(memory, *linear, read);
   }
   return bytes;
 }
@@ -26,12 +26,12 @@ std::size_t full_tokens_bytes(const KvShape& shape, int tokens) {
 
 }  // namespace
 
-std::size_t matrix_bytes(const Backend& backend, const Linear& linear, WeightRead read) {
+std::size_t matrix_bytes(const WeightMemory& memory, const Linear& linear, WeightRead read) {
   const TensorView& full = linear.full;
   if (read == WeightRead::kFull) {
     return static_cast<std::size_t>(full.rows) * full.cols * size_of(full.dtype);
   }
-  const auto planes = backend.plane_bytes(full.rows, full.cols, linear.group);
+  const auto planes = memory.plane_bytes(full.rows, full.cols, linear.group);
   return read == WeightRead::kUpper ? planes.upper : planes.upper + planes.lower;
 }
 
@@ -72,14 +72,14 @@ std::size_t kv_bytes(const KvShape& shape, const KvAccess& access, int context) 
   return ring + full_tokens_bytes(shape, std::min(access.budget, first_full));
 }
 
-std::size_t pass_bytes(const Weights& weights, const Backend& backend, const KvShape& shape,
+std::size_t pass_bytes(const Weights& weights, const WeightMemory& memory, const KvShape& shape,
                        const Plan& plan, int context) {
   check(plan.layers.size() == weights.layers().size(), "a plan for these weights");
-  std::size_t bytes = matrix_bytes(backend, weights.head(), plan.head);
+  std::size_t bytes = matrix_bytes(memory, weights.head(), plan.head);
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     const LayerPlan& layer = plan.layers[i];
     if (!layer.run) continue;
-    bytes += layer_bytes(backend, weights.layers()[i], layer.weights) +
+    bytes += layer_bytes(memory, weights.layers()[i], layer.weights) +
              kv_bytes(shape, layer.kv, context);
   }
   return bytes;

@@ -13,7 +13,7 @@
 namespace quantspec {
 
 // Of a matrix as the backend keeps it, padding included. kFull: its elements in the checkpoint.
-std::size_t matrix_bytes(const Backend& backend, const Linear& linear, WeightRead read);
+std::size_t matrix_bytes(const WeightMemory& memory, const Linear& linear, WeightRead read);
 
 // Of one weight without padding, for a model that is not loaded: 4 bits, 8 bits or `dtype`, and its
 // share of the fp16 scale and offset of a group of so many weights.
@@ -29,7 +29,7 @@ std::size_t kv_bytes(const KvShape& shape, const KvAccess& access, int context);
 
 // All that a pass of one token reads after so many: the matrices of the layers that run, the head,
 // and their K and V. REQUIRES: the plan is one for these weights.
-std::size_t pass_bytes(const Weights& weights, const Backend& backend, const KvShape& shape,
+std::size_t pass_bytes(const Weights& weights, const WeightMemory& memory, const KvShape& shape,
                        const Plan& plan, int context);
 
 // K and V that passes of a plan read: pass_bytes without the weights. Quick to ask round by round,

@@ -3,6 +3,7 @@
 // chunk, whose K and V are there, and the chunks before, in pages.
 #include <algorithm>
 
+#include "backend/params/attention.h"
 #include "base/error.h"
 #include "model/workspace.h"
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/params.h"
+#include "backend/params/linear.h"
 #include "base/json_fwd.h"
 #include "base/mapped_file.h"
 

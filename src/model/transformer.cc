@@ -7,6 +7,9 @@
 #include <cmath>
 #include <vector>
 
+#include "backend/params/attention.h"
+#include "backend/params/limits.h"
+#include "backend/params/round.h"
 #include "base/error.h"
 #include "model/workspace.h"
 
@@ -34,7 +37,7 @@ float attention_scale(const ModelConfig& config) {
   return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
 }
 
-void Model::Workspace::grow(const ModelConfig& config, Backend& backend, int wanted) {
+void Model::Workspace::grow(const ModelConfig& config, DeviceMemory& memory, int wanted) {
   if (wanted <= rows) return;
   const int count = std::max(wanted, kLeastRows);
   rows = 0;  // until all is there
@@ -42,7 +45,7 @@ void Model::Workspace::grow(const ModelConfig& config, Backend& backend, int wan
   sequences.reserve(count);  // of one row at least
   caches.reserve(count);
   const auto floats = [&](int columns) {
-    return backend.allocate(sizeof(float) * static_cast<std::size_t>(count) * columns);
+    return memory.allocate(sizeof(float) * static_cast<std::size_t>(count) * columns);
   };
   x = floats(config.hidden_size);
   q = floats(config.num_heads * config.head_dim);
@@ -50,12 +53,12 @@ void Model::Workspace::grow(const ModelConfig& config, Backend& backend, int wan
   hidden = floats(config.intermediate_size);
   cos = floats(config.head_dim / 2);
   sin = floats(config.head_dim / 2);
-  tokens = backend.allocate(sizeof(TokenId) * count);
+  tokens = memory.allocate(sizeof(TokenId) * count);
   rows = count;
 }
 
-float* Model::Workspace::logits_of(Backend& backend, std::size_t floats) {
-  if (logits.size() < floats * sizeof(float)) logits = backend.allocate(floats * sizeof(float));
+float* Model::Workspace::logits_of(DeviceMemory& memory, std::size_t floats) {
+  if (logits.size() < floats * sizeof(float)) logits = memory.allocate(floats * sizeof(float));
   return logits.as<float>();
 }
 

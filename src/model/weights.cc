@@ -31,9 +31,9 @@ std::size_t vector_bytes(const ModelConfig& config) {
 }
 
 // The planes of one matrix that are wanted, each aligned.
-Backend::PlaneBytes plane_bytes(const Backend& backend, int rows, int cols, bool has_upper,
-                                bool has_lower, int group) {
-  const auto bytes = backend.plane_bytes(rows, cols, group);
+PlaneBytes plane_bytes(const WeightMemory& memory, int rows, int cols, bool has_upper,
+                       bool has_lower, int group) {
+  const auto bytes = memory.plane_bytes(rows, cols, group);
   return {has_upper ? aligned(bytes.upper) : 0, has_lower ? aligned(bytes.lower) : 0};
 }
 
@@ -42,8 +42,8 @@ Backend::PlaneBytes plane_bytes(const Backend& backend, int rows, int cols, bool
 // Reads the checkpoint's tensors by the names that transformers gives them.
 class Weights::Loader {
  public:
-  Loader(const ModelConfig& config, Weights& weights, Backend& backend)
-      : config_(config), weights_(weights), backend_(backend) {
+  Loader(const ModelConfig& config, Weights& weights, WeightMemory& memory)
+      : config_(config), weights_(weights), memory_(memory) {
     vectors_.reserve(weights.vectors_.size() / sizeof(float));
   }
 
@@ -55,7 +55,7 @@ class Weights::Loader {
     weights_.final_norm_ = norm(kFinalNormName, config_.hidden_size);
     weights_.layers_.resize(config_.num_layers);
     for (int i = 0; i < config_.num_layers; ++i) load_layer(i);
-    backend_.upload(weights_.vectors_.data(), vectors_.data(), vectors_.size() * sizeof(float));
+    memory_.upload(weights_.vectors_.data(), vectors_.data(), vectors_.size() * sizeof(float));
   }
 
  private:
@@ -77,8 +77,8 @@ class Weights::Loader {
 
   TensorView matrix(const std::string& name, int rows, int cols) {
     const TensorView tensor = weights_.checkpoint_.tensor(name, rows, cols);
-    Buffer memory = backend_.allocate(backend_.matrix_bytes(rows, cols, tensor.dtype));
-    const TensorView placed = backend_.place_matrix(tensor, memory.data());
+    Buffer memory = memory_.allocate(memory_.matrix_bytes(rows, cols, tensor.dtype));
+    const TensorView placed = memory_.place_matrix(tensor, memory.data());
     if (memory.size() > 0) {
       weights_.matrices_.push_back(std::move(memory));
     } else {
@@ -99,14 +99,14 @@ class Weights::Loader {
 
   const ModelConfig& config_;
   Weights& weights_;
-  Backend& backend_;
+  WeightMemory& memory_;
   std::vector<float> vectors_;  // what goes to Weights::vectors_
 };
 
-Weights::Weights(const ModelConfig& config, Checkpoint checkpoint, Backend& backend)
-    : checkpoint_(std::move(checkpoint)), vectors_(backend.allocate(vector_bytes(config))) {
+Weights::Weights(const ModelConfig& config, Checkpoint checkpoint, WeightMemory& memory)
+    : checkpoint_(std::move(checkpoint)), vectors_(memory.allocate(vector_bytes(config))) {
   unread_tensors_ = quantspec::unread_tensors(config, checkpoint_);
-  Loader(config, *this, backend).load();
+  Loader(config, *this, memory).load();
 }
 
 void Weights::warn_of_unread() const {
@@ -145,16 +145,16 @@ std::vector<Linear*> Weights::draft_linears() {
   return linears;
 }
 
-void Weights::replace_planes(Backend& backend, const std::vector<PlaneSource>& sources,
+void Weights::replace_planes(WeightMemory& memory, const std::vector<PlaneSource>& sources,
                              const std::function<void(int, int)>& progress) {
   const std::vector<Linear*> linears = draft_linears();
   const auto bytes_of = [&](std::size_t i) {
-    return plane_bytes(backend, linears[i]->outputs(), linears[i]->inputs(), sources[i].has_upper,
+    return plane_bytes(memory, linears[i]->outputs(), linears[i]->inputs(), sources[i].has_upper,
                        sources[i].has_lower, sources[i].group);
   };
   std::size_t total = 0;
   for (std::size_t i = 0; i < linears.size(); ++i) total += bytes_of(i).upper + bytes_of(i).lower;
-  Buffer planes = backend.allocate(total);
+  Buffer planes = memory.allocate(total);
   std::byte* next = planes.data();
   std::vector<std::pair<const std::byte*, const std::byte*>> made;  // upper, lower
   for (std::size_t i = 0; i < linears.size(); ++i) {
@@ -173,20 +173,20 @@ void Weights::replace_planes(Backend& backend, const std::vector<PlaneSource>& s
   planes_ = std::move(planes);
 }
 
-void Weights::make_draft_planes(Backend& backend, WeightRead read,
+void Weights::make_draft_planes(WeightMemory& memory, WeightRead read,
                                 const std::function<void(int, int)>& progress) {
   std::vector<PlaneSource> sources;
   for (const Linear* linear : draft_linears()) {
-    const auto fill = [&backend, linear](std::byte* upper, std::byte* lower) {
-      backend.make_planes(linear->full, upper, lower);
+    const auto fill = [&memory, linear](std::byte* upper, std::byte* lower) {
+      memory.make_planes(linear->full, upper, lower);
     };
     sources.push_back({read != WeightRead::kFull, read == WeightRead::kBoth, kWeightGroup, fill});
   }
-  replace_planes(backend, sources, progress);
+  replace_planes(memory, sources, progress);
   planes_file_.clear();
 }
 
-void Weights::use_draft_store(Backend& backend, const DraftStore& store,
+void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
                               const std::function<void(int, int)>& progress) {
   const std::string file = store.path().string();
   if (store.info().checkpoint != checkpoint_hash()) {
@@ -205,12 +205,12 @@ void Weights::use_draft_store(Backend& backend, const DraftStore& store,
       fail(ErrorKind::kInvalidRequest, "{} {}: has no {} of {} x {}, as this model needs",
            Field::kDraftStore, file, name, linear->outputs(), linear->inputs());
     }
-    const auto fill = [&backend, &store, &codes, matrix](std::byte* upper, std::byte* lower) {
-      backend.import_planes(store.read(*matrix, codes), upper, lower);
+    const auto fill = [&memory, &store, &codes, matrix](std::byte* upper, std::byte* lower) {
+      memory.import_planes(store.read(*matrix, codes), upper, lower);
     };
     sources.push_back({true, matrix->has_lower, store.info().group, fill});
   }
-  replace_planes(backend, sources, progress);
+  replace_planes(memory, sources, progress);
   store.require_unchanged();
   planes_file_ = file;
 }
@@ -226,10 +226,10 @@ std::string Weights::draft_description() const {
   return text;
 }
 
-std::size_t Weights::draft_bytes_for(const ModelConfig& config, const Backend& backend,
+std::size_t Weights::draft_bytes_for(const ModelConfig& config, const WeightMemory& memory,
                                      WeightRead read) {
   const auto bytes_of = [&](int rows, int cols) {
-    const auto bytes = plane_bytes(backend, rows, cols, read != WeightRead::kFull,
+    const auto bytes = plane_bytes(memory, rows, cols, read != WeightRead::kFull,
                                    read == WeightRead::kBoth, kWeightGroup);
     return bytes.upper + bytes.lower;
   };
@@ -240,11 +240,11 @@ std::size_t Weights::draft_bytes_for(const ModelConfig& config, const Backend& b
   return layer * config.num_layers + bytes_of(config.vocab_size, config.hidden_size);
 }
 
-std::size_t Weights::draft_bytes_for(const DraftStore& store, const Backend& backend) {
+std::size_t Weights::draft_bytes_for(const DraftStore& store, const WeightMemory& memory) {
   std::size_t total = 0;
   for (const StoredMatrix& matrix : store.matrices()) {
     const auto bytes =
-        plane_bytes(backend, matrix.rows, matrix.cols, true, matrix.has_lower, store.info().group);
+        plane_bytes(memory, matrix.rows, matrix.cols, true, matrix.has_lower, store.info().group);
     total += bytes.upper + bytes.lower;
   }
   return total;

@@ -9,7 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/params/linear.h"
+#include "backend/weight_memory.h"
 #include "model/config.h"
 #include "model/draft_store.h"
 #include "model/safetensors.h"
@@ -47,7 +48,7 @@ std::vector<std::string> unread_tensors(const ModelConfig& config, const Checkpo
 class Weights {
  public:
   // Throws as unread_tensors().
-  Weights(const ModelConfig& config, Checkpoint checkpoint, Backend& backend);
+  Weights(const ModelConfig& config, Checkpoint checkpoint, WeightMemory& memory);
   Weights(Weights&&) = default;
   Weights& operator=(Weights&&) = default;
 
@@ -60,11 +61,11 @@ class Weights {
   // Makes the planes of every matrix that a draft reads with `read`, replacing those made before:
   // kUpper the upper ones only, kBoth both, kFull none. `progress(done, total)` counts matrices; it
   // may throw to cancel, which leaves the planes as they were.
-  void make_draft_planes(Backend& backend, WeightRead read,
+  void make_draft_planes(WeightMemory& memory, WeightRead read,
                          const std::function<void(int, int)>& progress = {});
   // The same, with the planes that `store` has. Throws kInvalidRequest naming the draft store where
   // it was made for another checkpoint.
-  void use_draft_store(Backend& backend, const DraftStore& store,
+  void use_draft_store(WeightMemory& memory, const DraftStore& store,
                        const std::function<void(int, int)>& progress = {});
   // What drafts can read of the planes, for messages: "4 bits, 4 and 8 bits in the head, from
   // FILE".
@@ -88,9 +89,9 @@ class Weights {
   std::uint64_t checkpoint_hash() const { return checkpoint_.hash(); }  // reads every byte
   std::size_t draft_bytes() const { return planes_.size(); }
   // What draft_bytes() will be, known before a checkpoint is opened.
-  static std::size_t draft_bytes_for(const ModelConfig& config, const Backend& backend,
+  static std::size_t draft_bytes_for(const ModelConfig& config, const WeightMemory& memory,
                                      WeightRead read);
-  static std::size_t draft_bytes_for(const DraftStore& store, const Backend& backend);
+  static std::size_t draft_bytes_for(const DraftStore& store, const WeightMemory& memory);
 
  private:
   class Loader;
@@ -102,7 +103,7 @@ class Weights {
     std::function<void(std::byte* upper, std::byte* lower)> fill;
   };
   std::vector<Linear*> draft_linears();
-  void replace_planes(Backend& backend, const std::vector<PlaneSource>& sources,
+  void replace_planes(WeightMemory& memory, const std::vector<PlaneSource>& sources,
                       const std::function<void(int, int)>& progress);
 
   Checkpoint checkpoint_;

@@ -7,6 +7,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "backend/backend.h"
 #include "base/expect_error.h"
 #include "base/files.h"
 #include "base/json.h"

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "backend/params/pass.h"
 #include "model/model.h"
 
 namespace quantspec {
@@ -45,8 +46,8 @@ struct Model::Workspace {
   std::vector<float> host_cos;  // a chunk on its way
   std::vector<float> host_sin;
 
-  void grow(const ModelConfig& config, Backend& backend, int wanted);
-  float* logits_of(Backend& backend, std::size_t floats);
+  void grow(const ModelConfig& config, DeviceMemory& memory, int wanted);
+  float* logits_of(DeviceMemory& memory, std::size_t floats);
 };
 
 // `count` rows of activations and their rotation angles.

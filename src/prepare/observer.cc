@@ -3,6 +3,8 @@
 #include <cmath>
 #include <utility>
 
+#include "backend/params/pass.h"
+
 namespace quantspec {
 
 namespace {

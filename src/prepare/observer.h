@@ -6,6 +6,8 @@
 #include <set>
 
 #include "backend/backend.h"
+#include "backend/params/kv.h"
+#include "backend/params/linear.h"
 #include "prepare/linear_algebra.h"
 
 namespace quantspec {
@@ -23,6 +25,7 @@ class Observer final : public Backend {
 
   std::string name() const override { return backend_.name(); }
   std::string description() const override { return backend_.description(); }
+  void require_supported(const KvShape& shape) const override { backend_.require_supported(shape); }
 
   Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
   std::size_t available_bytes() const override { return backend_.available_bytes(); }

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "backend/params/pass.h"
 #include "base/error.h"
 #include "model/model.h"
 #include "prepare/observer.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/params.h"
+#include "backend/params/linear.h"
 #include "base/thread_pool.h"
 #include "prepare/linear_algebra.h"
 

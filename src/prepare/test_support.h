@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "backend/params.h"
+#include "backend/params/linear.h"
 #include "base/random.h"
 
 namespace quantspec {

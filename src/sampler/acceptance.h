@@ -14,13 +14,9 @@
 
 #include "base/random.h"
 #include "base/token.h"
+#include "sampler/sampling_params.h"
 
 namespace quantspec {
-
-enum class SpecSampling : std::uint8_t {
-  kRejection,  // the output has exactly the target's distribution
-  kCoupled,    // the output is that of plain sampling with the same seed, token for token
-};
 
 // Distributions of consecutive positions: [rows, vocab_size].
 struct ProbsView {

@@ -11,7 +11,7 @@
 #include <type_traits>
 
 #include "base/field.h"
-#include "sampler/sampler.h"
+#include "sampler/sampling_params.h"
 
 namespace quantspec {
 

@@ -11,7 +11,7 @@
 
 #include <array>
 
-#include "backend/params.h"
+#include "backend/params/limits.h"
 
 namespace quantspec {
 

@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "backend/params/round.h"
+#include "backend/params/view.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "speculative/speculative.h"
@@ -27,6 +29,8 @@ Decoder::Decoder(const Model& model) : model_(model), id_(next_id()) {
   grow(draft_rows_, kMaxDraftLen);
   grow(prompt_row_, 1);
 }
+
+Decoder::~Decoder() = default;
 
 void Decoder::grow(Buffer& buffer, std::size_t rows) {
   const std::size_t bytes = rows * model_.config().vocab_size * sizeof(float);

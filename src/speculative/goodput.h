@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/params.h"
+#include "backend/params/limits.h"
 #include "speculative/cost_model.h"
 
 namespace quantspec {

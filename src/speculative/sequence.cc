@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "backend/params/round.h"
 #include "base/error.h"
 #include "speculative/speculative.h"
 

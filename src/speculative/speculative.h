@@ -20,9 +20,10 @@
 #include <span>
 #include <vector>
 
+#include "backend/params/forward.h"
+#include "backend/params/limits.h"
 #include "model/model.h"
-#include "sampler/acceptance.h"
-#include "sampler/sampler.h"
+#include "sampler/sampling_params.h"
 #include "speculative/draft_lengths.h"
 #include "speculative/solo_drafts.h"
 
@@ -154,6 +155,7 @@ class Decoder {
   using Step = quantspec::Step;
 
   explicit Decoder(const Model& model);
+  ~Decoder();
 
   // Appends a prompt (after the pending token, if there is one) and chooses the token after it. All
   // of the text counts as a prompt: what was generated before is read again, so that the choice

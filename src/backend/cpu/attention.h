@@ -16,7 +16,7 @@
 
 #include "backend/cpu/kernels_attention.h"
 #include "backend/cpu/splits.h"
-#include "backend/params.h"
+#include "backend/params/attention.h"
 #include "base/buffer.h"
 #include "base/thread_pool.h"
 

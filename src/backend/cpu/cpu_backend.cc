@@ -9,6 +9,7 @@
 #include "backend/cpu/prefill.h"
 #include "backend/cpu/prefill_attention.h"
 #include "backend/cpu/weight_planes.h"
+#include "backend/params/pass.h"
 #include "base/error.h"
 
 namespace quantspec::cpu {
@@ -41,7 +42,7 @@ std::size_t CpuBackend::scratch_bytes(int inputs, std::size_t row_floats) const 
   return sizeof(float) * row_floats + pool_.num_threads() * prefill_tile_bytes(inputs);
 }
 
-Backend::PlaneBytes CpuBackend::plane_bytes(int rows, int cols, int group) const {
+PlaneBytes CpuBackend::plane_bytes(int rows, int cols, int group) const {
   return weight_plane_bytes(rows, cols, group);
 }
 

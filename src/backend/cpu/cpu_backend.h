@@ -6,6 +6,7 @@
 #include "backend/cpu/context.h"
 #include "backend/cpu/isa.h"
 #include "backend/host/host.h"
+#include "backend/params/pass.h"
 
 namespace quantspec::cpu {
 

@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "backend/backend.h"
 #include "backend/cpu/context.h"
+#include "backend/params/pass.h"
 
 namespace quantspec::cpu {
 

@@ -29,7 +29,7 @@ struct TestLayer {
   }
   void make_planes(const Context& context) {
     const TensorView view = matrix.view();
-    const Backend::PlaneBytes bytes = weight_plane_bytes(view.rows, view.cols, kWeightGroup);
+    const PlaneBytes bytes = weight_plane_bytes(view.rows, view.cols, kWeightGroup);
     upper = Buffer(bytes.upper);
     lower = Buffer(bytes.lower);
     make_weight_planes(context, view, upper.data(), lower.data());

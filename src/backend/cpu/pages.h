@@ -9,7 +9,7 @@
 #include <span>
 
 #include "backend/cpu/kernels_attention.h"
-#include "backend/params.h"
+#include "backend/params/attention.h"
 #include "base/thread_pool.h"
 
 namespace quantspec::cpu {

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/packing.h"
 #include "backend/cpu/pages.h"
+#include "base/dtype.h"
 #include "base/error.h"
 
 namespace quantspec::cpu {

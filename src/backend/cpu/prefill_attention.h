@@ -4,8 +4,8 @@
 // the rows beside it. Pages become fp32 a tile at a time, without rounding to fp16 in between.
 #pragma once
 
-#include "backend/backend.h"
 #include "backend/cpu/context.h"
+#include "backend/params/attention.h"
 
 namespace quantspec::cpu {
 

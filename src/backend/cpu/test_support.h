@@ -11,6 +11,7 @@
 
 #include "backend/cpu/context.h"
 #include "backend/cpu/isa.h"
+#include "backend/params/linear.h"
 #include "base/dtype.h"
 
 namespace quantspec::cpu {

@@ -79,7 +79,7 @@ void fill_block(int rows, int cols, int group_size, int block, std::byte* upper,
 template <typename F>
 void fill_planes(ThreadPool& pool, int rows, int cols, int group_size, std::byte* upper,
                  std::byte* lower, const F& codes_of) {
-  const Backend::PlaneBytes bytes = weight_plane_bytes(rows, cols, group_size);
+  const PlaneBytes bytes = weight_plane_bytes(rows, cols, group_size);
   advise_huge_pages(upper, bytes.upper);
   if (lower != nullptr) advise_huge_pages(lower, bytes.lower);
   pool.parallel_for((rows + kTileOutputs - 1) / kTileOutputs, [&](std::int64_t block, int) {
@@ -91,7 +91,7 @@ void fill_planes(ThreadPool& pool, int rows, int cols, int group_size, std::byte
 
 }  // namespace
 
-Backend::PlaneBytes weight_plane_bytes(int rows, int cols, int group) {
+PlaneBytes weight_plane_bytes(int rows, int cols, int group) {
   const std::size_t blocks = (static_cast<std::size_t>(rows) + kTileOutputs - 1) / kTileOutputs;
   return {blocks * upper_block_bytes(cols, group), blocks * lower_block_bytes(cols)};
 }

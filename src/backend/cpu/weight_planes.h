@@ -8,9 +8,9 @@
 // code 0. So a pass over the outputs reads each plane from its first byte to its last.
 #pragma once
 
-#include "backend/backend.h"
 #include "backend/cpu/context.h"
 #include "backend/cpu/packing.h"
+#include "backend/params/linear.h"
 
 namespace quantspec::cpu {
 
@@ -23,7 +23,7 @@ constexpr std::size_t upper_block_bytes(int cols, int group) {
          static_cast<std::size_t>(weight_groups(cols, group)) * kTileBytes;
 }
 
-Backend::PlaneBytes weight_plane_bytes(int rows, int cols, int group);
+PlaneBytes weight_plane_bytes(int rows, int cols, int group);
 
 // The same codes and scales as encode_weight_row, in groups of kWeightGroup. `lower` may be null.
 void make_weight_planes(const Context& context, const TensorView& full, std::byte* upper,

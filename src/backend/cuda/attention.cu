@@ -4,6 +4,7 @@
 
 #include "backend/cuda/attention_launch.h"
 #include "backend/cuda/ops.h"
+#include "backend/params/attention.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {
@@ -85,7 +86,7 @@ void attention(Device& device, const AttentionParams& params) {
   if (params.sequences.empty()) return;
   check_supported(params);
   const SequenceTables all = device.tables(params.sequences, 0, params.shape.num_kv_heads);
-  for_launches(params.sequences, [&](int first, int count) {
+  for_launches(std::ssize(params.sequences), [&](int first, int count) {
     AttentionLaunch launch = launch_of(params, all, first, count);
     dispatch(device, params.shape.head_dim, launch);
   });

@@ -10,6 +10,9 @@
 #include "backend/cuda/prefill_gemm.h"
 #include "backend/cuda/round_graphs.h"
 #include "backend/cuda/sampling.h"
+#include "backend/params/attention.h"
+#include "backend/params/pass.h"
+#include "backend/params/round.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {
@@ -79,6 +82,7 @@ class CudaBackend final : public Backend {
     return cuda::unpacked_bytes(shape, tokens);
   }
   int prefill_rows() const override { return kPrefillRows; }
+  int prefill_chunk() const override { return kPrefillRows; }
 
   // --- weights ---
   std::size_t matrix_bytes(int rows, int cols, DType dtype) const override {

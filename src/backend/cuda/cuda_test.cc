@@ -17,6 +17,9 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
+#include "backend/params/attention.h"
+#include "backend/params/pass.h"
+#include "backend/params/round.h"
 #include "base/expect_error.h"
 
 namespace quantspec::cuda {

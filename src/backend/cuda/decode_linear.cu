@@ -6,6 +6,7 @@
 #include "backend/cuda/linear_kernel.cuh"
 #include "backend/cuda/linear_planes.cuh"
 #include "backend/cuda/ops.h"
+#include "backend/params/pass.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {

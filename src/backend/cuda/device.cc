@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "backend/cuda/cuda.h"
+#include "backend/params/pass.h"
+#include "backend/params/round.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {
@@ -65,6 +67,12 @@ std::string unavailable(int ordinal) {
       "(QUANTSPEC_CUDA_ARCHITECTURES)",
       ordinal, major, minor);
 }
+
+// What a lane is bound to.
+struct Device::Bound {
+  LaneKey key;
+  PageRoom room;
+};
 
 Device::Device(int ordinal) : gpu_(Gpu::at(ordinal)) {
   const CurrentGpu current(gpu_);
@@ -188,6 +196,8 @@ const T* Device::put(Table<T>& table, const std::vector<T>& values, std::size_t 
   return table.data();
 }
 
+std::span<const RoundLane> Device::lanes() const { return lanes_; }
+
 void Device::begin_batch(std::span<const RoundLane> lanes) {
   lanes_.assign(lanes.begin(), lanes.end());
   put(lane_table_, lanes_, kLeastLanes);
@@ -201,7 +211,7 @@ LaneTable Device::lane_table(int first, int count) const {
 }
 
 void Device::bind_lanes(const KvShape& shape, std::span<const LaneKey> keys,
-                        const Backend::LaneViews& views) {
+                        const RoundOps::LaneViews& views) {
   if (bound_.size() < keys.size() || num_layers_ != shape.num_layers) {
     const std::size_t room = room_for(keys.size(), kLeastLanes);
     bound_.clear();  // also where there is no memory for more

@@ -16,10 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backend.h"
 #include "backend/cuda/gpu.h"
 #include "backend/cuda/kernels.h"
+#include "backend/params/kv.h"
+#include "backend/round_ops.h"
 #include "base/buffer.h"
+#include "base/token.h"
+#include "quant/quant.h"
 
 namespace quantspec::cuda {
 
@@ -93,8 +96,8 @@ struct SequenceTables {
 // Calls launch(first, count) for an op's sequences, by index, so that each launch has
 // kMaxSequences at most.
 template <typename Launch>
-void for_launches(std::span<const SequenceRows> sequences, const Launch& launch) {
-  const int size = static_cast<int>(sequences.size());
+void for_launches(std::ptrdiff_t sequences, const Launch& launch) {
+  const int size = static_cast<int>(sequences);
   for (int first = 0; first < size; first += kMaxSequences) {
     launch(first, std::min(kMaxSequences, size - first));
   }
@@ -161,8 +164,8 @@ class Device {
   // than there ever were.
   void begin_batch(std::span<const RoundLane> lanes);
   void bind_lanes(const KvShape& shape, std::span<const LaneKey> keys,
-                  const Backend::LaneViews& views);
-  std::span<const RoundLane> lanes() const { return lanes_; }
+                  const RoundOps::LaneViews& views);
+  std::span<const RoundLane> lanes() const;
   LaneTable lane_table(int first, int count) const;
   // What the shape of launches follows from, of bound lanes that have rows: room for pages of those
   // that list some while drafting, and of those whose masses are wanted in verification.
@@ -237,10 +240,7 @@ class Device {
   // Of rounds.
   std::vector<RoundLane> lanes_;
   Table<RoundLane> lane_table_;
-  struct Bound {
-    LaneKey key;
-    PageRoom room;
-  };
+  struct Bound;
   std::vector<Bound> bound_;   // what lanes are bound to
   int num_layers_ = 0;         // of what they are bound to
   Table<SequenceKv> lane_kv_;  // [lanes, drafts then verification, layers]

@@ -8,6 +8,8 @@
 
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
+#include "backend/params/pass.h"
+#include "backend/params/round.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {

@@ -1,4 +1,4 @@
-// The order in which the CUDA backend keeps what the format of quant.h and of params.h leaves to a
+// The order in which the CUDA backend keeps what the format of quant.h and of params/ leaves to a
 // backend. Constants and pure functions, for host and device.
 //
 // KV planes: the order of an mma.m16n8k16 A operand, so that codes go from memory to tensor cores

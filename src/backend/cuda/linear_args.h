@@ -6,6 +6,7 @@
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/linear_layout.h"
+#include "backend/params/linear.h"
 
 namespace quantspec::cuda {
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/linear_stream.cuh"
+#include "backend/params/linear.h"
 
 namespace quantspec::cuda {
 

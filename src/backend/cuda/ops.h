@@ -1,17 +1,17 @@
-// The ops of the CUDA backend, by file; params.h and backend.h say what they compute. Pointers
+// The ops of the CUDA backend, by file; params/ and backend.h say what they compute. Pointers
 // and page tables are in device memory unless said. All run on the device's stream, in order.
 #pragma once
 
 #include <span>
 
-#include "backend/backend.h"
 #include "backend/cuda/device.h"
+#include "backend/params/forward.h"
 
 namespace quantspec::cuda {
 
 // --- attention.cu --------------------------------------------------------------------------------
 void attention(Device& device, const AttentionParams& params);
-// As Backend's, for this and for prefill_attention().
+// As KvOps', for this and for prefill_attention().
 void require_supported(const KvShape& shape);
 
 // --- prefill_attention.cu ------------------------------------------------------------------------
@@ -45,7 +45,7 @@ void import_unit(Device& device, const KvShape& shape, int layer, int kv_head,
                  const std::byte* upper, const std::byte* lower, PagePlanes page);
 
 // --- planes.cu -----------------------------------------------------------------------------------
-Backend::PlaneBytes plane_bytes(int rows, int cols, int group);
+PlaneBytes plane_bytes(int rows, int cols, int group);
 void make_planes(Device& device, const TensorView& full, std::byte* upper, std::byte* lower);
 // coded: host memory.
 void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, std::byte* lower);

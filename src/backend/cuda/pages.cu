@@ -5,6 +5,7 @@
 #include "backend/cuda/ops.h"
 #include "backend/cuda/pages_codec.cuh"
 #include "backend/cuda/pages_select.cuh"
+#include "backend/params/attention.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {

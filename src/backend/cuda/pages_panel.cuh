@@ -14,7 +14,7 @@
 
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ptx.cuh"
-#include "backend/params.h"
+#include "backend/params/kv.h"
 
 namespace quantspec::cuda {
 

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/linear_layout.h"
 #include "backend/cuda/ops.h"
+#include "backend/params/linear.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {
@@ -153,7 +154,7 @@ constexpr std::size_t kUploadBytes = std::size_t{32} << 20;
 
 }  // namespace
 
-Backend::PlaneBytes plane_bytes(int rows, int cols, int group) {
+PlaneBytes plane_bytes(int rows, int cols, int group) {
   const std::size_t units = static_cast<std::size_t>(row_tiles(rows)) * plane_units(cols);
   return {units * upper_unit_bytes(group), units * kLowerUnitBytes};
 }

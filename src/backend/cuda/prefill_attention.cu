@@ -1,6 +1,7 @@
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
 #include "backend/cuda/prefill_attention.h"
+#include "backend/params/attention.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {

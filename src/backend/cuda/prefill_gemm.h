@@ -6,7 +6,7 @@
 #include <compare>
 #include <map>
 
-#include "backend/params.h"
+#include "backend/params/linear.h"
 
 namespace quantspec::cuda {
 

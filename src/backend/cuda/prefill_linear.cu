@@ -4,6 +4,7 @@
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
 #include "backend/cuda/prefill_gemm.h"
+#include "backend/params/pass.h"
 #include "base/error.h"
 
 // A product is a GEMM on rows that were normed and rounded to the weights' dtype before, and whose

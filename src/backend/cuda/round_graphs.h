@@ -11,6 +11,7 @@
 #include <list>
 
 #include "backend/cuda/device.h"
+#include "backend/params/round.h"
 
 namespace quantspec::cuda {
 
@@ -21,7 +22,7 @@ class RoundGraphs {
   RoundGraphs(const RoundGraphs&) = delete;
   RoundGraphs& operator=(const RoundGraphs&) = delete;
 
-  // As Backend::run_round, mark and seconds_between.
+  // As RoundOps::run_round, mark and seconds_between.
   bool run(const RoundKey& key, const std::function<void()>& issue);
   void mark(Mark mark);
   double seconds_between(Mark from, Mark to);

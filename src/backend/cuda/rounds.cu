@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cuda/ops.h"
+#include "backend/params/round.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {

@@ -26,7 +26,7 @@
 #include <cstdint>
 
 #include "backend/cuda/device.h"
-#include "backend/params.h"
+#include "backend/params/round.h"
 #include "base/random.h"
 
 namespace quantspec::cuda {

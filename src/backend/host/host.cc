@@ -5,8 +5,11 @@
 #include <cstring>
 #include <numeric>
 
+#include "backend/params/attention.h"
+#include "backend/params/pass.h"
 #include "base/error.h"
 #include "base/system_memory.h"
+#include "sampler/acceptance.h"
 
 namespace quantspec {
 

@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/params/linear.h"
+#include "backend/params/round.h"
 #include "base/clock.h"
+#include "sampler/sampler.h"
 
 namespace quantspec {
 
@@ -23,6 +26,9 @@ class HostBackend : public Backend {
   std::size_t matrix_bytes(int, int, DType) const override { return 0; }
   TensorView place_matrix(const TensorView& matrix, std::byte*) override { return matrix; }
 
+  void require_supported(const KvShape&) const override {}
+  int prefill_chunk() const override { return 1024; }
+  int prefill_rows() const override { return 512; }
   void reserve_scratch(int, std::size_t) override {}
   std::size_t unpacked_bytes(const KvShape&, int) const override { return 0; }
 

@@ -4,7 +4,8 @@
 
 #include <vector>
 
-#include "backend/params.h"
+#include "backend/params/attention.h"
+#include "backend/params/pass.h"
 #include "base/thread_pool.h"
 
 namespace quantspec::reference {

@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "backend/host/host.h"
+#include "backend/params/attention.h"
+#include "backend/params/pass.h"
 #include "backend/reference/ops.h"
 #include "backend/reference/reference.h"
 #include "base/error.h"

@@ -8,6 +8,8 @@
 #include <functional>
 #include <vector>
 
+#include "backend/params/attention.h"
+#include "backend/params/pass.h"
 #include "base/error.h"
 #include "base/random.h"
 

@@ -1,0 +1,26 @@
+// The memory that a backend's ops read and write. Unless the backend is known to work on the host,
+// only upload() and download() reach it. Ops and copies take effect in the order of the calls.
+#pragma once
+
+#include <cstddef>
+
+#include "base/buffer.h"
+
+namespace quantspec {
+
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+
+  // Throws kOutOfMemory.
+  virtual Buffer allocate(std::size_t bytes) = 0;
+  virtual std::size_t available_bytes() const = 0;  // that allocate() can still give
+  // Copies from host memory, to host memory, within the backend's.
+  virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void download(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
+  // Waits for all that was called. Measurements need it; results come by download().
+  virtual void synchronize() = 0;
+};
+
+}  // namespace quantspec

@@ -1,0 +1,41 @@
+// The names of what ops take, for headers that only pass it on.
+#pragma once
+
+#include <cstdint>
+
+namespace quantspec {
+
+enum class DType : std::uint8_t;
+struct CodedMatrix;
+struct KvShape;
+
+struct Linear;
+struct PlaneBytes;
+struct TensorView;
+
+struct FullKv;
+struct KvView;
+struct PagePlanes;
+struct SequenceRows;
+
+struct AddLinearParams;
+struct EmbedParams;
+struct GateUpParams;
+struct HeadParams;
+struct QkvParams;
+
+struct AttentionParams;
+struct PageBoundsParams;
+struct PrefillAttentionParams;
+struct SelectPagesParams;
+
+enum class Mark : std::uint8_t;
+struct JudgeParams;
+struct LaneKey;
+struct ProposeParams;
+struct Round;
+struct RoundKey;
+struct RoundLane;
+struct RoundTokens;
+
+}  // namespace quantspec

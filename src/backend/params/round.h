@@ -1,0 +1,105 @@
+// Rounds (section 4 of docs/design.md): what ops know of the sequences that choose tokens. Pointers
+// are to the backend's memory. Plain data, no behaviour.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/params/limits.h"
+#include "base/token.h"
+#include "sampler/sampling_params.h"
+
+namespace quantspec {
+
+// How the tokens of a sequence are chosen.
+struct TokenRule {
+  SamplingParams sampling;
+  SpecSampling mode = SpecSampling::kRejection;
+  // For measurements of speed alone, on weights that mean nothing: drafted tokens are accepted with
+  // this probability whatever the target says. Negative: they are judged.
+  float simulated_acceptance = -1.0f;
+
+  // Greedy without a penalty needs no distribution, only the largest logit.
+  bool by_argmax() const { return sampling.greedy() && !sampling.penalizes(); }
+};
+
+// Where a sequence's round stands, in the backend's memory.
+struct Round {
+  int length;   // tokens that are chosen, the pending one included
+  int drafted;  // tokens after them that the draft proposed
+  // Of the last round that was judged:
+  int accepted;                     // of the drafted tokens, from the first
+  TokenId added[kMaxDraftLen + 1];  // those accepted, and the target's own
+  int status;                       // what went wrong; the backend's business (end_round)
+  // Between the parts of an op; the backend's business.
+  int arrived;
+  TokenId judged[kMaxDraftLen + 1];
+};
+
+// A sequence that chooses tokens. tokens[position], of which round->length + round->drafted are
+// known; room for kMaxDraftLen + 1 more.
+struct RoundTokens {
+  const TokenRule* rule;
+  bool by_argmax;  // as the rule says
+  TokenId* tokens;
+  Round* round;
+  int vocab_size;
+  bool operator==(const RoundTokens&) const = default;
+};
+
+// A sequence of a round; of an empty lane, which has no rows, only first_row counts.
+struct RoundLane {
+  RoundTokens at;
+  int draft_len = -1;  // so many tokens are drafted, draft_len + 1 verified; -1: the lane is empty
+  int first_row = 0;   // of verification, among the batch's, in the order of lanes
+  // Where its token at depth d is drafted from logits: draft_probs + d * draft_stride. What
+  // propose() leaves there is needed to judge, unless the rule goes by argmax.
+  const float* draft_probs = nullptr;
+  std::ptrdiff_t draft_stride = 0;
+
+  int rows() const { return draft_len + 1; }
+  bool operator==(const RoundLane&) const = default;
+};
+
+// What a lane reads follows from it: equal ones read the same memory, in as many places.
+struct LaneKey {
+  std::uint64_t sequence = 0;  // different for sequences that ever lived; 0: the lane is empty
+  int plan = -1;               // of the sequence's, by which it drafts; -1: it does not
+  int variant = 0;             // whatever else distinguishes them
+  bool operator==(const LaneKey&) const = default;
+};
+
+// For the lanes [first_lane, first_lane + count) that draft more than `depth` tokens: appends to
+// the drafted ones what the lane's row proposes. Unless the rule needs no distribution, the logits
+// become that which was drawn from.
+struct ProposeParams {
+  int first_lane;
+  int count;
+  int depth;
+  float* logits;  // [count, vocab_size]
+};
+
+// Judges the drafted tokens of lanes: appends those that are accepted and the target's own; the
+// round's length grows, and nothing is drafted. The target's logits may become its distributions.
+struct JudgeParams {
+  int first_lane;
+  int count;
+  float* target_logits;  // [rows of these lanes, vocab_size]
+};
+
+// What the ops of a round depend on beside the shape of the batch, which the backend knows, and
+// what lies in its memory.
+struct RoundKey {
+  std::uint64_t issuer;  // who issues, different for all that ever lived
+  int draft_plan;        // a number for each plan; -1: nothing is drafted
+  int target_plan;
+  bool keeps_drafts;  // each depth has logits of its own
+  bool keeps_logits;  // there is a copy of the target's
+  bool operator==(const RoundKey&) const = default;
+};
+
+// Points in time of a round.
+enum class Mark : std::uint8_t { kBegin, kDrafted, kEnd };
+inline constexpr int kNumMarks = 3;
+
+}  // namespace quantspec

@@ -43,6 +43,16 @@ struct RoundPass {
   int num_rows;  // of the ops: those of the inputs, and others that are nobody's
 };
 
+// Sees what goes into the matrices of a pass. Of matrices that share their input, only the first:
+// q, gate.
+class LinearObserver {
+ public:
+  virtual ~LinearObserver() = default;
+  // linear's input is norm(in), [rows, linear.inputs()]; `in` is in the backend's memory, and the
+  // op that multiplies is yet to be called.
+  virtual void observe(const Linear& linear, const Norm& norm, const float* in, int rows) = 0;
+};
+
 class Model {
  public:
   // Takes what was loaded; `backend` outlives the model. context: of Rope; 0: what the model was
@@ -65,8 +75,8 @@ class Model {
   // meanwhile (MappedFile::survive_losses); so does a prefill.
   // REQUIRES: the rows are reserved; the caches support the plan (kv_options), the weights have
   // what it reads; one token each where it chooses pages by bounds.
-  void forward(std::span<const SequenceInput> batch, const Plan& plan,
-               std::span<float> logits) const;
+  void forward(std::span<const SequenceInput> batch, const Plan& plan, std::span<float> logits,
+               LinearObserver* observer = nullptr) const;
   // The same for rounds; it may return before it is done. logits: [pass.num_rows, vocab_size] in
   // the backend's memory.
   void forward(std::span<const RoundInput> batch, const RoundPass& pass, const Plan& plan,
@@ -150,7 +160,7 @@ class Model {
   void make_angles(int first_position, int end, int capacity) const;
   // choose: lists of pages by mass are chosen anew.
   void run(std::span<SequenceRows> sequences, std::span<const KvCache* const> caches, int num_rows,
-           const Plan& plan, bool choose, float* logits) const;
+           const Plan& plan, bool choose, float* logits, LinearObserver* observer = nullptr) const;
   void attention_inputs(const Rows& rows, int layer, float* q,
                         std::span<const SequenceRows> sequences) const;
   void after_attention(const Rows& rows, int layer, const float* attention, float* hidden) const;

@@ -23,6 +23,8 @@ constexpr int kLeastRows = 32;
 // Positions whose angles are made at a time.
 constexpr int kAnglePositions = 256;
 
+constexpr Norm kNoNorm = {nullptr, 0.0f};
+
 // What a pass reads of a cache; nothing of none, or of a layer that it leaves out.
 KvView view_of(const KvCache* cache, int layer, const LayerPlan& plan) {
   if (cache != nullptr && plan.run) return cache->view(layer, plan.kv);
@@ -74,8 +76,8 @@ Model::Workspace& Model::workspace(int rows) const {
   return *workspace_;
 }
 
-void Model::forward(std::span<const SequenceInput> batch, const Plan& plan,
-                    std::span<float> logits) const {
+void Model::forward(std::span<const SequenceInput> batch, const Plan& plan, std::span<float> logits,
+                    LinearObserver* observer) const {
   check(!batch.empty(), "a forward has a sequence");
   int num_rows = 0;
   for (const SequenceInput& input : batch) num_rows += static_cast<int>(input.tokens.size());
@@ -100,7 +102,7 @@ void Model::forward(std::span<const SequenceInput> batch, const Plan& plan,
   }
   backend_.upload(work.tokens.data(), work.host_tokens.data(), num_rows * sizeof(TokenId));
   float* out = work.logits_of(backend_, logits.size());
-  run(work.sequences, work.caches, num_rows, plan, /*choose=*/true, out);
+  run(work.sequences, work.caches, num_rows, plan, /*choose=*/true, out, observer);
   backend_.download(logits.data(), out, logits.size_bytes());
 }
 
@@ -143,7 +145,8 @@ void Model::begin_round(const KvCache& cache) const {
 
 // All layers over rows that the caches have reserved.
 void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* const> caches,
-                int num_rows, const Plan& plan, bool choose, float* logits) const {
+                int num_rows, const Plan& plan, bool choose, float* logits,
+                LinearObserver* observer) const {
   check(std::ssize(plan.layers) == config_.num_layers, "a plan has every layer");
   Workspace& work = *workspace_;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
@@ -168,7 +171,8 @@ void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* cons
             .x = x,
             .count = num_rows,
             .cos = work.cos.as<float>(),
-            .sin = work.sin.as<float>()};
+            .sin = work.sin.as<float>(),
+            .observer = observer};
   auto* q = work.q.as<float>();
   auto* attention = work.attention.as<float>();
   for (int layer = 0; layer < config_.num_layers; ++layer) {
@@ -183,6 +187,7 @@ void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* cons
     if (lists && choose && read.kv.tokens == KvTokens::kByMass) {
       backend_.select_pages({rows.shape, sequences});
     }
+    rows.observe(weights_.layers()[layer].q, weights_.layers()[layer].input_norm, x);
     attention_inputs(rows, layer, q, sequences);
     if (lists && read.kv.tokens == KvTokens::kByBound) {
       backend_.page_bounds({q, config_.num_heads, rows.shape, sequences});
@@ -192,6 +197,7 @@ void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* cons
         {q, attention, config_.num_heads, rows.shape, attention_scale(config_), sequences});
     after_attention(rows, layer, attention, work.hidden.as<float>());
   }
+  rows.observe(weights_.head(), weights_.final_norm(), x);
   head(x, num_rows, plan.head, logits);
   weights_.require_whole();
 }
@@ -222,9 +228,12 @@ void Model::attention_inputs(const Rows& rows, int layer, float* q,
 void Model::after_attention(const Rows& rows, int layer, const float* attention,
                             float* hidden) const {
   const LayerWeights& weights = weights_.layers()[layer];
+  rows.observe(weights.o, kNoNorm, attention);
   backend_.add_linear({rows.phase, rows.weights, attention, rows.count, &weights.o, rows.x});
+  rows.observe(weights.gate, weights.post_norm, rows.x);
   backend_.gate_up({rows.phase, rows.weights, rows.x, rows.count, weights.post_norm, &weights.gate,
                     &weights.up, hidden});
+  rows.observe(weights.down, kNoNorm, hidden);
   backend_.add_linear({rows.phase, rows.weights, hidden, rows.count, &weights.down, rows.x});
 }
 

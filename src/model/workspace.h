@@ -59,6 +59,11 @@ struct Model::Rows {
   int count;
   const float* cos;
   const float* sin;
+  LinearObserver* observer = nullptr;
+
+  void observe(const Linear& linear, const Norm& norm, const float* in) const {
+    if (observer != nullptr) observer->observe(linear, norm, in, count);
+  }
 };
 
 }  // namespace quantspec

@@ -3,13 +3,9 @@
 #include <cmath>
 #include <utility>
 
-#include "backend/params/pass.h"
-
 namespace quantspec {
 
 namespace {
-
-constexpr Norm kNoNorm = {nullptr, 0.0f};
 
 // norm(x) of each row, [rows, size].
 std::vector<float> normed(const Norm& norm, const float* x, int rows, int size) {
@@ -26,44 +22,24 @@ std::vector<float> normed(const Norm& norm, const float* x, int rows, int size) 
 
 }  // namespace
 
-void Observer::watch(const std::set<const Linear*>& linears) {
+void InputSums::watch(const std::set<const Linear*>& linears) {
   sums_.clear();
   for (const Linear* linear : linears) sums_.emplace(linear, linear->inputs());
 }
 
-std::map<const Linear*, Gram> Observer::take() {
+std::map<const Linear*, Gram> InputSums::take() {
   for (auto& [linear, sum] : sums_) sum.complete();
   return std::exchange(sums_, {});
 }
 
-void Observer::note(const Linear* linear, const Norm& norm, const float* x, int rows) {
-  const auto found = sums_.find(linear);
+void InputSums::observe(const Linear& linear, const Norm& norm, const float* in, int rows) {
+  const auto found = sums_.find(&linear);
   if (found == sums_.end()) return;
   if (norm.weight == nullptr) {
-    found->second.add(pool_, x, rows);
+    found->second.add(pool_, in, rows);
   } else {
-    found->second.add(pool_, normed(norm, x, rows, linear->inputs()).data(), rows);
+    found->second.add(pool_, normed(norm, in, rows, linear.inputs()).data(), rows);
   }
-}
-
-void Observer::qkv(const QkvParams& params) {
-  if (params.q_out != nullptr) note(params.q, params.norm, params.x, params.num_rows);
-  backend_.qkv(params);
-}
-
-void Observer::add_linear(const AddLinearParams& params) {
-  note(params.linear, kNoNorm, params.in, params.num_rows);
-  backend_.add_linear(params);
-}
-
-void Observer::gate_up(const GateUpParams& params) {
-  note(params.gate, params.norm, params.x, params.num_rows);
-  backend_.gate_up(params);
-}
-
-void Observer::head(const HeadParams& params) {
-  note(params.head, params.norm, params.x, params.num_rows);
-  backend_.head(params);
 }
 
 }  // namespace quantspec

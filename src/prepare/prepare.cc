@@ -162,8 +162,8 @@ class Preparer {
         progress_(progress),
         pool_(options.backend.num_threads > 0 ? options.backend.num_threads : num_physical_cores()),
         backend_(make_backend(on_host(options.backend))),
-        observer_(*backend_, pool_),
-        model_(load_model(options, observer_)),
+        inputs_(pool_),
+        model_(load_model(options, *backend_)),
         text_(load_calibration(options, model_.config())) {
     for (const Prompt& prompt : text_) summary_.calibration_tokens += std::ssize(prompt.tokens);
   }
@@ -227,7 +227,7 @@ class Preparer {
     if (text_.empty()) return {};
     std::set<const Linear*> inputs;
     for (const Job& job : run) inputs.insert(job.input);
-    observer_.watch(inputs);
+    inputs_.watch(inputs);
     const double all = static_cast<double>(runs) * summary_.calibration_tokens;
     double done = static_cast<double>(index) * summary_.calibration_tokens;
     for (const Prompt& prompt : text_) {
@@ -236,13 +236,13 @@ class Preparer {
         report("calibrating", done / all);
       });
     }
-    return observer_.take();
+    return inputs_.take();
   }
 
   void forward(std::span<const TokenId> tokens, const std::function<void(int)>& done) {
     const ModelConfig& config = model_.config();
-    PagePool pages(observer_, kv_shape(config, 0));
-    KvCache cache(observer_, pages, static_cast<int>(tokens.size()));
+    PagePool pages(*backend_, kv_shape(config, 0));
+    KvCache cache(*backend_, pages, static_cast<int>(tokens.size()));
     const Plan plan = Plan::target(config.num_layers);
     std::vector<float> logits;
     while (!tokens.empty()) {
@@ -251,7 +251,7 @@ class Preparer {
       logits.resize(count * config.vocab_size);
       cache.reserve(static_cast<int>(count));
       const SequenceInput input{tokens.first(count), &cache};
-      model_.forward({&input, 1}, plan, logits);
+      model_.forward({&input, 1}, plan, logits, &inputs_);
       cache.settle(static_cast<int>(count));
       tokens = tokens.subspan(count);
       done(static_cast<int>(count));
@@ -296,7 +296,7 @@ class Preparer {
   Stopwatch time_;
   ThreadPool pool_;
   std::unique_ptr<Backend> backend_;
-  Observer observer_;
+  InputSums inputs_;
   Model model_;
   std::vector<Prompt> text_;
   int made_ = 0;

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "backend/params/pass.h"
 #include "base/error.h"
 #include "model/model.h"
 #include "prepare/observer.h"
@@ -238,29 +237,16 @@ TEST_F(PrepareTest, WeightsThatAreNotFiniteAreNamed) {
   EXPECT_FALSE(fs::exists(options_.output));
 }
 
-TEST(Observer, SumsTheInputsOfWhatItWatchesAndChangesNothing) {
+TEST(InputSums, SumsTheInputsOfWhatItWatches) {
   constexpr int kIn = 48, kOut = 20, kRows = 5;
-  const auto backend = make_backend({.name = "reference", .num_threads = 1});
   ThreadPool pool(1);
-  Observer observer(*backend, pool);
+  InputSums observer(pool);
   const std::vector<float> w = uniform_floats(kIn * kOut, 1), x = uniform_floats(kIn * kRows, 2),
                            norm = uniform_floats(kIn, 3);
   const Linear first{view_of(w, kOut, kIn)}, second{view_of(w, kOut, kIn)};
   observer.watch({&first});
-  std::vector<float> a(kOut * kRows), b(kOut * kRows);
-  for (Backend* to : {static_cast<Backend*>(&observer), backend.get()}) {
-    auto& out = to == backend.get() ? b : a;
-    to->add_linear({Phase::kDecode, WeightRead::kFull, x.data(), kRows, &second, out.data()});
-    to->gate_up({Phase::kDecode,
-                 WeightRead::kFull,
-                 x.data(),
-                 kRows,
-                 {norm.data(), 1e-5f},
-                 &first,
-                 &second,
-                 out.data()});
-  }
-  EXPECT_EQ(a, b);
+  observer.observe(second, {nullptr, 0.0f}, x.data(), kRows);
+  observer.observe(first, {norm.data(), 1e-5f}, x.data(), kRows);
   const auto sums = observer.take();
   ASSERT_EQ(sums.size(), 1u);
   const Gram& gram = sums.at(&first);
@@ -275,6 +261,46 @@ TEST(Observer, SumsTheInputsOfWhatItWatchesAndChangesNothing) {
     EXPECT_NEAR(gram.at(i, i), expected, 1e-5);
   }
   EXPECT_TRUE(observer.take().empty());
+}
+
+TEST(InputSums, APassShowsTheInputOfEveryMatrixOnceAndIsTheSame) {
+  const auto backend = make_backend({.name = "reference", .num_threads = 1});
+  const fs::path folder = QUANTSPEC_TESTDATA "/models/llama-gqa3";
+  const ModelConfig config = load_config(folder);
+  const Model model(config, Weights(config, Checkpoint(folder), *backend), *backend);
+  struct Seen final : LinearObserver {
+    void observe(const Linear& linear, const Norm& norm, const float* in, int rows) override {
+      EXPECT_EQ(rows, 3);
+      linears.push_back(&linear);
+      norms.push_back(norm.weight);
+      sizes.push_back(std::abs(in[0]));
+    }
+    std::vector<const Linear*> linears;
+    std::vector<const float*> norms;
+    std::vector<float> sizes;
+  } seen;
+  const std::vector<TokenId> tokens = {5, 6, 7};
+  std::vector<float> with(3 * config.vocab_size), without(with.size());
+  for (auto* logits : {&with, &without}) {
+    PagePool pages(*backend, kv_shape(config, 0));
+    KvCache cache(*backend, pages, 16);
+    cache.reserve(3);
+    const SequenceInput input{tokens, &cache};
+    model.forward({&input, 1}, Plan::target(config.num_layers), *logits,
+                  logits == &with ? &seen : nullptr);
+  }
+  EXPECT_EQ(with, without);
+  std::vector<const Linear*> linears;
+  std::vector<const float*> norms;
+  for (const LayerWeights& layer : model.weights().layers()) {
+    linears.insert(linears.end(), {&layer.q, &layer.o, &layer.gate, &layer.down});
+    norms.insert(norms.end(), {layer.input_norm.weight, nullptr, layer.post_norm.weight, nullptr});
+  }
+  linears.push_back(&model.weights().head());
+  norms.push_back(model.weights().final_norm().weight);
+  EXPECT_EQ(seen.linears, linears);
+  EXPECT_EQ(seen.norms, norms);
+  for (const float size : seen.sizes) EXPECT_GT(size, 0.0f);
 }
 
 }  // namespace

@@ -105,6 +105,27 @@ TEST_P(MemoryOps, CopiesMoveBytesAndNoOthers) {
   }
 }
 
+// What is copied to the host's memory may be overwritten at once, and comes back as it was.
+TEST_P(MemoryOps, CopiesReachMemoryOfTheHostInTheirOrder) {
+  constexpr std::size_t kCount = 300'007;
+  const auto first = random_bytes(kCount, 1), second = random_bytes(kCount, 2);
+  Guarded<std::byte> memory(*backend_, first), other(*backend_, second);
+  Buffer host = backend_->allocate_on_host(2 * kCount);
+  EXPECT_EQ(std::vector(host.data(), host.data() + host.size()),
+            std::vector<std::byte>(2 * kCount));
+  backend_->copy(host.data() + 1, memory.data(), kCount);
+  backend_->copy(memory.data(), other.data(), kCount);
+  backend_->copy(other.data(), host.data() + 1, kCount);
+  backend_->copy(host.data() + 1, memory.data(), kCount);  // after it was read
+  backend_->synchronize();
+  EXPECT_EQ(memory.values(), second);
+  EXPECT_EQ(other.values(), first);
+  EXPECT_EQ(std::vector(host.data() + 1, host.data() + 1 + kCount), second);
+  EXPECT_EQ(host.data()[0], std::byte{});
+  EXPECT_EQ(host.data()[1 + kCount], std::byte{});
+  EXPECT_EQ(backend_->allocate_on_host(0).size(), 0u);
+}
+
 // Nothing waits in between, as in a pass.
 TEST_P(MemoryOps, OpsAndCopiesTakeEffectInTheirOrder) {
   const Matrix matrix(64, 64, DType::kF32, 1);

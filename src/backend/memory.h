@@ -15,9 +15,12 @@ class DeviceMemory {
   // Throws kOutOfMemory.
   virtual Buffer allocate(std::size_t bytes) = 0;
   virtual std::size_t available_bytes() const = 0;  // that allocate() can still give
-  // Copies from host memory, to host memory, within the backend's.
+  // Memory of the host's that copy() reaches, too: a device copies from and to it by itself.
+  virtual Buffer allocate_on_host(std::size_t bytes) = 0;
+  // Copies from host memory, to host memory.
   virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
   virtual void download(void* to, const void* from, std::size_t bytes) = 0;
+  // Copies within what allocate() and allocate_on_host() gave. Waits for nothing.
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   // Waits for all that was called. Measurements need it; results come by download().
   virtual void synchronize() = 0;

@@ -50,6 +50,7 @@ class CudaBackend final : public Backend {
 
   // --- memory ---
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
+  Buffer allocate_on_host(std::size_t bytes) override { return device_.allocate_on_host(bytes); }
   std::size_t available_bytes() const override {
     const CurrentGpu current(device_.gpu());
     std::size_t available = 0, total = 0;

@@ -19,15 +19,6 @@ constexpr int kLeastCapability = 80;
 constexpr std::size_t kMostStaged = std::size_t{256} << 10;
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
-// Zeroed memory of the host that the GPU copies from and to by itself.
-Buffer allocate_pinned(std::size_t bytes) {
-  void* data = nullptr;
-  QUANTSPEC_CUDA(cudaMallocHost(&data, bytes));
-  std::memset(data, 0, bytes);
-  return {static_cast<std::byte*>(data), bytes,
-          [](std::byte* memory, std::size_t) { cudaFreeHost(memory); }};
-}
-
 // The most dynamic shared memory of a block of a GPU of that capability.
 std::size_t shared_limit(int capability) {
   if (capability >= 90) return 227 << 10;
@@ -85,7 +76,7 @@ Device::Device(int ordinal) : gpu_(Gpu::at(ordinal)) {
   l2_bytes_ = properties.l2CacheSize;
   kernels_ = Kernels(num_sms_, max_shared_bytes_);
   QUANTSPEC_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  staging_ = allocate_pinned(kStagingBytes);
+  staging_ = gpu_.allocate_on_host(kStagingBytes);
   states_.memory = allocate(kLeastLanes * sizeof(SequenceState));
   rows_.memory = allocate(kLeastRows * sizeof(RowPlace));
   kv_.memory = allocate(kLeastLanes * sizeof(SequenceKv));
@@ -136,7 +127,7 @@ std::byte* Device::stage(std::size_t bytes) {
 }
 
 void Device::copy(void* to, const void* from, std::size_t bytes) {
-  QUANTSPEC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+  QUANTSPEC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));  // by addresses
 }
 
 void Device::upload_rows(void* to, std::size_t stride, const void* from, std::size_t bytes,

@@ -148,6 +148,7 @@ class Device {
 
   // Zeroed memory, 256-byte aligned, which any thread may give back.
   Buffer allocate(std::size_t bytes) { return gpu_.allocate(bytes); }
+  Buffer allocate_on_host(std::size_t bytes) { return gpu_.allocate_on_host(bytes); }
   // At least so many bytes, 256-byte aligned. Grows (waiting for the stream) when more is wanted.
   std::byte* scratch(Scratch which, std::size_t bytes);
 
@@ -155,7 +156,7 @@ class Device {
   // Larger ones, and those to the host, wait for the stream. REQUIRES: no capture is under way.
   void upload(void* to, const void* from, std::size_t bytes);
   void download(void* to, const void* from, std::size_t bytes);
-  void copy(void* to, const void* from, std::size_t bytes);  // within device memory
+  void copy(void* to, const void* from, std::size_t bytes);  // within device and pinned memory
   // `rows` rows of `bytes` each, adjacent on the host and `stride` bytes apart on the device.
   void upload_rows(void* to, std::size_t stride, const void* from, std::size_t bytes, int rows);
   void synchronize();
@@ -194,7 +195,7 @@ class Device {
   // Changes when memory of this GPU is given back, of whatever owner: what was captured before may
   // point there and is good for nothing.
   int generation() const { return gpu_.frees(); }
-  // How often memory of this GPU was allocated, by whomever.
+  // How often memory of this GPU, or pinned for it, was allocated, by whomever.
   int allocations() const { return gpu_.allocations(); }
 
   // Null until a prefill makes it (prefill_gemm.h).

@@ -1,5 +1,6 @@
 #include "backend/cuda/gpu.h"
 
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <type_traits>
@@ -114,11 +115,34 @@ Buffer Gpu::allocate(std::size_t bytes) {
   return buffer;
 }
 
+Buffer Gpu::allocate_on_host(std::size_t bytes) {
+  if (bytes == 0) return {};
+  const CurrentGpu current(*this);
+  ++allocations_;
+  void* data = nullptr;
+  const cudaError_t status = cudaMallocHost(&data, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is not the next call's
+    fail(ErrorKind::kOutOfMemory,
+         "the host: could not allocate {} bytes that the GPU copies from and to", bytes);
+  }
+  cuda::require(status, "cudaMallocHost");
+  std::memset(data, 0, bytes);
+  return {static_cast<std::byte*>(data), bytes,
+          [this](std::byte* memory, std::size_t) { free_on_host(memory); }};
+}
+
 // cudaFree waits for kernels that may still use the memory.
 void Gpu::free(std::byte* data) noexcept {
   const CurrentGpu current(*this, CurrentGpu::Failing::kIsLeft);
   ++frees_;
   cudaFree(data);
+}
+
+void Gpu::free_on_host(std::byte* data) noexcept {
+  const CurrentGpu current(*this, CurrentGpu::Failing::kIsLeft);
+  cudaDeviceSynchronize();
+  cudaFreeHost(data);
 }
 
 CUresult CurrentGpu::enter(const Gpu& gpu) noexcept {

@@ -34,12 +34,16 @@ class Gpu {
 
   // Zeroed memory of it, 256-byte aligned. Any thread may give it back.
   Buffer allocate(std::size_t bytes);
-  // How often that was called, and how often memory was given back.
+  // Zeroed memory of the host that it copies from and to by itself (pinned). Giving it back waits
+  // for what may still copy.
+  Buffer allocate_on_host(std::size_t bytes);
+  // How often these were called, and how often memory of it was given back.
   int allocations() const { return allocations_; }
   int frees() const { return frees_; }
 
  private:
   void free(std::byte* data) noexcept;
+  void free_on_host(std::byte* data) noexcept;
 
   int ordinal_;
   CUcontext context_ = nullptr;

@@ -14,6 +14,7 @@ struct PrefixTree::Node {
   std::string_view salt;                                             // of a root: its key in roots_
   std::vector<TokenId> tokens;                                       // C
   std::vector<PageRef> pages;                                        // C/G once it is ready
+  HostPages::Copy copy;                                              // instead, on the host
   std::map<std::span<const TokenId>, Node*, TokensBefore> children;  // keys lie in their `tokens`
   int holders = 0;                                                   // paths; the producer is one
   Nodes* state = nullptr;  // the list that it is in; null: a root
@@ -25,8 +26,9 @@ bool PrefixTree::TokensBefore::operator()(std::span<const TokenId> a,
   return std::ranges::lexicographical_compare(a, b);
 }
 
-PrefixTree::PrefixTree(PagePool& pool, int chunk_tokens)
+PrefixTree::PrefixTree(PagePool& pool, int chunk_tokens, HostPages* host)
     : pool_(pool),
+      host_(host),
       chunk_tokens_(chunk_tokens),
       pages_per_chunk_(chunk_tokens / pool.shape().page_size) {
   check(chunk_tokens > 0 && chunk_tokens % pool.shape().page_size == 0, "a chunk is whole pages");
@@ -63,6 +65,7 @@ PrefixTree::Node& PrefixTree::make(Node& parent, std::span<const TokenId> chunk)
 }
 
 bool PrefixTree::is_making(const Node& node) const { return node.state == &making_; }
+bool PrefixTree::is_on_host(const Node& node) const { return node.state == &on_host_; }
 
 void PrefixTree::move(Node& node, Nodes& state) {
   if (node.state == nullptr) return;
@@ -101,7 +104,7 @@ PrefixTree::Path PrefixTree::match(std::string_view salt, std::span<const TokenI
   const std::size_t chunk = chunk_tokens_;
   for (; tokens.size() >= chunk; tokens = tokens.subspan(chunk)) {
     Node* next = find(*path.end_, tokens.first(chunk));
-    if (next == nullptr || is_making(*next)) break;
+    if (next == nullptr || is_making(*next) || is_on_host(*next)) break;
     path.take(*next);
   }
   return path;
@@ -109,8 +112,52 @@ PrefixTree::Path PrefixTree::match(std::string_view salt, std::span<const TokenI
 
 std::size_t PrefixTree::evict(std::size_t pages) {
   const std::size_t used = pool_.used();
-  while (!idle_.empty() && used - pool_.used() < pages) remove(*idle_.front());
+  while (!idle_.empty() && used - pool_.used() < pages) {
+    Node& first = *idle_.front();
+    if (!move_to_host(first)) remove(first);
+  }
   return used - pool_.used();
+}
+
+bool PrefixTree::free_on_host(std::size_t slots) {
+  if (host_->free() + count_pages(on_host_.size()) < slots) return false;
+  while (host_->free() < slots) remove(*on_host_.front());
+  return true;
+}
+
+void PrefixTree::clear() {
+  for (Nodes* idle : {&on_host_, &idle_}) {
+    while (!idle->empty()) remove(*idle->front());
+  }
+}
+
+// Returns whether there was room. If not, no chunk is there, so there is none below this one.
+bool PrefixTree::move_to_host(Node& node) {
+  if (host_ == nullptr || !free_on_host(pages_per_chunk_)) return false;
+  node.copy = host_->save(node.pages);
+  node.pages.clear();
+  to_host_ += pages_per_chunk_;
+  move(node, on_host_);
+  return true;
+}
+
+// Holds it. NOTE: held first: to make room for it, idle chunks move to the host, whose first ones
+// are dropped for that.
+void PrefixTree::take_from_host(Node& node) {
+  hold(node);
+  try {
+    if (pool_.free() < pages_per_chunk_) evict(pages_per_chunk_ - pool_.free());
+    std::vector<PageRef> pages;
+    while (pages.size() < pages_per_chunk_) pages.push_back(pool_.allocate());
+    host_->restore(node.copy, pages);
+    node.pages = std::move(pages);
+  } catch (...) {
+    --node.holders;
+    move(node, on_host_);
+    throw;
+  }
+  node.copy = {};
+  from_host_ += pages_per_chunk_;
 }
 
 PrefixTree::Statistics PrefixTree::statistics() const {
@@ -118,10 +165,13 @@ PrefixTree::Statistics PrefixTree::statistics() const {
   return {.chunks = chunks,
           .pages = count_pages(chunks),
           .idle_pages = count_pages(idle_.size()),
+          .host_pages = count_pages(on_host_.size()),
           .making = making_.size(),
           .paths = num_paths_,
           .hit_tokens = hit_tokens_,
-          .made_tokens = made_tokens_};
+          .made_tokens = made_tokens_,
+          .to_host = to_host_,
+          .from_host = from_host_};
 }
 
 // --- paths ---
@@ -167,7 +217,11 @@ std::vector<PageRef> PrefixTree::Path::pages() const {
 }
 
 void PrefixTree::Path::take(Node& ready) {
-  tree_->hold(ready);
+  if (tree_->is_on_host(ready)) {
+    tree_->take_from_host(ready);
+  } else {
+    tree_->hold(ready);
+  }
   tree_->hit_tokens_ += tree_->chunk_tokens_;
   end_ = &ready;
   ++chunks_;
@@ -214,7 +268,7 @@ void PrefixTree::check_integrity() const {
     children += check_links(*root);
     holders += root->holders;
   }
-  for (const Nodes* state : {&making_, &held_, &idle_}) {
+  for (const Nodes* state : {&making_, &held_, &idle_, &on_host_}) {
     for (auto node = state->begin(); node != state->end(); ++node, ++chunks) {
       check((*node)->state == state && (*node)->place == node, "a chunk is not where it says");
       children += check_links(**node);
@@ -246,18 +300,24 @@ void PrefixTree::check_state(const Node& node) const {
     check(node.children.empty() && node.pages.empty(), "a chunk in the making is attached to");
     return;
   }
-  check((node.holders == 0) == (node.state == &idle_), "a chunk is held and idle, or neither");
-  check(node.pages.size() == pages_per_chunk_, "a chunk has not C/G pages");
+  const bool idle = node.state == &idle_ || is_on_host(node);
+  check((node.holders == 0) == idle, "a chunk is held and idle, or neither");
+  check(node.pages.size() == (is_on_host(node) ? 0 : pages_per_chunk_), "a chunk's C/G pages");
+  check(node.copy.slots() == (is_on_host(node) ? pages_per_chunk_ : 0), "a chunk's copy");
   check(!is_making(*node.parent), "a chunk in the making has a ready one below it");
+  check(is_on_host(node) || !is_on_host(*node.parent), "a chunk with pages is below one without");
 }
 
+// Those on the host go before all that have pages.
 void PrefixTree::check_idle_order() const {
   std::unordered_set<const Node*> before;
-  for (const auto& node : idle_) {
-    for (const auto& [tokens, child] : node->children) {
-      check(before.contains(child), "a chunk would be evicted before one below it");
+  for (const Nodes* idle : {&on_host_, &idle_}) {
+    for (const auto& node : *idle) {
+      for (const auto& [tokens, child] : node->children) {
+        check(before.contains(child), "a chunk would be evicted before one below it");
+      }
+      before.insert(node.get());
     }
-    before.insert(node.get());
   }
 }
 
@@ -270,6 +330,7 @@ void PrefixTree::check_pages() const {
   }
   check(pages.size() == statistics().pages, "chunks share a page");
   check(pages.size() <= pool_.used(), "a page of a chunk went back to the pool");
+  check(on_host_.empty() || statistics().host_pages <= host_->used(), "a copy's slots are free");
 }
 
 }  // namespace quantspec

@@ -215,6 +215,97 @@ TEST_F(PrefixTreeTest, CountsOnlyPagesThatWentBack) {
   EXPECT_EQ(pool.used(), 0u);
 }
 
+// --- with memory of the host ---------------------------------------------------------------------
+
+struct PrefixTreeHost : PrefixTreeTest {
+  HostPages host{*backend, kShape, 3 * kPages* pool.page_bytes()};  // of three chunks
+  PrefixTree tiered{pool, kChunk, &host};
+
+  void TearDown() override { tiered.check_integrity(); }
+  Path read(std::string_view chunks) {
+    Path path = tiered.match("owner", {});
+    for (const char letter : chunks) {
+      if (advance(path, letter) == Next::kYours) path.seal(new_pages());
+    }
+    return path;
+  }
+};
+
+TEST_F(PrefixTreeHost, WhatIsEvictedIsFoundAgain) {
+  read("abc");
+  EXPECT_EQ(tiered.evict(2 * kPages), 2 * kPages);
+  EXPECT_EQ(pool.used(), kPages);
+  EXPECT_EQ(tiered.statistics().host_pages, 2 * kPages);
+  Path path = tiered.match("owner", prompt("abcd"));
+  EXPECT_EQ(path.tokens(), kChunk);  // what has pages
+  EXPECT_EQ(advance(path, 'b'), Next::kReady);
+  EXPECT_EQ(advance(path, 'c'), Next::kReady);
+  EXPECT_EQ(advance(path, 'd'), Next::kYours);
+  tiered.check_integrity();
+  EXPECT_EQ(pool.used(), 3 * kPages);
+  EXPECT_EQ(host.used(), 0u);
+  EXPECT_EQ(tiered.statistics().from_host, 2 * kPages);
+  EXPECT_EQ(tiered.statistics().hit_tokens, 3u * kChunk);
+}
+
+TEST_F(PrefixTreeHost, TheLeastRecentlyUsedIsDroppedThere) {
+  for (const char* chunks : {"a", "b", "c", "d"}) read(chunks);
+  tiered.evict(3 * kPages);
+  read("a");             // found, and idle later than "d"
+  tiered.evict(kPages);  // "d"
+  tiered.evict(kPages);  // "a", for which "b" is dropped
+  const auto made = [&](const char* chunk) {
+    const std::uint64_t before = tiered.statistics().made_tokens;
+    read(chunk);
+    return tiered.statistics().made_tokens > before;
+  };
+  EXPECT_TRUE(made("b"));
+  for (const char* kept : {"c", "d", "a"}) EXPECT_FALSE(made(kept)) << kept;
+}
+
+TEST_F(PrefixTreeHost, OthersThatNeedTheHostGoBeforeChunks) {
+  read("abc");
+  tiered.evict(3 * kPages);
+  EXPECT_TRUE(tiered.free_on_host(kPages + 1));  // "c" and "b" go
+  EXPECT_EQ(tiered.statistics().host_pages, kPages);
+  EXPECT_FALSE(tiered.free_on_host(3 * kPages + 1));
+  EXPECT_EQ(tiered.statistics().host_pages, kPages);  // nothing goes in vain
+  EXPECT_TRUE(tiered.free_on_host(3 * kPages));
+  EXPECT_EQ(host.used(), 0u);
+  const HostPages::Copy all = host.save(std::vector(3 * kPages, pool.allocate()));
+  read("abc");
+  tiered.evict(kPages);  // "c" is lost, as without a host
+  EXPECT_EQ(tiered.statistics().host_pages, 0u);
+  EXPECT_EQ(tiered.match("owner", prompt("abc")).tokens(), 2 * kChunk);
+}
+
+TEST_F(PrefixTreeHost, WithoutPagesAChunkStaysThere) {
+  PagePool small(*backend, kShape, kPages);
+  PrefixTree tree_of_one(small, kChunk, &host);
+  Path path = tree_of_one.match("owner", {});
+  advance(path, 'a');
+  path.seal(std::vector{small.allocate(), small.allocate()});
+  path = {};
+  tree_of_one.evict(1);
+  const std::vector<PageRef> in_use(1, small.allocate());
+  path = tree_of_one.match("owner", {});
+  expect_error(ErrorKind::kOutOfMemory, {"pages"}, [&] { advance(path, 'a'); });
+  tree_of_one.check_integrity();
+  EXPECT_EQ(path.tokens(), 0);
+  EXPECT_EQ(small.used(), 1u);
+  EXPECT_EQ(tree_of_one.statistics().host_pages, kPages);
+}
+
+TEST_F(PrefixTreeHost, ClearDropsAllThatNobodyUses) {
+  const Path held = read("a");
+  read("abc");
+  tiered.evict(kPages);
+  tiered.clear();
+  EXPECT_EQ(host.used(), 0u);
+  EXPECT_EQ(pool.used(), kPages);
+  EXPECT_EQ(held.tokens(), kChunk);
+}
+
 TEST_F(PrefixTreeTest, SaltsThatServeNobodyLeaveNothing) {
   for (int i = 0; i < 100; ++i) tree.match(std::to_string(i), prompt("abc"));
   read("owner", "a");

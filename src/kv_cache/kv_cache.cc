@@ -316,6 +316,35 @@ void KvCache::end_prompt() {
   ++list_changes_;
 }
 
+std::size_t KvCache::slots_to_save(const HostPages& host, int first) const {
+  return pages_.size() - first / shape().page_size + host.slots_for(ring_.size());
+}
+
+KvCache::Saved KvCache::save(HostPages& host, int first) const {
+  check(first % chunk_ == 0 && first <= prompt_ && gathered_.empty(), "what can be saved");
+  const std::span<const PageRef> pages(pages_);
+  return {first,
+          length_,
+          quantized_,
+          prompt_,
+          host.save(pages.subspan(first / shape().page_size)),
+          host.save(std::span(ring_.data(), ring_.size()))};
+}
+
+void KvCache::restore(HostPages& host, const Saved& saved) {
+  const int first_page = saved.first / shape().page_size;
+  check(length_ == saved.first && std::ssize(pages_) == first_page, "what was saved follows this");
+  add_pages(static_cast<int>(saved.pages.slots()));
+  host.restore(saved.pages, std::span(pages_).subspan(first_page));
+  host.restore(saved.ring, std::span(ring_.data(), ring_.size()));
+  length_ = saved.length;
+  quantized_ = saved.quantized;
+  prompt_ = saved.prompt;
+  reserved_ = 0;
+  selector_.clear();
+  ++list_changes_;
+}
+
 KvCache::Chunk::Chunk(KvCache& cache, int num_tokens, std::byte* scratch)
     : cache_(cache),
       first_(cache.length_),

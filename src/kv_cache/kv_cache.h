@@ -29,6 +29,7 @@
 #include "backend/backend.h"
 #include "backend/params/kv.h"
 #include "kv_cache/gathered_kv.h"
+#include "kv_cache/host_pages.h"
 #include "kv_cache/kv_access.h"
 #include "kv_cache/page_pool.h"
 #include "kv_cache/page_selector.h"
@@ -133,6 +134,23 @@ class KvCache {
   };
   // Gathers what drafts read of the prompt.
   void end_prompt();
+
+  // --- preemption: what a cache holds goes to the host's memory and comes back, bit for bit ---
+  // What it holds beyond the first tokens of a prompt.
+  struct Saved {
+    int first;  // so many, whole chunks
+    int length, quantized, prompt;
+    HostPages::Copy pages;
+    HostPages::Copy ring;
+  };
+  // Slots of the host that save() takes.
+  std::size_t slots_to_save(const HostPages& host, int first) const;
+  // REQUIRES: so many are free; nothing is gathered, no chunk of a prompt is on its way, and
+  // [0, first) are whole chunks of one.
+  Saved save(HostPages& host, int first) const;
+  // Goes on where a cache of the same options was saved. What drafts choose pages by is not there
+  // until a target pass has recorded it. REQUIRES: [0, length()) are the same first tokens.
+  void restore(HostPages& host, const Saved& saved);
 
   // --- memory ---
   std::size_t page_bytes() const { return pages_.size() * pool_->page_bytes(); }

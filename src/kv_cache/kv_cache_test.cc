@@ -9,6 +9,7 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/params/view.h"
@@ -33,6 +34,7 @@ class CacheModel {
       : shape_(shape),
         backend_(make_backend({backend, 1})),
         pool_(*backend_, shape),
+        host_(*backend_, shape, 32 * pool_.page_bytes()),
         cache_(*backend_, pool_, capacity, {.chunk = 2 * shape.page_size}),
         random_(seed) {}
 
@@ -88,6 +90,30 @@ class CacheModel {
     tokens_.clear();
     pages_.clear();
     prompt_ = 0;
+  }
+
+  // All but some of the prompt's whole chunks goes to the host's memory and comes back, after the
+  // cache served somebody else.
+  void preempt() {
+    const int first = uniform(0, prompt_ / cache_.chunk()) * cache_.chunk();
+    const auto shared = cache_.pages_of(0, first);
+    const std::vector<PageRef> kept(shared.begin(), shared.end());
+    const std::size_t slots = cache_.slots_to_save(host_, first);
+    const KvCache::Saved saved = cache_.save(host_, first);
+    ASSERT_EQ(host_.used(), slots);
+    cache_.clear();
+    const std::vector<Token> own = std::exchange(tokens_, {});
+    const int prompt = std::exchange(prompt_, 0);
+    const std::vector<Bytes> pages = std::exchange(pages_, {});
+    for (int n = 0; n < 2 * shape_.page_size; n += shape_.page_size) {
+      decode(shape_.page_size, shape_.page_size);
+    }
+    cache_.clear();
+    tokens_ = own;
+    prompt_ = prompt;
+    pages_ = pages;
+    if (first > 0) cache_.attach(kept);
+    cache_.restore(host_, saved);
   }
 
   // The whole state against the list.
@@ -190,6 +216,7 @@ class CacheModel {
   KvShape shape_;
   std::unique_ptr<Backend> backend_;
   PagePool pool_;
+  HostPages host_;
   KvCache cache_;
   std::mt19937 random_;
   std::vector<Token> tokens_;
@@ -216,6 +243,8 @@ TEST_P(KvCacheTest, RandomOperationsMatchThePlainModel) {
         ASSERT_NO_FATAL_FAILURE(model.prefill(std::min(room, model.uniform(1, 5 * page_size))));
       } else if (kind == 1 && model.uniform(0, 4) == 0) {
         model.clear();
+      } else if (kind == 2) {
+        ASSERT_NO_FATAL_FAILURE(model.preempt());
       } else {
         if (cache.max_rows() == 0) continue;
         const int rows = model.uniform(1, std::min(17, cache.max_rows()));

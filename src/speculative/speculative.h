@@ -104,6 +104,8 @@ class Sequence {
   void attach(std::span<const PageRef> pages) { cache_.attach(pages); }
   // Inside a prompt: the next chunk's pages are these (KvCache::share).
   void share(std::span<const PageRef> pages) { cache_.share(pages); }
+  // Inside a prompt: goes on where a cache of the same text was saved (KvCache::restore).
+  void restore(HostPages& host, const KvCache::Saved& saved) { cache_.restore(host, saved); }
   // Forgets the tokens from `count` on, for a stop inside an accepted run.
   // REQUIRES: no more tokens are dropped than the last step added, and one remains.
   void truncate(std::size_t count);

@@ -64,6 +64,147 @@ TEST_F(RequestLoopTest, APausedRequestWritesNothingAndGoesOnAsIfNothingHadBeen) 
   EXPECT_EQ(paused, other);
 }
 
+// --- preemption ----------------------------------------------------------------------------------
+
+class Preemption : public RequestLoopTest {
+ protected:
+  // Three chunks, and 8 tokens more.
+  Request request(Tokens& tokens) const {
+    Request request{.prompt = Tokens(200, 3), .predict = 80};
+    for (std::size_t i = 0; i < request.prompt.size(); ++i) request.prompt[i] = 5 + i % 40;
+    request.sampling.seed = 4;
+    request.draft_len = 2;
+    request.on_tokens = [&tokens](const Step& step) {
+      tokens.insert(tokens.end(), step.tokens.begin(), step.tokens.end());
+      return true;
+    };
+    return request;
+  }
+  Tokens alone() const {
+    RequestLoop loop(model_.model, model_.pool.shape(), options());
+    Tokens tokens;
+    loop.submit(request(tokens));
+    while (loop.step()) {
+    }
+    return tokens;
+  }
+  RequestLoopOptions with_host(std::size_t pages) const {
+    RequestLoopOptions options = RequestLoopTest::options();
+    options.pages = options.context / 32;
+    options.host_bytes = pages * model_.pool.page_bytes();
+    return options;
+  }
+  // Slots that a ring takes.
+  std::size_t ring_pages() const {
+    const std::size_t ring = KvCache::ring_bytes_for(model_.pool.shape(), *model_.backend, 512, {});
+    return (ring + model_.pool.page_bytes() - 1) / model_.pool.page_bytes();
+  }
+  // Until it has so many tokens; then it is preempted, and stays so.
+  RequestId preempt_after(RequestLoop& loop, Tokens& tokens, std::size_t count) const {
+    const RequestId id = loop.submit(request(tokens));
+    while (tokens.size() < count && loop.step()) {
+    }
+    EXPECT_GE(tokens.size(), count);
+    loop.pause(id);
+    loop.step();
+    EXPECT_TRUE(loop.preempt(id));
+    EXPECT_EQ(loop.statistics().free_slots, 2);
+    return id;
+  }
+  void finish(RequestLoop& loop, RequestId id) const {
+    loop.resume(id);
+    while (loop.step()) loop.check_integrity();
+  }
+};
+
+TEST_F(Preemption, WhatARequestHeldComesBackFromTheHost) {
+  RequestLoop loop(model_.model, model_.pool.shape(), with_host(100));
+  Tokens tokens;
+  const RequestId id = preempt_after(loop, tokens, 70);
+  const RequestLoop::Statistics before = loop.statistics();
+  EXPECT_EQ(before.swaps, 1u);
+  EXPECT_GE(before.pages_swapped_out, 1u);  // beyond its three chunks, which the tree has
+  EXPECT_LE(before.pages_swapped_out, 2u);
+  EXPECT_EQ(before.free_host_pages, 100 - ring_pages() - before.pages_swapped_out);
+  EXPECT_EQ(before.free_pages + before.prefixes.idle_pages, 16u);
+  const double read_for = before.slice_seconds;
+  finish(loop, id);
+  const RequestLoop::Statistics now = loop.statistics();
+  EXPECT_EQ(tokens, alone());
+  EXPECT_EQ(now.pages_swapped_in, before.pages_swapped_out);
+  EXPECT_EQ(now.free_host_pages, 100u);
+  EXPECT_EQ(now.replays, 0u);
+  EXPECT_EQ(now.slice_seconds, read_for);  // nothing was read
+}
+
+TEST_F(Preemption, WithoutRoomThereItIsReadAgain) {
+  for (const std::size_t room : {std::size_t{0}, ring_pages()}) {
+    RequestLoop loop(model_.model, model_.pool.shape(), with_host(room));
+    Tokens tokens;
+    const RequestId id = preempt_after(loop, tokens, 70);
+    EXPECT_EQ(loop.statistics().free_host_pages, room);
+    finish(loop, id);
+    EXPECT_EQ(tokens, alone());
+    EXPECT_EQ(loop.statistics().swaps + loop.statistics().pages_swapped_out, 0u);
+    EXPECT_EQ(loop.statistics().replays, 1u);
+  }
+}
+
+// Others take the pages meanwhile: its chunks move to the host as well, or are lost and read again.
+TEST_F(Preemption, ChunksOfItsPromptComeBackOrAreReadAgain) {
+  for (const std::size_t room : {std::size_t{100}, ring_pages() + 2}) {
+    RequestLoop loop(model_.model, model_.pool.shape(), with_host(room));
+    Tokens tokens, others;
+    const RequestId id = preempt_after(loop, tokens, 70);
+    EXPECT_EQ(loop.statistics().swaps, 1u);
+    Request other = request(others);
+    other.prompt = Tokens(430, 1);
+    loop.submit(std::move(other));
+    while (others.size() < 80) ASSERT_TRUE(loop.step());
+    loop.step();
+    const RequestLoop::Statistics before = loop.statistics();
+    EXPECT_EQ(before.prefixes.host_pages > 0, room == 100);
+    finish(loop, id);
+    const RequestLoop::Statistics now = loop.statistics();
+    EXPECT_EQ(tokens, alone());
+    EXPECT_EQ(now.pages_swapped_in, now.pages_swapped_out);
+    EXPECT_EQ(now.prefixes.from_host > 0, room == 100);
+    EXPECT_EQ(now.prefixes.made_tokens > before.prefixes.made_tokens, room != 100);
+    EXPECT_EQ(now.replays, 0u);
+    EXPECT_EQ(now.free_host_pages + now.prefixes.host_pages, room);
+  }
+}
+
+TEST_F(Preemption, WhatRequestsHeldGoesBeforeCachedPrefixes) {
+  RequestLoop loop(model_.model, model_.pool.shape(), with_host(ring_pages() + 2));
+  Tokens others, tokens;
+  for (int i = 0; i < 3; ++i) {  // fills the pages, then the host
+    Request other = request(others);
+    other.prompt = Tokens(300, 1 + i);
+    other.predict = 1;
+    loop.submit(std::move(other));
+    while (loop.step()) {
+    }
+  }
+  EXPECT_GT(loop.statistics().prefixes.host_pages, 0u);
+  const RequestId id = preempt_after(loop, tokens, 70);
+  EXPECT_EQ(loop.statistics().swaps, 1u);
+  EXPECT_LE(loop.statistics().prefixes.host_pages, 2u);
+  finish(loop, id);
+  EXPECT_EQ(tokens, alone());
+}
+
+TEST_F(Preemption, WhoIsCancelledGivesItsRoomOnTheHostBack) {
+  RequestLoop loop(model_.model, model_.pool.shape(), with_host(100));
+  Tokens tokens;
+  const RequestId id = preempt_after(loop, tokens, 40);
+  EXPECT_LT(loop.statistics().free_host_pages, 100u);
+  loop.cancel(id);
+  while (loop.step()) {
+  }
+  EXPECT_EQ(loop.statistics().free_host_pages, 100u);
+}
+
 TEST_F(RequestLoopTest, CountsWhatItsRoundsDraft) {
   for (const int draft_len : {0, 3}) {
     RequestLoop loop(model_.model, model_.pool.shape(), options());
@@ -124,6 +265,7 @@ class RandomRequests : public RequestLoopTest {
     options.context = kContext;
     options.pages = kPages;  // fewer than all could hold: some are preempted, prefixes evicted
     options.admission = Admission::kExpected;
+    options.host_bytes = kHostPages * model_.pool.page_bytes();
     return options;
   }
   int uniform(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
@@ -206,12 +348,13 @@ class RandomRequests : public RequestLoopTest {
     const RequestLoop::Statistics now = loop_.statistics();
     EXPECT_EQ(now.free_slots, kSequences);
     EXPECT_EQ(now.free_pages + now.prefixes.idle_pages, kPages);
+    EXPECT_EQ(now.free_host_pages + now.prefixes.host_pages, kHostPages);
     EXPECT_EQ(now.scheduler.waiting + now.scheduler.preempted + now.scheduler.admitted, 0u);
     EXPECT_EQ(now.scheduler.promised_pages, 0u);
     loop_.check_integrity();
   }
 
-  static constexpr std::size_t kPages = 40;
+  static constexpr std::size_t kPages = 40, kHostPages = 30;
   std::mt19937 random_{7};
   std::array<Tokens, 3> beginnings_;
   RequestLoop loop_;
@@ -233,9 +376,10 @@ TEST_F(RandomRequests, LeaveNothingBehind) {
   const double all = static_cast<double>(peak_rss_bytes()) / 1e6;
   EXPECT_LT(all - tenth, 4);  // MB
   std::cout << fmt::format(
-      "{} requests, {} preemptions in {:.1f} s; the most resident memory: {:.1f} MB after a tenth "
-      "of them, {:.1f} MB after all\n",
-      count, loop_.statistics().scheduler.preemptions, clock.seconds(), tenth, all);
+      "{} requests, {} preemptions ({} by swap) in {:.1f} s; the most resident memory: {:.1f} MB "
+      "after a tenth of them, {:.1f} MB after all\n",
+      count, loop_.statistics().scheduler.preemptions, loop_.statistics().swaps, clock.seconds(),
+      tenth, all);
 }
 
 // --- memory --------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 // E3 of the contract (docs/design.md, section 3): the tokens of a request, and their
 // log-probabilities, are a function of the request and the engine, whatever else runs, whatever was
-// cached, whenever it came, and however often it was preempted. Requests that were computed alone,
-// by plain decoding, against the same requests in random schedules.
+// cached, whenever it came, and however often it was preempted, be it to come back from the host's
+// memory or to be read again. Requests that were computed alone, by plain decoding on one thread,
+// against the same requests in random schedules on three.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +37,9 @@ struct Output {
 
 class ScheduleExactness : public ::testing::TestWithParam<std::string> {
  protected:
-  ScheduleExactness() : model_(testdata("models/llama-gqa3"), GetParam(), 2, kPage) {
+  ScheduleExactness()
+      : alone_(testdata("models/llama-gqa3"), GetParam(), 1, kPage),
+        model_(testdata("models/llama-gqa3"), GetParam(), 3, kPage) {
     const int layers = model_.model.config().num_layers;
     const PlanContext context{layers, kPage, kContext, 3 * kPage};
     plans_ = {Plan::draft(layers, WeightRead::kUpper), make_plan("quantspec+w8", context),
@@ -75,48 +78,65 @@ class ScheduleExactness : public ::testing::TestWithParam<std::string> {
     options.spec_sampling = SpecSampling::kCoupled;
     options.draft_len = 0;
     options.log_probs = true;
-    Sequence sequence(model_.model, model_.pool, kContext, options, {.chunk = kChunk});
-    const auto reader = model_.decoder.begin_prompt(sequence, request.prompt);
+    Sequence sequence(alone_.model, alone_.pool, kContext, options, {.chunk = kChunk});
+    const auto reader = alone_.decoder.begin_prompt(sequence, request.prompt);
     while (!reader->done()) reader->step();
     Output output;
-    output.add(model_.decoder.end_prompt(sequence));
+    output.add(alone_.decoder.end_prompt(sequence));
     while (std::ssize(output.tokens) < request.predict) {
-      output.add(model_.decoder.step(sequence, 1));
+      output.add(alone_.decoder.step(sequence, 1));
     }
     return output;
   }
 
+  // A loop of any sizes. What the one before it did is counted.
+  void make_loop() {
+    RequestLoopOptions options{.sequences = uniform(1, 5),
+                               .context = kContext,
+                               .chunk = kChunk,
+                               .plans = plans_,
+                               .share_prefixes = !one_in(6)};
+    if (one_in(2)) options.plans = {};
+    // Fewer pages than all could hold: prefixes are evicted, requests wait. The longest needs 10.
+    if (!one_in(4)) options.pages = uniform(10, 20);
+    if (one_in(2)) options.admission = Admission::kExpected;
+    // Room for some of what is preempted and evicted, or for none, by turns.
+    host_pages_ = num_loops_++ % 2 == 0 ? uniform(6, 60) : uniform(0, 5);
+    options.host_bytes = host_pages_ * model_.pool.page_bytes();
+    count_moves();
+    loop_plans_ = std::ssize(options.plans);
+    loop_ = std::make_unique<RequestLoop>(model_.model, model_.pool.shape(), options);
+  }
+  void count_moves() {
+    if (loop_ == nullptr) return;
+    const RequestLoop::Statistics now = loop_->statistics();
+    swaps_ += now.swaps;
+    replays_ += now.replays;
+    swapped_in_ += now.pages_swapped_in;
+    to_host_ += now.prefixes.to_host;
+    from_host_ += now.prefixes.from_host;
+  }
+
+  LoadedModel alone_;
   LoadedModel model_;
   std::vector<Plan> plans_;
   std::mt19937 random_{5};
   std::vector<Request> catalogue_;
-  std::ptrdiff_t loop_plans_ = 0;
   std::vector<Output> expected_;
+  std::unique_ptr<RequestLoop> loop_;
+  std::ptrdiff_t loop_plans_ = 0;
+  int num_loops_ = 0;
+  std::size_t host_pages_ = 0;
+  std::uint64_t swaps_ = 0, replays_ = 0, swapped_in_ = 0, to_host_ = 0, from_host_ = 0;
 };
 
 TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
   const bool slow = GetParam() == "reference" || GetParam() == "cpu/scalar";
   make_catalogue(slow ? 8 : 24);
-  const int schedules = slow ? 12 : is_best(GetParam()) ? 1000 : 200;
-  std::unique_ptr<RequestLoop> loop;
+  const int schedules = slow ? 24 : is_best(GetParam()) ? 1000 : 200;
   int preemptions = 0, cancelled = 0, cached = 0, accepted = 0;
   for (int schedule = 0; schedule < schedules; ++schedule) {
-    if (loop == nullptr || one_in(8)) {  // else what the last ones left is cached
-      RequestLoopOptions options{.sequences = uniform(1, 5),
-                                 .context = kContext,
-                                 .chunk = kChunk,
-                                 .plans = plans_,
-                                 .share_prefixes = !one_in(6)};
-      if (one_in(2)) options.plans = {};
-      // Fewer pages than all could hold: prefixes are evicted, requests wait.
-      if (one_in(2)) options.pages = kContext / kPage + uniform(0, 10);
-      if (one_in(2)) options.admission = Admission::kExpected;
-      loop = std::make_unique<RequestLoop>(model_.model, model_.pool.shape(), options);
-      if (options.plans.empty())
-        loop_plans_ = 0;
-      else
-        loop_plans_ = std::ssize(plans_);
-    }
+    if (loop_ == nullptr || one_in(6)) make_loop();  // else what the last ones left is cached
     struct Running {
       RequestId id;
       std::size_t which;
@@ -154,14 +174,14 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
             ++ended;
             EXPECT_NE(end.end, RequestEnd::kFailed) << end.error->what();
           };
-          running->id = loop->submit(std::move(request));
+          running->id = loop_->submit(std::move(request));
         }
         if (running->start >= step || running->end) continue;
-        if (std::ssize(running->output.tokens) == running->cancel_after) loop->cancel(running->id);
-        if (one_in(40)) preemptions += loop->preempt(running->id);
+        if (std::ssize(running->output.tokens) == running->cancel_after) loop_->cancel(running->id);
+        if (one_in(20)) preemptions += loop_->preempt(running->id);
       }
-      loop->step();
-      if (one_in(10)) loop->check_integrity();
+      loop_->step();
+      if (one_in(10)) loop_->check_integrity();
     }
     for (const auto& running : all) {
       const Output& expected = expected_[running->which];
@@ -171,14 +191,67 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
         ASSERT_EQ(running->output.tokens.size(), expected.tokens.size());
       }
     }
-    const RequestLoop::Statistics now = loop->statistics();
+    const RequestLoop::Statistics now = loop_->statistics();
     ASSERT_EQ(now.scheduler.admitted + now.scheduler.waiting + now.scheduler.preempted, 0u);
     ASSERT_EQ(now.prefixes.pages, now.prefixes.idle_pages);
+    ASSERT_EQ(now.free_host_pages + now.prefixes.host_pages, host_pages_);
   }
+  count_moves();
   EXPECT_GT(preemptions, schedules / 4);
+  if (slow) return;
   EXPECT_GT(cancelled, schedules / 20);
   EXPECT_GT(cached, schedules * kChunk / 10);
   EXPECT_GT(accepted, schedules);
+  for (const std::uint64_t moves : {swaps_, replays_, swapped_in_, to_host_, from_host_}) {
+    EXPECT_GT(moves, schedules / 20u);
+  }
+}
+
+// Everything of a request goes to the host's memory, to other pages and another ring come back.
+TEST_P(ScheduleExactness, WhatMovesToTheHostComesBack) {
+  for (const int plan : {-1, 0, 2}) {  // by none, or one that chooses pages by mass
+    SCOPED_TRACE(plan);
+    Request request{.prompt = text(2 * kChunk + 3), .predict = 3 * kPage, .log_probs = true};
+    request.sampling.seed = 3;
+    const Output expected = alone(request);
+    RequestLoopOptions options{.sequences = 2,
+                               .context = kContext,
+                               .chunk = kChunk,
+                               .pages = kContext / kPage,
+                               .host_bytes = 40 * model_.pool.page_bytes()};
+    if (plan >= 0) options.plans = plans_;
+    if (plan >= 0) request.forced = DraftChoice{plan, 3};
+    RequestLoop loop(model_.model, model_.pool.shape(), options);
+    Output output, other;
+    request.on_tokens = [&](const Step& step) {
+      output.add(step);
+      return true;
+    };
+    const RequestId id = loop.submit(request);
+    while (std::ssize(output.tokens) < 2 * kPage) ASSERT_TRUE(loop.step());
+    loop.pause(id);
+    loop.step();
+    ASSERT_TRUE(loop.preempt(id));
+    // Another takes its slot, and all pages.
+    Request rival{.prompt = text(6 * kChunk), .predict = kChunk, .log_probs = true};
+    rival.sampling.seed = 4;
+    const Output rivals = alone(rival);
+    rival.on_tokens = [&](const Step& step) {
+      other.add(step);
+      if (std::ssize(other.tokens) >= kChunk / 2) loop.resume(id);
+      return true;
+    };
+    loop.submit(rival);
+    while (loop.step()) loop.check_integrity();
+    EXPECT_TRUE(output.is_prefix_of(expected) && output.tokens.size() == expected.tokens.size());
+    EXPECT_TRUE(other.is_prefix_of(rivals) && other.tokens.size() == rivals.tokens.size());
+    const RequestLoop::Statistics now = loop.statistics();
+    EXPECT_EQ(now.swaps, 1u);
+    EXPECT_EQ(now.replays, 0u);
+    EXPECT_GE(now.pages_swapped_in, 1u);
+    EXPECT_EQ(now.pages_swapped_in, now.pages_swapped_out);
+    EXPECT_EQ(now.prefixes.from_host, 4u);  // its chunks
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ScheduleExactness, ::testing::ValuesIn(all_backends()),

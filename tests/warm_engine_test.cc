@@ -24,7 +24,8 @@ class WarmEngine : public ::testing::TestWithParam<std::string> {
   }
   int uniform(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
 
-  // Requests that arrive one after the other, of random prompts; one of them is cancelled.
+  // Requests that arrive one after the other, of random prompts; one of them is cancelled, some are
+  // preempted.
   static constexpr int kRequests = 7;
   void run_wave(RequestLoop& loop, DraftChoice choice) {
     for (int i = 0; i < kRequests; ++i) {
@@ -39,6 +40,7 @@ class WarmEngine : public ::testing::TestWithParam<std::string> {
       const bool cancels = i == 5;
       for (int steps = uniform(0, 20); steps > 0; --steps) loop.step();
       if (cancels) loop.cancel(id);
+      if (id > 3 && uniform(1, 2) == 1) loop.preempt(id - uniform(0, 3));
     }
     while (loop.step()) {
     }
@@ -53,7 +55,11 @@ class WarmEngine : public ::testing::TestWithParam<std::string> {
 
 TEST_P(WarmEngine, RequestsComeAndGoByWhatWasCaptured) {
   RequestLoop loop(model_.model, model_.pool.shape(),
-                   {.sequences = 4, .context = kContext, .chunk = kChunk, .plans = plans_});
+                   {.sequences = 4,
+                    .context = kContext,
+                    .chunk = kChunk,
+                    .host_bytes = 200 * model_.pool.page_bytes(),
+                    .plans = plans_});
   for (const DraftChoice choice : {DraftChoice{0, 0}, {0, 3}, {1, 3}, {2, 3}}) {
     SCOPED_TRACE(::testing::Message() << "plan " << choice.plan << ", " << choice.draft_len);
     const Backend::Counts cold = counts();
@@ -70,6 +76,12 @@ TEST_P(WarmEngine, RequestsComeAndGoByWhatWasCaptured) {
     EXPECT_EQ(warm.captures > cold.captures, model_.backend->repeats_rounds());
     EXPECT_GT(ran, 100);
   }
+  // What moved to the host and back took no memory either.
+  const RequestLoop::Statistics all = loop.statistics();
+  EXPECT_GT(all.swaps, 30u);
+  EXPECT_GT(all.pages_swapped_in, 10u);
+  EXPECT_GT(all.prefixes.to_host, 1000u);
+  EXPECT_EQ(all.replays, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, WarmEngine, ::testing::ValuesIn([] {

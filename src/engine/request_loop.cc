@@ -43,7 +43,8 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
       model(used),
       shape(of),
       pool(model.backend(), shape, options.pages),
-      tree(pool, options.chunk),
+      host(model.backend(), shape, options.host_bytes),
+      tree(pool, options.chunk, &host),
       decoder(model),
       rules(round_bytes(model, shape, options)),
       scheduler({.page_tokens = shape.page_size,
@@ -130,10 +131,10 @@ bool RequestLoop::Impl::admit(Live& request) {
   // Its prefix is held first: pages that it shares are not to be evicted for its others.
   const Request& wanted = request.request;
   Sequence& sequence = *free_sequences.back();
-  const std::span<const TokenId> prompt(wanted.prompt);
   if (options.share_prefixes) {
-    const int most = sequence.cache().most_attached(request.prompt_tokens());
-    request.path = tree.match(wanted.salt, prompt.first(most));
+    // Who is admitted has a token to read, also where all comes back.
+    const int most = std::min(request.most_found(sequence.cache()), request.prompt_tokens() - 1);
+    request.path = tree.match(wanted.salt, std::span(wanted.prompt).first(most));
   }
   const Held found{request.path.tokens(),
                    static_cast<std::size_t>(request.path.tokens() / shape.page_size)};
@@ -152,6 +153,7 @@ bool RequestLoop::Impl::admit(Live& request) {
                         .log_probs = wanted.log_probs});
   if (found.tokens > 0) sequence.attach(request.path.pages());
   request.reader = decoder.begin_prompt(sequence, wanted.prompt);
+  if (swap_in(request)) scheduler.found(request.id, held(request));
   return true;
 }
 
@@ -191,8 +193,46 @@ void RequestLoop::Impl::end(Live& request, RequestEnd how, std::optional<Error> 
 }
 
 void RequestLoop::Impl::preempt(Live& request) {
+  swap_out(request);
   give_back(request);
   scheduler.preempted(request.id, now());
+}
+
+// What the tree has not of it goes to the host's memory, where there is room beside what others
+// hold; cached prefixes make room.
+void RequestLoop::Impl::swap_out(Live& request) {
+  const KvCache& cache = request.sequence->cache();
+  const int first = request.path.tokens();
+  const bool in_flight = producer == &request;
+  if (request.saved) return;                          // it is there already
+  if (cache.length() <= first && !in_flight) return;  // the tree has it
+  if (!in_flight && shares_pages(options) && tree.free_on_host(cache.slots_to_save(host, first))) {
+    request.saved = cache.save(host, first);
+    totals.pages_swapped_out += request.saved->pages.slots();
+    ++totals.swaps;
+  } else {
+    ++totals.replays;
+  }
+}
+
+// Brings it back, as soon as the cache holds what goes before. Returns whether it is there. If
+// others have the pages by now, the request is preempted again, to be read again.
+bool RequestLoop::Impl::swap_in(Live& request) {
+  Sequence& sequence = *request.sequence;
+  if (!request.saved || sequence.cache().length() != request.saved->first) return false;
+  const KvCache::Saved saved = *std::exchange(request.saved, std::nullopt);
+  const std::size_t pages = saved.pages.slots();
+  if (pages > pool_state().pages()) {
+    ++totals.replays;
+    give_back(request);
+    scheduler.preempted(request.id, now());
+    return false;
+  }
+  make_room(pages);
+  sequence.restore(host, saved);
+  totals.pages_swapped_in += pages;
+  if (saved.length >= request.prompt_tokens()) end_prompt(request);
+  return true;
 }
 
 // --- the door ------------------------------------------------------------------------------------
@@ -297,6 +337,7 @@ RequestLoop::Statistics RequestLoop::statistics() const {
   statistics.prefixes = impl_->tree.statistics();
   statistics.free_pages = impl_->pool.free();
   statistics.free_slots = static_cast<int>(impl_->free_sequences.size());
+  statistics.free_host_pages = impl_->host.free();
   return statistics;
 }
 

@@ -71,10 +71,13 @@ struct Request {
 };
 
 struct RequestLoopOptions {
-  int sequences = 8;             // that are in the cache at once
-  int context = 0;               // tokens of a request at most
-  int chunk = 0;                 // as in KvOptions
-  std::size_t pages = 0;         // of the cache; 0: what all sequences can come to hold
+  int sequences = 8;      // that are in the cache at once
+  int context = 0;        // tokens of a request at most
+  int chunk = 0;          // as in KvOptions
+  std::size_t pages = 0;  // of the cache; 0: what all sequences can come to hold
+  // Memory of the host, for what preempted requests hold and for cached prefixes that pages have no
+  // room for. On a device it is taken at the start. 0: requests read again what they held.
+  std::size_t host_bytes = 0;
   std::vector<Plan> plans = {};  // by which to draft; none: plain decoding
   KvStore store = KvStore::kHierarchical;
   bool share_prefixes = true;  // REQUIRES: store is kHierarchical, for it to be
@@ -106,7 +109,8 @@ class RequestLoop {
   // Does what there is to do next: a round of all that decode, and slices of a prompt. False: there
   // is nothing.
   bool step();
-  // Preempts a request as if pages were short, for tests. Returns whether it could be.
+  // Preempts a request as if pages were short, for tests and measurements. Returns whether it could
+  // be.
   bool preempt(RequestId id);
   // Whether a chunk of a prompt was begun and not ended: until it is, no other loop of the model
   // may read prompts.
@@ -117,6 +121,13 @@ class RequestLoop {
     PrefixTree::Statistics prefixes;
     std::size_t free_pages = 0;
     int free_slots = 0;
+    // Of preemptions: what requests held went to the host's memory, or is to be read again. Pages
+    // that went there and came back; those of cached prefixes are prefixes.to_host and from_host.
+    std::uint64_t swaps = 0;
+    std::uint64_t replays = 0;
+    std::uint64_t pages_swapped_out = 0;
+    std::uint64_t pages_swapped_in = 0;
+    std::size_t free_host_pages = 0;
     std::uint64_t rounds = 0;
     double round_seconds = 0;
     double draft_seconds = 0;  // of the rounds': all draft passes

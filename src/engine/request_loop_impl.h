@@ -22,6 +22,8 @@ struct RequestLoop::Live {
   int cached_tokens = 0;  // the most found_tokens of all admissions
   DraftRules::Member drafts;
   RoundStats stats;
+  // Of a preempted request, until its cache holds again what goes before: what the tree has not.
+  std::optional<KvCache::Saved> saved;
   // While it is admitted:
   Sequence* sequence = nullptr;
   int found_tokens = 0;
@@ -29,6 +31,10 @@ struct RequestLoop::Live {
   std::unique_ptr<Model::Prefill> reader;  // while the prompt is read
 
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
+  // So many tokens of the prompt may be found: what follows is read, for the ring, or comes back.
+  int most_found(const KvCache& cache) const {
+    return saved ? saved->first : cache.most_attached(prompt_tokens());
+  }
   int left() const { return request.predict - static_cast<int>(generated.size()); }
 };
 
@@ -47,6 +53,7 @@ struct RequestLoop::Impl {
   const Model& model;
   KvShape shape;
   PagePool pool;  // before all that holds pages
+  HostPages host;
   PrefixTree tree;
   Decoder decoder;
   DraftRules rules;
@@ -77,6 +84,8 @@ struct RequestLoop::Impl {
   void end(Live& request, RequestEnd how, std::optional<Error> error = {});
   void finish(Live& request, RequestEnd how, std::optional<Error> error = {});
   void preempt(Live& request);
+  void swap_out(Live& request);
+  bool swap_in(Live& request);
 
   void run_round(const std::vector<RequestId>& ids);
   void choose(std::span<Live* const> requests, std::vector<Lane>& lanes);

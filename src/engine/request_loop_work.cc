@@ -143,14 +143,15 @@ bool RequestLoop::Impl::find_chunk(Live& request) {
   const auto next = request.path.advance(prompt.subspan(begin, chunk()));
   check(next != PrefixTree::Next::kInMaking, "one chunk is in flight");
   if (next == PrefixTree::Next::kYours) return false;
-  if (end > cache.most_attached(request.prompt_tokens())) {  // the ring wants some of its tokens
+  if (end > request.most_found(cache)) {  // the ring wants some of its tokens
     request.sequence->share(request.path.last_pages());
     return false;
   }
   request.sequence->attach(request.path.last_pages());
   request.found_tokens += chunk();
   request.cached_tokens = std::max(request.cached_tokens, request.found_tokens);
-  scheduler.found(request.id, held(request));
+  swap_in(request);
+  if (request.sequence != nullptr) scheduler.found(request.id, held(request));
   return true;
 }
 
@@ -183,7 +184,9 @@ void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
     }
     reads = !request.reader->done();
     if (request.request.on_progress) request.request.on_progress(request.reader->share());
-    if (!reads) end_prompt(request);
+    const bool is_back = swap_in(request);
+    if (request.sequence == nullptr) return;  // preempted
+    if (!is_back && !reads) end_prompt(request);
   } else {
     make_room(1);
     decoder.replay(sequence);

@@ -34,6 +34,8 @@ struct BenchArgs {
   std::vector<int> streams;
   std::filesystem::path trace;
   int late_prompt = 0;
+  std::size_t page_memory = 0;
+  std::size_t host_cache = 0;
   std::optional<SpecSampling> spec_sampling;
   Sweep sweep = Sweep::kNone;
   BenchFormat format = BenchFormat::kMarkdown;
@@ -106,6 +108,14 @@ void add_load(CLI::App& app, BenchArgs& args) {
       "with --streams: read a prompt of N tokens at the end,\nwhile they decode: how long do they "
       "wait for tokens?",
       args.late_prompt, 1, kMostContext);
+  add_bytes(app, "--page-memory",
+            "with --trace: bytes of 8-bit pages at most; requests that\nhave no room are preempted "
+            "(default: enough for all)",
+            args.page_memory);
+  add_bytes(app, "--host-cache",
+            "with --trace: bytes of the host's memory for what pages\nhave no room for: it comes "
+            "back from there (default: 0)",
+            args.host_cache);
 }
 
 void add_runs(CLI::App& app, BenchArgs& args) {
@@ -247,7 +257,12 @@ void require_meant(const BenchArgs& args, const CLI::App& command) {
     require_meant(command, "--trace",
                   {"--ctx-size", "--predict", "--prompts", "--machine", "--sweep",
                    "--recall-distance", "--late-prompt"});
-  } else if (!args.streams.empty()) {
+    return;
+  }
+  for (const char* name : {"--page-memory", "--host-cache"}) {
+    if (command.count(name) > 0) throw UsageError(fmt::format("{}: needs --trace", name));
+  }
+  if (!args.streams.empty()) {
     require_meant(command, "--streams", {"--prompts", "--machine", "--sweep"});
   } else if (command.count("--late-prompt") > 0) {
     throw UsageError("--late-prompt: needs --streams, beside which it comes");
@@ -257,6 +272,8 @@ void require_meant(const BenchArgs& args, const CLI::App& command) {
 LoadOptions resolve_load(const BenchArgs& args) {
   LoadOptions load;
   load.late_prompt = args.late_prompt;
+  load.page_memory = args.page_memory;
+  load.host_cache = args.host_cache;
   if (!args.streams.empty()) load.streams = args.streams;
   if (args.trace.empty()) return load;
   if (load.streams.size() != 1) {

@@ -70,15 +70,6 @@ void add_round(CLI::App& app, EvalArgs& args) {
       args.round, 1, kMaxDraftLen + 1);
 }
 
-template <typename Target>
-void add_bytes(CLI::App& app, const std::string& name, const char* help, Target& target) {
-  add_value(app, name, "N", help, [=, &target](const std::string& text) {
-    const auto value = parse_number<std::size_t>(text);
-    if (!value) throw UsageError(fmt::format("{} '{}': must be a whole number", name, text));
-    target = *value;
-  });
-}
-
 void add_output(CLI::App& app, EvalArgs& args, const char* examples) {
   app.option_defaults()->group("Output");
   add_choice<bool>(app, "-o,--output", "FORMAT", "md or json (default: md)",

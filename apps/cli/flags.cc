@@ -30,6 +30,10 @@ std::string_view flag_of(Field field) {
       return "--page-size";
     case Field::kKvCache:
       return "--kv-cache";
+    case Field::kPageMemory:
+      return "--page-memory";
+    case Field::kHostCache:
+      return "--host-cache";
     case Field::kDraftWeights:
       return "generate --draft-weights";  // which the other commands lack
     case Field::kDraftStore:

@@ -101,6 +101,17 @@ std::string memory_plan(const ModelReport& report) {
                               available, report.advice.text(flag_of));
   }
   const int all = report.config.max_positions, fit = report.largest_context;
+  // Of the longest that fits.
+  for (auto plan = report.plans.rbegin(); plan != report.plans.rend(); ++plan) {
+    if (plan->second.page_memory_bytes == 0) continue;
+    text += fmt::format("pages        up to {:.0f} MB of all requests and of cached prefixes",
+                        plan->second.page_memory_bytes / 1e6);
+    if (plan->second.host_cache_bytes > 0) {
+      text += fmt::format(", and {:.0f} MB on the host", plan->second.host_cache_bytes / 1e6);
+    }
+    text += '\n';
+    break;
+  }
   const std::string tokens = fit == all ? fmt::format("all {} tokens of the model", all)
                                         : fmt::format("{} of the model's {} tokens", fit, all);
   return text + fmt::format("fits         {}{}; {:.0f} MB are free\n", tokens,
@@ -108,10 +119,15 @@ std::string memory_plan(const ModelReport& report) {
 }
 
 Json to_json(const MemoryPlan& plan) {
-  return {{"weights_bytes", plan.weights_bytes}, {"draft_weights_bytes", plan.draft_weights_bytes},
-          {"kv_bytes", plan.kv_bytes},           {"ring_bytes", plan.ring_bytes},
-          {"prefill_bytes", plan.prefill_bytes}, {"total_bytes", plan.total()},
-          {"kv_fp16_bytes", plan.kv_fp16_bytes}};
+  return {{"weights_bytes", plan.weights_bytes},
+          {"draft_weights_bytes", plan.draft_weights_bytes},
+          {"kv_bytes", plan.kv_bytes},
+          {"ring_bytes", plan.ring_bytes},
+          {"prefill_bytes", plan.prefill_bytes},
+          {"total_bytes", plan.total()},
+          {"kv_fp16_bytes", plan.kv_fp16_bytes},
+          {"page_memory_bytes", plan.page_memory_bytes},
+          {"host_cache_bytes", plan.host_cache_bytes}};
 }
 
 Json to_json(const std::string& model, const ModelReport& report) {

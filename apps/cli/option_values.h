@@ -73,6 +73,15 @@ void add_int(CLI::App& app, const std::string& names, const char* meta, const st
   });
 }
 
+template <typename Target>
+void add_bytes(CLI::App& app, const std::string& name, const char* help, Target& target) {
+  add_value(app, name, "N", help, [=, &target](const std::string& text) {
+    const auto value = parse_number<std::size_t>(text);
+    if (!value) throw UsageError(fmt::format("{} '{}': must be a whole number", name, text));
+    target = *value;
+  });
+}
+
 // A finite number; SamplingParams::validate() knows its range.
 inline void add_float(CLI::App& app, const std::string& names, const std::string& help,
                       std::optional<float>& target) {

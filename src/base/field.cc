@@ -30,6 +30,10 @@ std::string_view plain_name(Field field) {
       return "page size";
     case Field::kKvCache:
       return "KV cache";
+    case Field::kPageMemory:
+      return "page memory";
+    case Field::kHostCache:
+      return "host cache";
     case Field::kDraftWeights:
       return "draft weights";
     case Field::kDraftStore:

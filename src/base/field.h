@@ -24,6 +24,8 @@ enum class Field : std::uint8_t {
   kContext,
   kPageSize,
   kKvCache,
+  kPageMemory,
+  kHostCache,
   kDraftWeights,
   kDraftStore,
   kPlan,

@@ -29,6 +29,8 @@ LoadMeta make_meta(Engine& engine, const Dataset& dataset, const BenchOptions& o
   }
   meta.streams = load.streams;
   meta.late_prompt = load.late_prompt;
+  meta.page_memory = load.page_memory;
+  meta.host_cache = load.host_cache;
   if (load.trace) {
     meta.trace = load.trace->path.string();
     meta.requests = static_cast<int>(load.trace->requests.size());
@@ -54,17 +56,35 @@ struct Job {
   double effort;
 };
 
+bench::LoadLoopOptions loop_options(const Job& job, const BenchOptions& options,
+                                    const LoadOptions& load) {
+  return {job.streams,      job.capacity,     options.seed,
+          load.late_prompt, load.page_memory, load.host_cache};
+}
+
+// The longest request must fit by itself.
+void require_pages(Engine& engine, const Job& job, const LoadOptions& load) {
+  const KvShape& shape = engine.pool().shape();
+  const std::size_t pages = (job.capacity + shape.page_size - 1) / shape.page_size;
+  const std::size_t least = pages * PagePool::page_bytes(shape);
+  if (load.page_memory == 0 || load.page_memory >= least) return;
+  fail(ErrorKind::kInvalidRequest,
+       "{} {}: a request of the trace may hold {} tokens, whose pages take {}", Field::kPageMemory,
+       load.page_memory, job.capacity, least);
+}
+
 // All loops of uniform load are there at once, those of a trace one after another.
-void require_memory(Engine& engine, const Job& job, int late_prompt, bool all_at_once) {
+void require_memory(Engine& engine, const Job& job, const BenchOptions& options,
+                    const LoadOptions& load) {
   std::size_t sum = 0, most = 0;
   for (const bench::Entry& entry : job.entries) {
     const std::size_t bytes =
-        bench::LoadLoop::bytes_for(engine, entry, {job.streams, job.capacity, 0, late_prompt});
+        bench::LoadLoop::bytes_for(engine, entry, loop_options(job, options, load));
     sum += bytes;
     most = std::max(most, bytes);
   }
-  const std::size_t needed = bench::prefill_bytes(engine, std::max(job.capacity, late_prompt + 1)) +
-                             (all_at_once ? sum : most);
+  const int longest = std::max(job.capacity, load.late_prompt + 1);
+  const std::size_t needed = bench::prefill_bytes(engine, longest) + (load.trace ? most : sum);
   const std::size_t available = engine.model().backend().available_bytes();
   if (needed <= available) return;
   fail(ErrorKind::kOutOfMemory,
@@ -101,7 +121,8 @@ std::vector<Job> make_jobs(Engine& engine, const Dataset& dataset, const BenchOp
                     {},
                     {},
                     0});
-    require_memory(engine, jobs.back(), load.late_prompt, !load.trace);
+    require_pages(engine, jobs.back(), load);
+    require_memory(engine, jobs.back(), options, load);
   };
   if (load.trace) {
     add(load.streams.front(), load.trace->longest_prompt(), &left_out);
@@ -133,8 +154,8 @@ std::vector<bench::LoadMeasured> measure(Engine& engine, const Job& job,
     return bench::measure_uniform(engine, job.entries, job.prompts, job.late_prompt, options,
                                   tokens_done);
   }
-  return bench::measure_trace(engine, job.entries, *load.trace, job.prompts, job.streams, options,
-                              tokens_done);
+  return bench::measure_trace(engine, job.entries, *load.trace, job.prompts, options,
+                              loop_options(job, options, load), tokens_done);
 }
 
 bench::LoadShape shape_of(const Job& job, const BenchOptions& options, const LoadOptions& load) {
@@ -166,6 +187,7 @@ void require_loadable(const BenchOptions& options, const LoadOptions& load,
                       const ModelConfig& model) {
   check(!load.streams.empty() && (!load.trace || load.streams.size() == 1),
         "a trace has one number of streams");
+  check(load.trace || load.page_memory + load.host_cache == 0, "memory is a trace's to say");
   for (const int streams : load.streams) {
     if (streams >= 1) continue;
     fail(ErrorKind::kInvalidRequest, "{} {}: must be 1 or more", Field::kStreams, streams);

@@ -26,6 +26,21 @@ struct LoadOptions {
   // Of uniform load: tokens of a prompt that comes when all else was measured, while the streams
   // decode on; 0: none does.
   int late_prompt = 0;
+  // Of a trace, as EngineOptions': bytes of 8-bit pages, 0: what all streams can come to hold; and
+  // of the host's memory for what they have no room for. fp16 caches have neither.
+  std::size_t page_memory = 0;
+  std::size_t host_cache = 0;
+};
+
+// Of a loop's requests, and of cached prefixes: where they went that pages had no room for.
+struct LoadMoves {
+  std::int64_t preemptions = 0;
+  std::int64_t swaps = 0;    // of those, to the host's memory
+  std::int64_t replays = 0;  // to be read again
+  std::int64_t pages_swapped_out = 0;
+  std::int64_t pages_swapped_in = 0;
+  std::int64_t prefix_pages_to_host = 0;
+  std::int64_t prefix_pages_from_host = 0;
 };
 
 // The tokens that a sequence holds at most in such a run, for EngineOptions::ctx_size.
@@ -75,7 +90,7 @@ struct LoadRow {
   double draft_ms = 0;             // of a round, mean
   double other_ms = 0;             // of a round, mean: verification, acceptance, pages
   std::int64_t cached_tokens = 0;  // of prompts, that needed not be read, in all repeats
-  std::int64_t preemptions = 0;
+  LoadMoves moves;                 // in all repeats
   MemoryPlan memory;  // of such a run alone: all streams' pages and rings at their most
   std::size_t process_peak_bytes = 0;  // the most that this process has held so far, in all
   // The tokens are those of plain-int8 and of all repeats; none: they need not be (rejection,
@@ -95,6 +110,8 @@ struct LoadMeta {
   std::string trace;  // its path; empty: uniform load
   int requests = 0;   // of the trace
   int late_prompt = 0;
+  std::size_t page_memory = 0;
+  std::size_t host_cache = 0;
   int repeats = 0;
   int warm_up = 0;
   std::uint64_t seed = 0;

@@ -19,6 +19,7 @@ int num_caches(const LoadLoopOptions& options) {
 }
 
 std::size_t pages_for(const KvShape& shape, const LoadLoopOptions& options) {
+  if (options.page_memory > 0) return options.page_memory / PagePool::page_bytes(shape);
   const auto pages = [&](int tokens) -> std::size_t {
     return (tokens + shape.page_size - 1) / shape.page_size;
   };
@@ -33,7 +34,13 @@ RequestLoopOptions loop_options(Engine& engine, const Entry& entry,
   loop.pages = pages_for(engine.pool().shape(), options);
   loop.plans = entry.decoding.plans;
   loop.store = entry.store;
-  loop.share_prefixes = entry.store == KvStore::kHierarchical;
+  if (entry.store == KvStore::kHierarchical) {
+    loop.host_bytes = options.host_cache;
+    if (options.page_memory > 0) loop.admission = Admission::kExpected;
+  } else {
+    loop.pages = 0;  // it has none
+    loop.share_prefixes = false;
+  }
   loop.max_waiting = std::numeric_limits<int>::max();  // a trace says who waits
   return loop;
 }
@@ -132,7 +139,9 @@ std::size_t LoadLoop::bytes_for(Engine& engine, const Entry& entry,
   const std::size_t rings = ring_bytes(engine, entry, options) +
                             Model::logits_bytes(engine.config(), num_caches(options));
   if (entry.store == KvStore::kFull) return rings;
-  return rings + pages_for(shape, options) * PagePool::page_bytes(shape);
+  const bool on_device = engine.model().backend().repeats_rounds();
+  return rings + pages_for(shape, options) * PagePool::page_bytes(shape) +
+         (on_device ? 0 : options.host_cache);
 }
 
 }  // namespace quantspec::bench

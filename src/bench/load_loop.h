@@ -50,6 +50,9 @@ struct LoadLoopOptions {
   int context;          // tokens of a sequence at most
   std::uint64_t seed;   // of the first request; each has its own
   int late_prompt = 0;  // tokens; if any, there is room for one request more, which writes a token
+  // As LoadOptions'.
+  std::size_t page_memory = 0;
+  std::size_t host_cache = 0;
 };
 
 class LoadLoop {

@@ -56,6 +56,17 @@ RoundSums RoundSums::operator-(const RoundSums& before) const {
   return rest;
 }
 
+LoadMoves moves_of(const RequestLoop::Statistics& now) {
+  const auto count = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
+  return {count(now.scheduler.preemptions),
+          count(now.swaps),
+          count(now.replays),
+          count(now.pages_swapped_out),
+          count(now.pages_swapped_in),
+          count(now.prefixes.to_host),
+          count(now.prefixes.from_host)};
+}
+
 std::optional<std::size_t> like(std::span<const Entry> entries, std::size_t entry) {
   if (!entries[entry].is_lossless()) return std::nullopt;
   for (std::size_t i = 0; i < entries.size(); ++i) {

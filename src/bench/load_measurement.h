@@ -10,6 +10,7 @@
 
 #include "bench/entries.h"
 #include "bench/load.h"
+#include "bench/load_loop.h"
 #include "engine/request_loop.h"
 
 namespace quantspec::bench {
@@ -31,6 +32,9 @@ struct RoundSums {
   RoundSums operator-(const RoundSums& before) const;
 };
 
+// Of a loop, since it was made.
+LoadMoves moves_of(const RequestLoop::Statistics& statistics);
+
 // While a prompt was read beside the streams of uniform load.
 struct LateMeasured {
   std::optional<double> ttft = {};  // seconds; none: streams came to their end before
@@ -50,7 +54,7 @@ struct LoadMeasured {
   // [run][stream]. Uniform load is one run, of a trace every repeat is.
   std::vector<std::vector<std::vector<TokenId>>> tokens = {};
   std::int64_t cached_tokens = 0;
-  std::int64_t preemptions = 0;
+  LoadMoves moves = {};
   std::size_t pages = 0;  // in use at the most
   std::vector<LoadMoment> over_time = {};
   std::optional<LateMeasured> late = {};
@@ -74,8 +78,9 @@ std::vector<LoadMeasured> measure_uniform(Engine& engine, std::span<const Entry>
 double trace_effort(std::size_t entries, const Trace& trace, const BenchOptions& options);
 std::vector<LoadMeasured> measure_trace(Engine& engine, std::span<const Entry> entries,
                                         const Trace& trace,
-                                        std::span<const std::vector<TokenId>> prompts, int streams,
-                                        const BenchOptions& options, const TokensDone& tokens_done);
+                                        std::span<const std::vector<TokenId>> prompts,
+                                        const BenchOptions& options, const LoadLoopOptions& loop,
+                                        const TokensDone& tokens_done);
 
 // Whether an entry must give the tokens of others, and of which: the first of them. None: it need
 // not.

@@ -97,7 +97,7 @@ std::string memory(std::span<const LoadRow> rows) {
     cells.push_back({label(row), draft_len(row), megabytes(memory.total()),
                      megabytes(memory.draft_weights_bytes), megabytes(memory.kv_bytes),
                      megabytes(memory.ring_bytes), megabytes(memory.prefill_bytes),
-                     std::to_string(row.cached_tokens), std::to_string(row.preemptions)});
+                     std::to_string(row.cached_tokens), std::to_string(row.moves.preemptions)});
   }
   return table({"plan", "len", "peak", "drafts", "KV", "rings", "scratch", "cached", "preempt"},
                std::move(cells));
@@ -146,6 +146,13 @@ std::string markdown_head(const LoadMeta& meta, FieldNames names) {
     text += fmt::format("- late: while a prompt of {} tokens was read beside the streams\n",
                         meta.late_prompt);
   }
+  if (meta.page_memory > 0) {
+    text += fmt::format("- 8-bit pages take {} MB at most\n", megabytes(meta.page_memory));
+  }
+  if (meta.host_cache > 0) {
+    text += fmt::format("- {} MB of the host's memory are for what pages have no room for\n",
+                        megabytes(meta.host_cache));
+  }
   const std::string left_out = describe(meta.left_out).text(names);
   if (!left_out.empty()) text += item(one_line(left_out));
   return text +
@@ -179,6 +186,8 @@ Json to_json(const LoadMeta& meta, FieldNames names) {
                {"trace", meta.trace},
                {"requests", meta.requests},
                {"late_prompt", meta.late_prompt},
+               {"page_memory", meta.page_memory},
+               {"host_cache", meta.host_cache},
                {"repeats", meta.repeats},
                {"warm_up", meta.warm_up},
                {"seed", meta.seed},
@@ -212,7 +221,13 @@ Json to_json(const LoadRow& row) {
   json["draft_ms"] = row.draft_ms;
   json["other_ms"] = row.other_ms;
   json["cached_tokens"] = row.cached_tokens;
-  json["preemptions"] = row.preemptions;
+  json["preemptions"] = row.moves.preemptions;
+  json["swaps"] = row.moves.swaps;
+  json["replays"] = row.moves.replays;
+  json["pages_swapped_out"] = row.moves.pages_swapped_out;
+  json["pages_swapped_in"] = row.moves.pages_swapped_in;
+  json["prefix_pages_to_host"] = row.moves.prefix_pages_to_host;
+  json["prefix_pages_from_host"] = row.moves.prefix_pages_from_host;
   put(json, row.memory);
   json["process_peak_bytes"] = row.process_peak_bytes;
   json["identical"] = or_null(row.identical);

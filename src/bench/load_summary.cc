@@ -136,7 +136,7 @@ std::vector<LoadRow> make_load_rows(Engine& engine, std::span<const Entry> entri
     row.tpot = latency(measured.tpot);
     fill_rounds(row, sums);
     row.cached_tokens = measured.cached_tokens;
-    row.preemptions = measured.preemptions;
+    row.moves = measured.moves;
     row.memory = memory(engine, entry, measured, shape);
     row.process_peak_bytes = peak_rss_bytes();
     if (like(entries, i)) row.identical = difference(entries, all, i).empty();

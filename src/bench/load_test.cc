@@ -86,7 +86,7 @@ TEST(Load, UniformRowsAreOfWhatDecodesTogether) {
     EXPECT_GT(row.ttft.p50, 0);
     EXPECT_LE(row.itl.p50, row.itl.p99);
     EXPECT_EQ(row.cached_tokens, 0);
-    EXPECT_EQ(row.preemptions, 0);
+    EXPECT_EQ(row.moves.preemptions, 0);
     EXPECT_TRUE(row.over_time.empty());
   }
   const LoadRow &fp16 = report.rows[3], &int8 = report.rows[4], &drafts = report.rows[5];
@@ -145,6 +145,32 @@ TEST(Load, ATraceWaitsForItsArrivalsAndFindsWhatIsShared) {
   }
 }
 
+// Of an owner whose requests wrote little until now, more are admitted than fit.
+TEST(Load, ATraceWithFewPagesIsServedByPreemption) {
+  Trace trace{"short of pages", {}};
+  for (int i = 0; i < 8; ++i) trace.requests.push_back({0.001 * i, 100, i < 4 ? 4 : 200});
+  BenchOptions options = small_load();
+  options.repeats = 1;
+  options.warm_up = 0;
+  const std::size_t page = engine().pool().page_bytes();
+  for (const std::size_t host_cache : {std::size_t{0}, 100 * page}) {
+    const LoadReport report = run_load(
+        engine(), dataset(), options,
+        {.streams = {4}, .trace = trace, .page_memory = 12 * page, .host_cache = host_cache});
+    EXPECT_EQ(report.meta.page_memory, 12 * page);
+    EXPECT_EQ(report.meta.host_cache, host_cache);
+    for (const LoadRow& row : report.rows) {
+      EXPECT_EQ(row.identical, true) << row.plan;
+      const LoadMoves& moves = row.moves;
+      EXPECT_EQ(moves.preemptions > 0, row.plan != kPlainFp16) << row.plan;
+      EXPECT_EQ(moves.swaps > 0, row.plan != kPlainFp16 && host_cache > 0) << row.plan;
+      EXPECT_EQ(moves.replays > 0, row.plan != kPlainFp16 && host_cache == 0) << row.plan;
+      EXPECT_EQ(moves.pages_swapped_in, moves.pages_swapped_out);
+      EXPECT_LE(row.memory.kv_bytes, row.plan == kPlainFp16 ? row.memory.total() : 12 * page);
+    }
+  }
+}
+
 TEST(Load, WithoutASeedNothingNeedBeIdentical) {
   BenchOptions options = small_load();
   options.spec_sampling = SpecSampling::kRejection;
@@ -200,6 +226,9 @@ TEST(Load, WhatCannotBeRunIsRefusedBeforeAnythingRuns) {
   refused(
       "trace small", [](O&, L& load) { load.trace->requests[0].output_tokens = 1 << 20; },
       small_trace());
+  refused(
+      "page memory 1000: a request of the trace may hold 1120 tokens",
+      [](O&, L& load) { load.page_memory = 1000; }, small_trace());
   expect_error(ErrorKind::kOutOfMemory, {"number of streams 1000000"},
                [] { run_load(engine(), dataset(), small_load(), {.streams = {1'000'000}}); });
 }
@@ -232,7 +261,8 @@ TEST(Load, ReportsAreWholeInEveryFormat) {
   EXPECT_EQ(json["rows"].size(), 3u);
   const quantspec::Json& row = json["rows"][2];
   for (const char* key : {"streams", "context", "plan", "output_tokens_per_second", "speedup_int8",
-                          "speedup_fp16", "ttft_p50_ms", "itl_p99_ms", "acceptance_rate"}) {
+                          "speedup_fp16", "ttft_p50_ms", "itl_p99_ms", "acceptance_rate", "swaps",
+                          "replays", "pages_swapped_in", "prefix_pages_to_host"}) {
     EXPECT_TRUE(row.contains(key)) << key;
   }
   EXPECT_EQ(row["over_time_draft_len"].size(), 10u);

@@ -42,26 +42,31 @@ std::vector<LoadMoment> moments(const std::vector<Sample>& samples) {
   return moments;
 }
 
+void add_between(const LoadMoves& before, const LoadMoves& after, LoadMoves& sum) {
+  for (const auto part : {&LoadMoves::preemptions, &LoadMoves::swaps, &LoadMoves::replays,
+                          &LoadMoves::pages_swapped_out, &LoadMoves::pages_swapped_in,
+                          &LoadMoves::prefix_pages_to_host, &LoadMoves::prefix_pages_from_host}) {
+    sum.*part += after.*part - before.*part;
+  }
+}
+
 class TraceRun {
  public:
   TraceRun(Engine& engine, const Entry& entry, const Trace& trace,
-           std::span<const std::vector<TokenId>> prompts, int streams, const BenchOptions& options,
-           const std::function<void(double)>& report)
-      : trace_(trace),
-        prompts_(prompts),
-        report_(report),
-        loop_(engine, entry, {streams, trace.context(), options.seed}) {
+           std::span<const std::vector<TokenId>> prompts, const BenchOptions& options,
+           const LoadLoopOptions& loop, const std::function<void(double)>& report)
+      : trace_(trace), prompts_(prompts), report_(report), loop_(engine, entry, loop) {
     std::map<std::string, OwnerId> owners;
     for (const TraceRequest& request : trace.requests) {
       owners_.push_back(owners.try_emplace(request.owner, owners.size()).first->second);
     }
-    if (options.warm_up > 0) warm_up(streams, options.warm_up);
+    if (options.warm_up > 0) warm_up(loop.sequences, options.warm_up);
   }
 
   void run(LoadMeasured& measured, bool over_time) {
     const RequestLoop::Statistics at_start = loop_.requests().statistics();
     const RoundSums before(at_start);
-    const auto preempted = static_cast<std::int64_t>(at_start.scheduler.preemptions);
+    const LoadMoves moved = moves_of(at_start);
     std::vector<Sample> samples = {{0, 0, before}};
     loop_.clock = {};
     loop_.clock.start();
@@ -77,7 +82,7 @@ class TraceRun {
     loop_.clock.stop();
     const RequestLoop::Statistics now = loop_.requests().statistics();
     measured.repeats.push_back({loop_.clock.seconds(), loop_.tokens(), RoundSums(now) - before});
-    measured.preemptions += static_cast<std::int64_t>(now.scheduler.preemptions) - preempted;
+    add_between(moved, moves_of(now), measured.moves);
     measured.pages = std::max(measured.pages, loop_.most_pages());
     for (const double interval : loop_.take_intervals()) measured.itl.push_back(interval);
     for (const Stream& stream : loop_.streams()) add(stream, measured);
@@ -145,8 +150,8 @@ double trace_effort(std::size_t entries, const Trace& trace, const BenchOptions&
 
 std::vector<LoadMeasured> measure_trace(Engine& engine, std::span<const Entry> entries,
                                         const Trace& trace,
-                                        std::span<const std::vector<TokenId>> prompts, int streams,
-                                        const BenchOptions& options,
+                                        std::span<const std::vector<TokenId>> prompts,
+                                        const BenchOptions& options, const LoadLoopOptions& loop,
                                         const TokensDone& tokens_done) {
   std::vector<LoadMeasured> all(entries.size());
   double before = 0;
@@ -155,8 +160,7 @@ std::vector<LoadMeasured> measure_trace(Engine& engine, std::span<const Entry> e
       const std::function<void(double)> report = [&](double tokens) {
         if (tokens_done) tokens_done(before + tokens);
       };
-      TraceRun(engine, entries[i], trace, prompts, streams, options, report)
-          .run(all[i], repeat == 0);
+      TraceRun(engine, entries[i], trace, prompts, options, loop, report).run(all[i], repeat == 0);
       before += static_cast<double>(all[i].repeats.back().tokens);
     }
   }

@@ -57,8 +57,7 @@ class Uniform {
       measured.pages = loops_[i]->most_pages();
       if (!late_prompt_.empty()) read_late(i);
       measured.tokens = {loops_[i]->texts()};
-      const RequestLoop::Statistics now = loops_[i]->requests().statistics();
-      measured.preemptions = static_cast<std::int64_t>(now.scheduler.preemptions);
+      measured.moves = moves_of(loops_[i]->requests().statistics());
     }
     return std::move(measured_);
   }

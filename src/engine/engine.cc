@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/system_memory.h"
 #include "engine/memory_plan.h"
 #include "engine/request_loop.h"
 #include "engine/turns.h"
@@ -55,8 +56,11 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   backend->require_supported(shape);
   Checkpoint checkpoint(options.model);
   std::vector<Message> warnings;
-  const int context = choose_context(options, config, *backend, checkpoint.bytes(),
-                                     backend->available_bytes(), warnings);
+  const std::size_t available = backend->available_bytes();
+  const int context =
+      choose_context(options, config, *backend, checkpoint.bytes(), available, warnings);
+  const MemoryPlan memory = MemoryPlanner(options, config, *backend, checkpoint.bytes())
+                                .plan(context, available, available_memory_bytes());
   for (const Message& warning : warnings) log_warning(warning);
 
   report("load", 0);
@@ -80,6 +84,8 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   resolved.ctx_size = context;
   resolved.page_size = shape.page_size;
   resolved.sequences = num_sequences(options);
+  resolved.page_memory = memory.page_memory_bytes;
+  resolved.host_cache = memory.host_cache_bytes;
   std::unique_ptr<Engine> engine(
       new Engine(resolved, std::move(backend), std::move(model), std::move(tokenizer)));
   engine->load_ms_ = clock.milliseconds();
@@ -139,25 +145,33 @@ void require_memory(const RequestLoopOptions& options, const KvShape& shape,
 
 }  // namespace
 
-std::unique_ptr<RequestLoop> Engine::make_loop(std::vector<Plan> plans, int sequences) const {
-  const KvShape& shape = pool_.shape();
+// Of one sequence, with pages for one context.
+RequestLoopOptions Engine::loop_options(std::vector<Plan> plans) const {
   RequestLoopOptions options;
-  options.sequences = sequences;
+  options.sequences = 1;
   options.context = ctx_size_;
   options.plans = std::move(plans);
   options.store = kv_store_;
-  if (kv_store_ != KvStore::kFull) {  // which has no pages to share
-    options.pages = (ctx_size_ + shape.page_size - 1) / shape.page_size;
-    options.admission = sequences > 1 ? Admission::kExpected : Admission::kGuaranteed;
-  }
   options.max_waiting = std::numeric_limits<int>::max();  // threads are the bound
-  require_memory(options, shape, *backend_);
-  return std::make_unique<RequestLoop>(model_, shape, std::move(options));
+  return options;
+}
+
+std::unique_ptr<RequestLoop> Engine::make_loop(RequestLoopOptions options) const {
+  require_memory(options, pool_.shape(), *backend_);
+  return std::make_unique<RequestLoop>(model_, pool_.shape(), std::move(options));
 }
 
 // REQUIRES: it is the caller's turn.
 RequestLoop& Engine::shared_loop() {
-  if (shared_loop_ == nullptr) shared_loop_ = make_loop(own_plans(), sequences_);
+  if (shared_loop_ != nullptr) return *shared_loop_;
+  RequestLoopOptions options = loop_options(own_plans());
+  options.sequences = sequences_;
+  if (kv_store_ != KvStore::kFull) {  // which has no pages to share
+    options.pages = page_memory_ / pool_.page_bytes();
+    options.host_bytes = host_cache_;
+    if (sequences_ > 1) options.admission = Admission::kExpected;
+  }
+  shared_loop_ = make_loop(std::move(options));
   return *shared_loop_;
 }
 
@@ -173,6 +187,8 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Backend> backend, M
       kv_store_(options.kv_store),
       ctx_size_(options.ctx_size),
       sequences_(options.sequences),
+      page_memory_(options.page_memory),
+      host_cache_(*options.host_cache),
       turns_(std::make_unique<Turns>()) {}
 
 }  // namespace quantspec

@@ -51,9 +51,18 @@ struct EngineOptions {
   DraftWeights draft_weights = DraftWeights::kAuto;
   std::filesystem::path draft_store = {};  // from `quantspec prepare`; empty: made while loading
   KvStore kv_store = KvStore::kHierarchical;
-  // Requests that are in the cache at once; further ones wait. Their pages are those of one context
-  // in all. 0: 4, or 1 of a cache in full precision, whose memory is not shared.
+  // Requests that are in the cache at once; further ones wait. 0: 4, or 1 of a cache in full
+  // precision, whose memory is not shared.
   int sequences = 0;
+  // Bytes of their pages, and of those of prefixes that are kept for later ones: one context's or
+  // more. 0: by what memory there is beside all else, at most twice what they can come to hold. Of
+  // a device's a sixteenth is left, and the pages are taken when they are first used; of the host's
+  // they may use half, and take what they do.
+  std::size_t page_memory = 0;
+  // Bytes of the host's memory for what preempted requests hold and for prefixes that pages have no
+  // room for. 0: none, such requests read again. Not said: on a device an eighth of what the host
+  // has available, at most 4 GiB and what the pages take; none elsewhere.
+  std::optional<std::size_t> host_cache = {};
   ProgressCallback progress = {};
 };
 
@@ -66,6 +75,10 @@ struct MemoryPlan {
   std::size_t gathered_bytes = 0;       // tokens that a draft keeps for itself
   std::size_t prefill_bytes = 0;        // one layer in full precision, and activations
   std::size_t kv_fp16_bytes = 0;        // what an fp16 cache of the same tokens would take
+  // Where other requests and what they leave need more than kv_bytes: all pages that there may be,
+  // and the host's memory for what they have no room for. No part of total().
+  std::size_t page_memory_bytes = 0;
+  std::size_t host_cache_bytes = 0;
 
   std::size_t total() const {
     return weights_bytes + draft_weights_bytes + kv_bytes + ring_bytes + gathered_bytes +
@@ -123,6 +136,7 @@ struct GenerateResult {
 
 class Engine;
 class RequestLoop;
+struct RequestLoopOptions;
 class Turns;
 
 // A text being continued. REQUIRES: its engine outlives it.
@@ -204,7 +218,8 @@ class Engine {
          std::unique_ptr<Tokenizer> tokenizer);
   std::vector<Plan> own_plans() const;
   RequestLoop& shared_loop();
-  std::unique_ptr<RequestLoop> make_loop(std::vector<Plan> plans, int sequences) const;
+  RequestLoopOptions loop_options(std::vector<Plan> plans) const;
+  std::unique_ptr<RequestLoop> make_loop(RequestLoopOptions options) const;
 
   std::unique_ptr<Backend> backend_;
   Model model_;
@@ -214,6 +229,8 @@ class Engine {
   KvStore kv_store_;
   int ctx_size_;
   int sequences_;
+  std::size_t page_memory_;  // of the shared loop, and its memory of the host
+  std::size_t host_cache_;
   double load_ms_ = 0;
   std::unique_ptr<Turns> turns_;              // of all that uses the backend
   std::unique_ptr<RequestLoop> shared_loop_;  // of sessions without plans of their own

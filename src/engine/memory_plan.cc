@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/system_memory.h"
 
 namespace quantspec {
 
@@ -15,6 +16,15 @@ constexpr double kMegabyte = 1e6;
 constexpr std::size_t kShareLeft = 16;
 // A shorter one is no use to anybody.
 constexpr int kLeastContext = 512;
+
+// Of a device's memory so much stays free of pages, for what nobody counts: kernels, graphs of
+// rounds. Of the host's, where pages take memory as they come to be used, so much.
+constexpr std::size_t kDeviceShareLeft = 16, kHostShareLeft = 2;
+// Pages for so many times what all sequences can come to hold: the rest is for cached prefixes.
+constexpr std::size_t kMostTimes = 2;
+
+// Of the host's memory for a device, which takes it at the start: a share, and so much at most.
+constexpr std::size_t kHostCacheShare = 8, kMostHostCache = std::size_t{4} << 30;
 
 // Each has a ring, and logits of 33 rows.
 constexpr int kMaxSequences = 256;
@@ -60,7 +70,16 @@ MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& co
               ? Weights::draft_bytes_for(config, backend, planes_kept(options.draft_weights))
               : Weights::draft_bytes_for(DraftStore(options.draft_store), backend)),
       kv_store_(options.kv_store),
-      sequences_(num_sequences(options)) {}
+      sequences_(num_sequences(options)),
+      wanted_page_memory_(options.page_memory),
+      wanted_host_cache_(options.host_cache) {
+  const bool wanted = wanted_page_memory_ > 0 || wanted_host_cache_.value_or(0) > 0;
+  if (wanted && kv_store_ == KvStore::kFull) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} full has no pages, for which {} and {} are; {} hierarchical works", Field::kKvCache,
+         Field::kPageMemory, Field::kHostCache, Field::kKvCache);
+  }
+}
 
 MemoryPlan MemoryPlanner::plan(int context) const {
   MemoryPlan plan;
@@ -74,6 +93,59 @@ MemoryPlan MemoryPlanner::plan(int context) const {
                        Model::angle_bytes(config_, context);
   plan.kv_fp16_bytes = shape_.fp16_token_bytes() * context;
   return plan;
+}
+
+MemoryPlan MemoryPlanner::plan(int context, std::size_t available,
+                               std::size_t available_on_host) const {
+  MemoryPlan plan = this->plan(context);
+  if (kv_store_ == KvStore::kFull) return plan;
+  plan.page_memory_bytes = page_memory(plan, context, available);
+  plan.host_cache_bytes = host_cache(plan, available, available_on_host);
+  return plan;
+}
+
+// At least what one context takes, with a page that is begun.
+std::size_t MemoryPlanner::page_memory(const MemoryPlan& plan, int context,
+                                       std::size_t available) const {
+  const std::size_t page = PagePool::page_bytes(shape_);
+  const std::size_t least = (context + shape_.page_size - 1) / shape_.page_size * page;
+  const std::size_t others = plan.total() - plan.kv_bytes;
+  const std::size_t there = available - std::min(available, others);
+  if (wanted_page_memory_ == 0) {
+    const std::size_t left =
+        backend_.repeats_rounds() ? available / kDeviceShareLeft : there / kHostShareLeft;
+    const std::size_t most =
+        std::min(there - std::min(there, left), kMostTimes * sequences_ * least);
+    return std::max(most / page * page, least);
+  }
+  if (wanted_page_memory_ < least) {
+    const std::size_t tokens = wanted_page_memory_ / page * shape_.page_size;
+    fail(ErrorKind::kInvalidRequest,
+         "{} {}: pages of {} tokens take {}, which one request may hold; {} {} or less works",
+         Field::kPageMemory, wanted_page_memory_, context, least, Field::kContext, tokens);
+  }
+  if (wanted_page_memory_ > there) {
+    fail(ErrorKind::kOutOfMemory, "{} {}: {} bytes are available for pages beside all else",
+         Field::kPageMemory, wanted_page_memory_, there);
+  }
+  return wanted_page_memory_ / page * page;
+}
+
+std::size_t MemoryPlanner::host_cache(const MemoryPlan& plan, std::size_t available,
+                                      std::size_t available_on_host) const {
+  const std::size_t page = PagePool::page_bytes(shape_);
+  const bool on_device = backend_.repeats_rounds();
+  if (!wanted_host_cache_) {
+    if (!on_device) return 0;
+    const std::size_t most = std::min(available_on_host / kHostCacheShare, kMostHostCache);
+    return std::min(most, plan.page_memory_bytes) / page * page;
+  }
+  const std::size_t beside = on_device ? 0 : plan.total() - plan.kv_bytes + plan.page_memory_bytes;
+  const std::size_t there = (on_device ? available_on_host : available);
+  const std::size_t left = there - std::min(there, beside);
+  if (*wanted_host_cache_ <= left) return *wanted_host_cache_ / page * page;
+  fail(ErrorKind::kOutOfMemory, "{} {}: {} bytes of the host's memory are available for it",
+       Field::kHostCache, *wanted_host_cache_, left);
 }
 
 int MemoryPlanner::largest_context(std::size_t available) const {
@@ -191,7 +263,11 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   }
   for (const int context : contexts) {
     require_supported_context(context);
-    report.plans.emplace_back(context, planner.plan(context));
+    const MemoryPlan plan = planner.plan(context);
+    const bool fits = plan.total() <= report.available_bytes;
+    report.plans.emplace_back(
+        context,
+        fits ? planner.plan(context, report.available_bytes, available_memory_bytes()) : plan);
   }
   return report;
 }

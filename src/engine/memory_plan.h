@@ -32,10 +32,18 @@ class MemoryPlanner {
 
   // Of `context` tokens in all sequences together, with a prompt as long as the context.
   MemoryPlan plan(int context) const;
+  // The same with what pages and the host's memory may take in all, where so many bytes of the
+  // backend's memory and of the host's are available. Throws kInvalidRequest, or kOutOfMemory, for
+  // what the options ask for and cannot be. REQUIRES: plan(context) fits.
+  MemoryPlan plan(int context, std::size_t available, std::size_t available_on_host) const;
   // The longest context whose plan fits `available` bytes; 0 when none does.
   int largest_context(std::size_t available) const;
 
  private:
+  std::size_t page_memory(const MemoryPlan& plan, int context, std::size_t available) const;
+  std::size_t host_cache(const MemoryPlan& plan, std::size_t available,
+                         std::size_t available_on_host) const;
+
   const ModelConfig& config_;
   const Backend& backend_;
   KvShape shape_;
@@ -43,6 +51,8 @@ class MemoryPlanner {
   std::size_t draft_weights_bytes_;
   KvStore kv_store_;
   int sequences_;
+  std::size_t wanted_page_memory_;
+  std::optional<std::size_t> wanted_host_cache_;
 };
 
 }  // namespace quantspec

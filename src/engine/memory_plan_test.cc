@@ -119,6 +119,71 @@ TEST_F(ChoosesContext, EverySequenceHasARingAndLogits) {
   EXPECT_EQ(eight.kv_bytes, one.kv_bytes);
 }
 
+// Pages of all requests and of cached prefixes, and the host's memory.
+class SizesPools : public ChoosesContext {
+ protected:
+  static constexpr std::size_t kPlenty = std::size_t{1} << 40;
+  SizesPools() { options_.sequences = 3; }
+  MemoryPlan plan(std::size_t available, std::size_t on_host = kPlenty) {
+    return MemoryPlanner(options_, config_, *backend_, kCheckpointBytes)
+        .plan(kContext, available, on_host);
+  }
+  static constexpr int kContext = 4096;
+  const std::size_t one_ = kContext / 128 * PagePool::page_bytes(kv_shape(config_, 0));  // context
+};
+
+TEST_F(SizesPools, ByTheMemoryThereIs) {
+  const MemoryPlan plain =
+      MemoryPlanner(options_, config_, *backend_, kCheckpointBytes).plan(kContext);
+  const std::size_t others = plain.total() - plain.kv_bytes;
+  EXPECT_EQ(plan(kPlenty).page_memory_bytes, 2 * 3 * one_);  // no more can be of use
+  // Of the host's memory half of what is left; what one context takes, always.
+  const std::size_t some = plan(others + 5 * one_).page_memory_bytes;
+  EXPECT_LE(some, 5 * one_ / 2);
+  EXPECT_GT(some, 5 * one_ / 2 - PagePool::page_bytes(kv_shape(config_, 0)));
+  EXPECT_EQ(plan(plain.total()).page_memory_bytes, one_);
+  EXPECT_EQ(plan(kPlenty).host_cache_bytes, 0u);
+  EXPECT_EQ(plan(kPlenty).total(), plain.total());
+}
+
+TEST_F(SizesPools, AsTheOptionsSayOrNotAtAll) {
+  options_.page_memory = 2 * one_ + 1;
+  options_.host_cache = one_ + 1;
+  EXPECT_EQ(plan(kPlenty).page_memory_bytes, 2 * one_);
+  EXPECT_EQ(plan(kPlenty).host_cache_bytes, one_);
+  expect_error(ErrorKind::kOutOfMemory, {"page memory", "are available for pages"},
+               [&] { plan(kCheckpointBytes + one_); });
+  const std::size_t enough = plan(kPlenty).total() + one_ + options_.host_cache.value();
+  EXPECT_EQ(plan(enough).host_cache_bytes, one_);
+  expect_error(ErrorKind::kOutOfMemory, {"host cache", "are available for it"},
+               [&] { plan(enough - one_); });  // which is the memory of pages, too
+  options_.page_memory = one_ / 2;
+  expect_error(ErrorKind::kInvalidRequest,
+               {fmt::format("page memory {}", one_ / 2), "context size 2048 or less works"},
+               [&] { plan(kPlenty); });
+  options_.kv_store = KvStore::kFull;
+  expect_error(ErrorKind::kInvalidRequest, {"full has no pages", "KV cache hierarchical works"},
+               [&] { plan(kPlenty); });
+  options_.page_memory = 0;
+  options_.host_cache.reset();
+  EXPECT_EQ(plan(kPlenty).page_memory_bytes, 0u);
+}
+
+TEST_F(SizesPools, OfADeviceNearlyAllAndSomeOfItsHost) {
+  if (!cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
+  backend_ = make_backend({"cuda"});
+  const MemoryPlan plain =
+      MemoryPlanner(options_, config_, *backend_, kCheckpointBytes).plan(kContext);
+  const std::size_t others = plain.total() - plain.kv_bytes, available = others + 4 * one_;
+  const std::size_t pages = plan(available).page_memory_bytes;
+  EXPECT_LE(pages, std::max(one_, 4 * one_ - std::min(4 * one_, available / 16)));
+  EXPECT_EQ(plan(kPlenty).page_memory_bytes, 2 * 3 * one_);
+  EXPECT_EQ(plan(kPlenty).host_cache_bytes, 2 * 3 * one_);    // all pages
+  EXPECT_EQ(plan(kPlenty, 8 * one_).host_cache_bytes, one_);  // a share
+  options_.host_cache = 0;
+  EXPECT_EQ(plan(kPlenty).host_cache_bytes, 0u);
+}
+
 // No part of the sum may overflow for what config.json may say at most.
 TEST(MemoryPlan, TheLargestModelThereMayBeIsCounted) {
   const TestFolder folder;

@@ -190,7 +190,7 @@ std::vector<TokenId> Engine::encode(std::string_view text, bool add_special, int
 
 Session::Session(Engine& engine, std::vector<Plan> plans) : engine_(engine) {
   const Turns::Turn turn(*engine.turns_, nullptr);
-  if (!plans.empty()) own_loop_ = engine.make_loop(std::move(plans), 1);
+  if (!plans.empty()) own_loop_ = engine.make_loop(engine.loop_options(std::move(plans)));
   loop_ = own_loop_ != nullptr ? own_loop_.get() : &engine.shared_loop();
 }
 

@@ -99,6 +99,9 @@ class StreamsTest(CliTest):
                 (["--streams", "2", "-c", "32000", "-n", "512"], "--ctx-size 32000", "3 repeats"),
                 (["--trace", str(TRACE), "--streams", "1,2"], "--streams", "one number"),
                 (["--trace", str(TRACE), "-c", "100"], "--trace and --ctx-size exclude"),
+                (["--streams", "2", "--page-memory", "9"], "--page-memory: needs --trace"),
+                (["--host-cache", "9"], "--host-cache: needs --trace"),
+                (["--trace", str(TRACE), "--host-cache", "x"], "must be a whole number"),
                 (["--trace", str(TRACE), "-n", "100"], "--trace and --predict exclude"),
                 (["--trace", ""], "--trace ''"),
                 (["--trace", "/nonexistent"], "/nonexistent")]:

@@ -109,12 +109,12 @@ void add_load(CLI::App& app, BenchArgs& args) {
       "wait for tokens?",
       args.late_prompt, 1, kMostContext);
   add_bytes(app, "--page-memory",
-            "with --trace: bytes of 8-bit pages at most; requests that\nhave no room are preempted "
+            "with --trace: bytes of 8-bit pages; requests that have\nno room are preempted "
             "(default: enough for all)",
             args.page_memory);
   add_bytes(app, "--host-cache",
-            "with --trace: bytes of the host's memory for what pages\nhave no room for: it comes "
-            "back from there (default: 0)",
+            "with --trace: bytes of the host's memory for what pages\nhave no room for "
+            "(default: 0)",
             args.host_cache);
 }
 

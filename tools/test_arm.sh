@@ -36,7 +36,7 @@ run() {
 # every kernel of every instruction set; backend_test compares the ops of the best one.
 run src/cpu_test '-*/scalar:*AttentionDependsOnAbsolutePositionsAlone*:*ManySplits*'
 run src/backend_test \
-  '-*/reference:*/scalar:*/neon:*/neondot:*EveryHeadShape*:*ManyColumns*:*ALongContext*:*GrowingScores*:*PrefillOps.AttentionIsNear*'
+  '-*/reference:*/scalar:*/neon:*/neondot:*EveryHeadShape*:*ManyColumns*:*ALongContext*:*GrowingScores*:*PrefillOps.Attention*'
 run src/kv_cache_test '-*/reference'
 run src/model_test
 run tests/quantspec_test \

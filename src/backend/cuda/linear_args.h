@@ -5,20 +5,10 @@
 #include <cstdint>
 
 #include "backend/cuda/device.h"
-#include "backend/cuda/linear_layout.h"
+#include "backend/cuda/linear_config.h"
 #include "backend/params/linear.h"
 
 namespace quantspec::cuda {
-
-// Every sum over inputs is cut into so many slices, each summed in order; the slices are added as a
-// balanced binary tree. However work is shared out, the bits of a row are the same: the sum of a
-// half, a quarter or an eighth of the slices is a number of its own in the tree.
-inline constexpr int kSlices = 8;
-inline constexpr int kLinearWarps = 8;
-inline constexpr int kLinearThreads = 32 * kLinearWarps;
-inline constexpr int kMaxSources = 3;
-
-enum class LinearOp { kStore, kAdd, kGateUp, kQkv };
 
 // One matrix of an op.
 struct LinearSource {
@@ -45,18 +35,6 @@ struct QkvArgs {
   SequenceTables sequences;  // where K and V go
 };
 
-// Where a block keeps what in its shared memory, in bytes; the rings come first.
-struct LinearPlaces {
-  int barriers;
-  int values;
-  int stride;  // as in Inputs
-  int group_stride;
-  int groups;
-  int squares;
-  int partials;
-  int total;
-};
-
 struct LinearArgs {
   LinearOp op;
   LinearSource sources[kMaxSources];
@@ -74,7 +52,7 @@ struct LinearArgs {
   Norm norm;
   float* out;  // [num_rows, outputs of the first source] (of kQkv: queries)
   QkvArgs qkv;
-  // How the work is shared out; sources[].blocks too.
+  // How the work is shared out, a LinearConfig; sources[].blocks too.
   int row_blocks;
   int block_tiles;  // tiles of a row block
   int pair_tiles;   // from a tile to that which is taken with it

@@ -16,17 +16,19 @@ namespace quantspec::cuda {
 // shared memory holds weights.
 template <typename T>
 struct FullFormat {
-  static constexpr int kUnit = 64;
-  static constexpr int kTogether = 2;
-  static constexpr int kStageUnits = 1;
-  static constexpr bool kPlanes = false;
+  static constexpr LinearSizes kSizes = kHalfSizes;
+  static constexpr int kUnit = kSizes.unit;
+  static constexpr int kTogether = kSizes.together;
+  static constexpr int kStageUnits = kSizes.stage_units;
+  static constexpr bool kPlanes = kSizes.planes;
   static constexpr bool kHalf = std::is_same_v<T, __half>;
   static constexpr bool kOfEachOp = true;
   static constexpr int kRowBytes = 2 * kUnit;  // of a stage; 8 pieces of 16 bytes
   static constexpr int kUnitStep = kRowBytes;
   static constexpr int kUnitBytes = kTileRows * kRowBytes;
-  static constexpr int kStageBytes = 2 * kUnitBytes;
-  static constexpr int kStreamedBytes = 4 * kUnit;  // 16 pieces
+  static constexpr int kStageBytes = kSizes.stage;
+  static_assert(kStageBytes == kTogether * kUnitBytes);
+  static constexpr int kStreamedBytes = kSizes.streamed;  // 16 pieces
   static constexpr int max_rows(int tiles) { return tiles * 8; }
   template <int kTiles>
   using Sums = float[kTogether][kTiles][2][4];  // of 8 rows of the tile each
@@ -283,21 +285,20 @@ struct FullFormat {
 // For models that are kept so, small ones: on CUDA cores. A lane takes inputs 4 t .. 4 t + 3 of
 // every 16 of rows g and g + 8; sums[n][0], [1] are of row g and activation rows 2 n, 2 n + 1.
 struct Fp32Format {
-  static constexpr int kUnit = 32;
-  static constexpr int kTogether = 2;
-  static constexpr int kStageUnits = 1;
-  static constexpr int kColumns = 1;
-  static constexpr int kInputBytes = 4;
-  static constexpr int kPadding = 128;
-  static constexpr int kChunkGroups = 0;
-  static constexpr int kGroupBytes = 0;
-  static constexpr bool kPlanes = false;
+  static constexpr LinearSizes kSizes = kFp32Sizes;
+  static constexpr int kUnit = kSizes.unit;
+  static constexpr int kTogether = kSizes.together;
+  static constexpr int kStageUnits = kSizes.stage_units;
+  static constexpr int kColumns = kSizes.columns;
+  static constexpr int kInputBytes = kSizes.input;
+  static constexpr bool kPlanes = kSizes.planes;
   static constexpr bool kOfEachOp = false;
   static constexpr int kRowBytes = 4 * kUnit;
   static constexpr int kUnitStep = kRowBytes;
   static constexpr int kUnitBytes = kTileRows * kRowBytes;
-  static constexpr int kStageBytes = 2 * kUnitBytes;
-  static constexpr int kStreamedBytes = 0;
+  static constexpr int kStageBytes = kSizes.stage;
+  static_assert(kStageBytes == kTogether * kUnitBytes);
+  static constexpr int kStreamedBytes = kSizes.streamed;
   static constexpr int max_rows(int tiles) { return tiles * 2; }
   template <int kTiles>
   using Sums = float[kTogether][kTiles][4];

@@ -1,37 +1,7 @@
 // How a warp takes tiles of 16 rows of weights, a few units of inputs at a time, from memory to
 // sums.
 //
-// A Format has
-//   kUnit            inputs of a unit
-//   kUnitStep        bytes from a unit of a matrix, or of its upper plane, to the next
-//   kTogether        tiles that a warp multiplies with what it reads of activations, 1 or 2
-//   kStageUnits      units of a stage of a warp's ring, 1, or 2 of bulk copies; the last of a slice
-//                    may have fewer
-//   kStageBytes      of a stage: such units of each of the tiles
-//   kStreamedBytes   of a stage, for each activation row, where activations come with the weights,
-//                    see below; 0: they are prepared
-//   max_rows()       activation rows that so many tiles hold
-//   Sums             what a lane holds of the sums of the tiles
-//   begin(), load()  a warp's place in a tile; copies a unit there to a stage, asynchronously
-//                    (load_bulk(): all units of a stage)
-//   multiply()       adds the products of a stage to the sums
-//   for_each_sum()   what a lane's sums of a tile belong to
-//   kOfEachOp        whether each op has a kernel of its own
-//   kPlanes          whether it reads planes
-// and, where activations are prepared,
-//   kColumns         columns of B that an activation row takes
-//   kInputBytes      of an activation in one column, in shared memory
-//   kPadding         bytes that columns are longer than they need to be, so that 8 lanes that read
-//                    two columns meet different banks
-//   kChunkGroups     groups of kChunkInputs of a row; what is kept beside a group's activations has
-//   kGroupBytes      so many bytes
-//   put()            puts chunks of kChunkInputs of an activation row into shared memory, 4 inputs
-//                    of each lane: from `chunk` on, at most `count`
-//   LaneInputs       where a lane reads them: lane_inputs()
-// and, where they are streamed,
-//   begin_inputs()   where a lane copies activations from; copies those of a unit to a stage, and
-//   load_inputs()    the norm's weights
-//   Lane             what a lane makes operands of
+// What a format has is the concept LinearFormat, below.
 //
 // Prepared activations lie in shared memory by column of B, in their order: lane 4 g + t reads 16
 // bytes of column g with one load, of 64 bytes those from 16 t on, and those are B of two products.
@@ -43,15 +13,12 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <concepts>
+
 #include "backend/cuda/linear_args.h"
 #include "backend/cuda/ptx.cuh"
 
 namespace quantspec::cuda {
-
-inline constexpr int kChunkInputs = 128;  // that a warp prepares at a time
-
-template <typename Format>
-inline constexpr bool kStreamed = Format::kStreamedBytes > 0;
 
 // --- small things --------------------------------------------------------------------------------
 
@@ -145,5 +112,65 @@ struct InputPlace {
   bool aligned;  // rows, to 16 bytes
   bool there;    // whether any may be read yet
 };
+
+// --- formats -------------------------------------------------------------------------------------
+
+// Whether activations come with the weights, of a unit those of a unit; otherwise they are
+// prepared.
+template <typename Format>
+inline constexpr bool kStreamed = Format::kStreamedBytes > 0;
+
+template <typename Format>
+concept SizedFormat = requires(int tiles) {
+  { Format::kSizes } -> std::convertible_to<LinearSizes>;  // of which these are:
+  requires Format::kUnit == Format::kSizes.unit;
+  requires Format::kTogether == Format::kSizes.together;
+  requires Format::kStageUnits == Format::kSizes.stage_units;  // the last of a slice may have fewer
+  requires Format::kStageBytes == Format::kSizes.stage;
+  requires Format::kStreamedBytes == Format::kSizes.streamed;
+  requires Format::kPlanes == Format::kSizes.planes;
+  { Format::kUnitStep } -> std::convertible_to<int>;   // bytes from unit to unit of a matrix
+  { Format::kOfEachOp } -> std::convertible_to<bool>;  // whether each op has a kernel of its own
+  { Format::max_rows(tiles) } -> std::same_as<int>;    // activation rows that so many tiles hold
+  // What a lane holds of the sums of so many tiles of activations.
+  typename Format::template Sums<1>;
+};
+
+// A warp's place in a tile; copies a unit there to a stage, asynchronously. (Bulk copies are of all
+// units of a stage, load_bulk(), and are not in code for GPUs that have none.)
+template <typename Format>
+concept LoadedFormat = requires(const LinearArgs& args, const LinearSource& source,
+                                WeightPlace& place, std::uint32_t stage, int i) {
+  { Format::begin(args, source, i, i) } -> std::same_as<WeightPlace>;
+  Format::load(args, place, stage);
+};
+
+// Puts chunks of kChunkInputs of an activation row into shared memory, 4 inputs of each lane: from
+// `chunk` on, at most `count`. A lane reads them where lane_inputs() says.
+template <typename Format>
+concept PreparedFormat =
+    !kStreamed<Format> &&
+    requires(const LinearArgs& args, const Inputs& inputs, const float4 (&x)[4], int i) {
+  requires Format::kColumns == Format::kSizes.columns;
+  requires Format::kInputBytes == Format::kSizes.input;
+  Format::template put<4>(inputs, i, i, i, x);
+  { Format::template lane_inputs<1>(args, inputs, i) } -> std::same_as<LaneInputs<1>>;
+};
+
+// Where a lane copies activations from; copies those of a unit to a stage, and the norm's weights;
+// what a lane makes operands of.
+template <typename Format>
+concept StreamedFormat = kStreamed<Format> &&
+    requires(const LinearArgs& args, const InputPlace& place, std::uint32_t stage, int i) {
+  { Format::begin_inputs(args) } -> std::same_as<const float*>;
+  Format::template load_inputs<1>(args, place, i, stage);
+  typename Format::template Lane<1>;
+};
+
+// multiply() adds the products of a stage to the sums, and for_each_sum() says what a lane's sums
+// of a tile belong to: the kernel calls both with functions of its own.
+template <typename Format>
+concept LinearFormat = SizedFormat<Format> && LoadedFormat<Format> &&
+    (PreparedFormat<Format> || StreamedFormat<Format>);
 
 }  // namespace quantspec::cuda

@@ -120,20 +120,12 @@ __device__ __forceinline__ Inputs prepared_inputs(const LinearArgs& args, std::b
 
 // --- the kernel ----------------------------------------------------------------------------------
 
-// Stages of its ring that a warp asks for before the activations are there. With all of a ring
-// ahead of them their loads come late, and the kernel ahead gets less of the memory.
-// NOTE: measured with two units to a stage, in graphs of layers (drivers, not in the tree). Of
-// queries, keys and values one more costs 3% of a layer's products, one less of gate and up 4%; of
-// long rows, whose preparation takes longer, one more saves up to 2%, of longer ones yet, which
-// have larger rings, three more 2%: a layer of 8B takes 44.0 us with 1, 43.4 with 2, 43.1 with 4
-// of 5.
+// What a kernel knows of its op.
 template <typename Format, int kTiles, int kOp>
 __device__ __forceinline__ int early_stages(const LinearArgs& args) {
-  if (!WeightStream<Format, kTiles, kOp>::kBulk) return args.depth / 2;
-  if (Format::kStageUnits == 1) return 3;
-  const bool large = is_op<kOp>(args, LinearOp::kGateUp) || is_op<kOp>(args, LinearOp::kStore);
-  if (args.chunks > 12 * kSlices && args.depth > 4) return 4;
-  return large || args.chunks > 8 * kSlices ? 2 : 1;
+  return early_stages(WeightStream<Format, kTiles, kOp>::kBulk, Format::kStageUnits,
+                      kOp == kAnyOp ? args.op : static_cast<LinearOp>(kOp), args.chunks,
+                      args.depth);
 }
 
 // kOp: the op or kAnyOp. kTiles: tiles of activations, Format::max_rows(kTiles) rows. kAlone:

@@ -20,26 +20,26 @@ namespace quantspec::cuda {
 // dot product of row r is subtracted: a mask less for each word.
 template <bool kBoth, int kGroup, int kTilesTogether, int kUnitsOfStage = 1>
 struct PlaneFormat {
-  static constexpr int kUnit = kPlaneUnit;
-  static constexpr int kTogether = kTilesTogether;
+  static constexpr LinearSizes kSizes = plane_sizes(kBoth, kGroup, kTilesTogether, kUnitsOfStage);
+  static constexpr int kUnit = kSizes.unit;
+  static constexpr int kTogether = kSizes.together;
   // With two there are half as many copies to start, and the products of one hide what those of the
   // other wait for.
-  static constexpr int kStageUnits = kUnitsOfStage;
-  static constexpr int kColumns = 2;
-  static constexpr int kInputBytes = 1;
-  static constexpr int kPadding = 64;
-  static constexpr int kGroupBytes = 16;
-  static constexpr bool kPlanes = true;
+  static constexpr int kStageUnits = kSizes.stage_units;
+  static constexpr int kColumns = kSizes.columns;
+  static constexpr int kInputBytes = kSizes.input;
+  static constexpr bool kPlanes = kSizes.planes;
   static constexpr bool kOfEachOp = kGroup == 128;
-  static constexpr int kChunkGroups = kPlaneUnit / kGroup;  // and of a unit
+  static constexpr int kChunkGroups = kSizes.chunk_groups;  // and of a unit
   static constexpr int kUpperBytes = upper_unit_bytes(kGroup);
   static constexpr int kUnitStep = kUpperBytes;
   static constexpr float kStep = kBoth ? 1.0f : 16.0f;  // m
   static constexpr float kValue = kBoth ? 0.0f : 7.5f;  // v
   // Of each tile a stage has units of the upper plane, then of the lower.
   static constexpr int kTileBytes = kStageUnits * (kUpperBytes + (kBoth ? kLowerUnitBytes : 0));
-  static constexpr int kStageBytes = kTogether * kTileBytes;
-  static constexpr int kStreamedBytes = 0;
+  static constexpr int kStageBytes = kSizes.stage;
+  static_assert(kStageBytes == kTogether * kTileBytes);
+  static constexpr int kStreamedBytes = kSizes.streamed;
   static constexpr int max_rows(int tiles) { return tiles * 4; }
   template <int kTiles>
   using Sums = float[kTogether][kTiles][2];

@@ -126,10 +126,9 @@ __device__ __forceinline__ void wait_until_pending(int copies) {
 
 // Of a stage of a ring: weights, then streamed activations, then the norm's weights.
 template <typename Format>
-__host__ __device__ int stage_bytes(const LinearArgs& args) {
-  if constexpr (!kStreamed<Format>) return Format::kStageBytes;
-  const int rows = args.num_rows + (args.norm.weight == nullptr ? 0 : 1);
-  return Format::kStageBytes + rows * Format::kStreamedBytes;
+__device__ int stage_bytes(const LinearArgs& args) {
+  return stage_bytes(Format::kStageBytes, Format::kStreamedBytes, args.num_rows,
+                     args.norm.weight != nullptr);
 }
 
 // A warp's ring: stages in the order in which the warp multiplies them, all but the one that it

@@ -1,0 +1,217 @@
+#include "backend/cuda/linear_config.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace quantspec::cuda {
+
+namespace {
+
+// Stages of a ring, the best first.
+constexpr int kDepths[] = {8, 6, 5, 4, 3, 2};
+
+// What is decided for an op of some number of rows: row_warps come first, the rest follows.
+class Sharing {
+ public:
+  Sharing(const LinearMachine& machine, const LinearSizes& format, const LinearShape& shape)
+      : machine_(machine), format_(format), shape_(shape) {}
+
+  // Two blocks of threads fit on a multiprocessor if that is possible; one, where activations are
+  // streamed (what counts then is how much is under way) and where takes_all_memory().
+  std::optional<LinearConfig> config() const {
+    const int widest = machine_.capability >= 90 ? kSlices : 1;
+    const int first = std::min(widest, narrowest());
+    if (streamed()) return streamed_config(first);
+    for (int row_warps = first; row_warps <= widest; row_warps *= 2) {
+      if (const auto found = prepared_config(row_warps)) return found;
+    }
+    return std::nullopt;
+  }
+
+  // Whether one block of threads on each multiprocessor has no more than two tiles, so that a
+  // second would only prepare the activations again; the next kernel's blocks have the room, unless
+  // takes_all_memory().
+  bool one_block_suffices() const { return total_tiles() <= 2 * machine_.num_sms; }
+
+ private:
+  bool streamed() const { return format_.streamed > 0; }
+  int total_tiles() const { return std::accumulate(shape_.tiles.begin(), shape_.tiles.end(), 0); }
+  bool wants_whole_heads() const { return shape_.op == LinearOp::kQkv && shape_.heads_normed; }
+
+  // Whether a block takes a whole multiprocessor's memory for its rings: where it is alone there
+  // anyway, and has a row of more than 8192 inputs, beside which half of it has room for two stages
+  // and all of it for five. (More such rows are shared out in a cluster, in another format.)
+  // NOTE: measured on an H200 with 11008 and 14336 inputs: docs/results-h200.md, "Rings of long
+  // rows". Between 4224 and 8192 inputs, where half has room for two stages, too, nothing was
+  // measured. The next kernel's blocks then come later.
+  bool takes_all_memory() const {
+    return format_.stage_units == 2 && shape_.chunks > 8 * kSlices && one_block_suffices();
+  }
+
+  // The row_warps to begin with. Narrow blocks finish with few barriers and clusters leave
+  // multiprocessors idle, wide ones prepare fewer activations.
+  // NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 14 chunks
+  // of activations for a warp, of matrices that take more than a block 16, 1 is the fastest; 2 is
+  // up to 16, of the largest matrices up to 32; then 8. Where activations are streamed nothing is
+  // prepared. fp32 was measured with 16 bits: as narrow as leaves room for a ring of 4 stages, but
+  // from 5 rows on 8 for the largest.
+  int narrowest() const {
+    if (wants_whole_heads()) return kSlices;
+    if (streamed()) return 1;
+    if (format_.planes) {
+      const int chunks = divide_up(shape_.num_rows * shape_.chunks, kLinearWarps);  // of a warp
+      if (chunks <= (one_block_suffices() ? 14 : 16)) return 1;
+      return chunks <= (total_tiles() > 12 * machine_.num_sms ? 32 : 16) ? 2 : kSlices;
+    }
+    if (shape_.num_rows > 4 && total_tiles() > 8 * machine_.num_sms) return kSlices;
+    constexpr int kRoom[] = {68 << 10, 116 << 10};  // for activations, with 1 and 2 row_warps
+    for (int i = 0; i < 2; ++i) {
+      const LinearPlaces places = config_of(1 << i, 1, 2).places;
+      if (places.groups - places.values <= kRoom[i]) return 1 << i;
+    }
+    return kSlices;
+  }
+
+  // NOTE: more than 5 stages are slower: measured on an H200, with 6 a 7B layer's products take 105
+  // instead of 100 us at one row.
+  std::optional<LinearConfig> streamed_config(int row_warps) const {
+    const int least_buffers = row_warps == 1 ? 1 : 2;
+    for (const int least_depth : {3, 2}) {
+      for (int buffers = 2; buffers >= least_buffers; --buffers) {
+        const auto found =
+            deepest(row_warps, buffers, machine_.max_shared_bytes, least_depth, /*most_depth=*/5);
+        if (found) return found;
+      }
+    }
+    return std::nullopt;
+  }
+  std::optional<LinearConfig> prepared_config(int row_warps) const {
+    const int room = machine_.max_shared_bytes;
+    const int half_room = (room + 1024) / 2 - 1024;  // the system takes 1 KB of each block
+    if (!takes_all_memory()) {
+      const int least_depth = divide_up(3, format_.stage_units);
+      if (const auto found = deepest(row_warps, 2, half_room, least_depth)) return found;
+    }
+    return deepest(row_warps, 2, room, 2);
+  }
+  // With the rings of most stages that fit in so many bytes.
+  std::optional<LinearConfig> deepest(int row_warps, int buffers, int bytes, int least_depth,
+                                      int most_depth = kDepths[0]) const {
+    for (const int depth : kDepths) {
+      if (depth > most_depth || depth < least_depth) continue;
+      const LinearConfig config = config_of(row_warps, depth, buffers);
+      if (config.places.total <= bytes) return config;
+    }
+    return std::nullopt;
+  }
+
+  LinearConfig config_of(int row_warps, int depth, int buffers) const {
+    LinearConfig config{};
+    config.num_rows = shape_.num_rows;
+    config.row_warps = row_warps;
+    config.depth = depth;
+    config.buffers = buffers;
+    set_row_blocks(config);
+    set_places(config);
+    return config;
+  }
+  // Row blocks for blocks of `row_warps`: their tiles and number.
+  void set_row_blocks(LinearConfig& config) const {
+    config.block_tiles = 2 * config.row_warps;
+    if (shape_.op == LinearOp::kQkv) set_head_tiles(config);
+    config.pair_tiles = shape_.op == LinearOp::kGateUp ? 0 : config.block_tiles / 2;
+    config.parts = 1;
+    if (config.half_tiles != 0) {
+      config.pair_tiles = shape_.head_dim / 32;
+      config.parts = config.pair_tiles / config.half_tiles;
+    }
+    config.head_of = divide_up(1 << 16, config.parts);
+    const bool gate_up = shape_.op == LinearOp::kGateUp;
+    const int sources = shape_.op == LinearOp::kQkv ? kMaxSources : 1;
+    for (int i = 0; i < sources; ++i) {
+      config.blocks[i] = divide_up(shape_.tiles[i], config.block_tiles / (gate_up ? 2 : 1));
+      config.row_blocks += config.blocks[i];
+    }
+  }
+  // Of a row block of kQkv: parts of both halves of a head, or whole heads.
+  void set_head_tiles(LinearConfig& config) const {
+    const int row_warps = config.row_warps, head_tiles = shape_.head_dim / kTileRows;
+    if (!wants_whole_heads() && shape_.head_dim % 32 == 0 && 2 * row_warps < head_tiles) {
+      config.half_tiles = std::gcd(head_tiles / 2, row_warps);
+      config.block_tiles = 2 * config.half_tiles;
+    } else {  // an even number of tiles
+      const int heads = std::max(1, 2 * row_warps / head_tiles);
+      config.block_tiles = head_tiles * (head_tiles % 2 == 0 ? heads : round_up(heads, 2));
+    }
+  }
+  void set_places(LinearConfig& config) const {
+    const int slices = kSlices / config.row_warps, rows = shape_.num_rows;
+    LinearPlaces& places = config.places;
+    int end = kLinearWarps * config.depth *
+              stage_bytes(format_.stage, format_.streamed, rows, shape_.normed);
+    const auto take = [&](int bytes) {
+      const int begin = end;
+      end += round_up(bytes, 16);
+      return begin;
+    };
+    places.barriers = take(format_.planes ? kLinearWarps * config.depth * 8 : 0);
+    if (!streamed()) {
+      const int chunks = chunks_of_block(slices);
+      places.stride = chunks * kChunkInputs + format_.padding / format_.input;
+      places.group_stride = (chunks * format_.chunk_groups) | 1;
+      places.values = take(places.stride * rows * format_.columns * format_.input);
+      places.groups = take(format_.group * places.group_stride * rows);
+    }
+    places.squares = take(slices * rows * 4);
+    places.partials = take(config.buffers * slices * rows * config.block_tiles * kTileRows * 4);
+    places.total = end;
+  }
+  // The most that a block of so many slices has.
+  int chunks_of_block(int slices) const {
+    int most = 0;
+    for (int slice = 0; slice < kSlices; slice += slices) {
+      const int begin = slice * shape_.chunks / kSlices;
+      most = std::max(most, (slice + slices) * shape_.chunks / kSlices - begin);
+    }
+    return most;
+  }
+
+  const LinearMachine& machine_;
+  const LinearSizes& format_;
+  const LinearShape& shape_;
+};
+
+}  // namespace
+
+std::optional<LinearConfig> share_out(const LinearMachine& machine, const LinearSizes& format,
+                                      const LinearShape& shape) {
+  LinearShape some = shape;
+  for (; some.num_rows > 0; --some.num_rows) {
+    if (const auto config = Sharing(machine, format, some).config()) return config;
+  }
+  return std::nullopt;
+}
+
+int chunks_of_part(const LinearMachine& machine, const LinearSizes& format,
+                   const LinearShape& shape) {
+  if (shape.op != LinearOp::kAdd || format.streamed > 0 || machine.capability >= 90) {
+    return shape.chunks;
+  }
+  LinearShape part = shape;
+  part.num_rows = 1;
+  for (int parts = 1; parts <= shape.chunks; ++parts) {
+    part.chunks = divide_up(shape.chunks, parts);
+    if (share_out(machine, format, part)) return part.chunks;
+  }
+  return shape.chunks;
+}
+
+int clusters_of_launch(const LinearMachine& machine, const LinearSizes& format,
+                       const LinearShape& shape, int row_blocks, int row_warps, int resident) {
+  if (format.planes && Sharing(machine, format, shape).one_block_suffices()) {
+    resident = std::min(resident, machine.num_sms / row_warps);
+  }
+  return std::min(row_blocks, resident);
+}
+
+}  // namespace quantspec::cuda

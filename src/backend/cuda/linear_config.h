@@ -1,0 +1,167 @@
+// How the work of an op of decode_linear.cu is shared out: which rows and tiles a block of threads
+// takes, and what lies where in its shared memory. Pure functions of shapes, the format and the
+// GPU. They decide how fast a product is, never its bits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "backend/cuda/linear_layout.h"
+
+namespace quantspec::cuda {
+
+// Every sum over inputs is cut into so many slices, each summed in order; the slices are added as a
+// balanced binary tree. However work is shared out, the bits of a row are the same: the sum of a
+// half, a quarter or an eighth of the slices is a number of its own in the tree.
+inline constexpr int kSlices = 8;
+inline constexpr int kLinearWarps = 8;
+inline constexpr int kLinearThreads = 32 * kLinearWarps;
+inline constexpr int kMaxSources = 3;
+inline constexpr int kChunkInputs = 128;  // that a warp prepares at a time
+
+enum class LinearOp { kStore, kAdd, kGateUp, kQkv };
+
+constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
+
+// --- what follows from a format ------------------------------------------------------------------
+
+// The sizes of a format (linear_inputs.cuh), in bytes where nothing else is said.
+struct LinearSizes {
+  bool planes;      // whether it reads planes
+  int unit;         // inputs
+  int together;     // tiles that a warp multiplies with what it reads of activations, 1 or 2
+  int stage_units;  // units of a stage of a warp's ring, 1, or 2 of bulk copies
+  int stage;        // of a stage: such units of each of the tiles
+  int streamed;     // of a stage, for each activation row; 0: activations are prepared
+  // Where they are prepared:
+  int columns;       // of B that an activation row takes
+  int input;         // of an activation in one column, in shared memory
+  int padding;       // that columns are longer than they need to be, so that banks differ
+  int chunk_groups;  // groups of kChunkInputs of a row
+  int group;         // of what is kept beside a group's activations
+};
+
+constexpr LinearSizes plane_sizes(bool both, int group, int together, int stage_units) {
+  const int unit_bytes = upper_unit_bytes(group) + (both ? kLowerUnitBytes : 0);
+  return {.planes = true,
+          .unit = kPlaneUnit,
+          .together = together,
+          .stage_units = stage_units,
+          .stage = together * stage_units * unit_bytes,
+          .streamed = 0,
+          .columns = 2,
+          .input = 1,
+          .padding = 64,
+          .chunk_groups = kChunkInputs / group,
+          .group = 16};
+}
+// Of matrices of 16 bits, beside which activations are streamed as fp32.
+inline constexpr LinearSizes kHalfSizes{.planes = false,
+                                        .unit = 64,
+                                        .together = 2,
+                                        .stage_units = 1,
+                                        .stage = 2 * kTileRows * 64 * 2,
+                                        .streamed = 64 * 4,
+                                        .columns = 0,
+                                        .input = 0,
+                                        .padding = 0,
+                                        .chunk_groups = 0,
+                                        .group = 0};
+inline constexpr LinearSizes kFp32Sizes{.planes = false,
+                                        .unit = 32,
+                                        .together = 2,
+                                        .stage_units = 1,
+                                        .stage = 2 * kTileRows * 32 * 4,
+                                        .streamed = 0,
+                                        .columns = 1,
+                                        .input = 4,
+                                        .padding = 128,
+                                        .chunk_groups = 0,
+                                        .group = 0};
+
+// Bytes of a stage of a ring: weights, then streamed activations, then the norm's weights.
+constexpr int stage_bytes(int weights, int streamed, int num_rows, bool normed) {
+  return weights + (num_rows + normed) * streamed;
+}
+
+// Stages of its ring that a warp asks for before the activations are there, of formats that prepare
+// them. With all of a ring ahead of them their loads come late, and the kernel ahead gets less of
+// the memory. bulk: copies are.
+// NOTE: measured with two units to a stage, in graphs of layers (drivers, not in the tree). Of
+// queries, keys and values one more costs 3% of a layer's products, one less of gate and up 4%; of
+// long rows, whose preparation takes longer, one more saves up to 2%, of longer ones yet, which
+// have larger rings, three more 2%: a layer of 8B takes 44.0 us with 1, 43.4 with 2, 43.1 with 4
+// of 5.
+constexpr int early_stages(bool bulk, int stage_units, LinearOp op, int chunks, int depth) {
+  if (!bulk) return depth / 2;
+  if (stage_units == 1) return 3;
+  const bool large = op == LinearOp::kGateUp || op == LinearOp::kStore;
+  if (chunks > 12 * kSlices && depth > 4) return 4;
+  return large || chunks > 8 * kSlices ? 2 : 1;
+}
+
+// --- sharing out ---------------------------------------------------------------------------------
+
+struct LinearMachine {
+  int capability;        // 90: 9.0
+  int num_sms;           // multiprocessors
+  int max_shared_bytes;  // of a block
+};
+
+struct LinearShape {
+  LinearOp op;
+  int num_rows;                        // of activations
+  int chunks;                          // of kChunkInputs, of a row
+  std::array<int, kMaxSources> tiles;  // of each matrix, 0 where there is none
+  bool normed;                         // whether activations are
+  bool heads_normed;                   // kQkv: whether queries or keys are
+  int head_dim;                        // kQkv
+};
+
+// Where a block keeps what in its shared memory, in bytes; the rings come first.
+struct LinearPlaces {
+  int barriers;
+  int values;
+  int stride;  // as in Inputs
+  int group_stride;
+  int groups;
+  int squares;
+  int partials;
+  int total;
+  bool operator==(const LinearPlaces&) const = default;
+};
+
+struct LinearConfig {
+  int num_rows;                         // of a launch, from 1 to those of the shape
+  std::array<int, kMaxSources> blocks;  // row blocks of each matrix (of kGateUp: of both, at first)
+  int row_blocks;                       // of all
+  int block_tiles;                      // tiles of a row block
+  int pair_tiles;                       // from a tile to that which is taken with it
+  int row_warps;   // pairs of tiles that a block of threads takes at a time = blocks of a cluster
+  int half_tiles;  // kQkv: as in QkvArgs, and the next
+  int parts;
+  std::uint32_t head_of;
+  int depth;    // stages of a warp's ring
+  int buffers;  // of sums: for 2 row blocks, or 1 where there is no room
+  LinearPlaces places;
+  bool operator==(const LinearConfig&) const = default;
+};
+
+// None: not one activation row fits in a block's shared memory.
+std::optional<LinearConfig> share_out(const LinearMachine& machine, const LinearSizes& format,
+                                      const LinearShape& shape);
+
+// How many chunks of the inputs one launch takes: all where clusters share them or where they are
+// streamed. Otherwise (before 9.0) a long activation row may not fit in a block's shared memory;
+// what is added to something is then added part by part, and the parts are the same for every
+// number of rows.
+int chunks_of_part(const LinearMachine& machine, const LinearSizes& format,
+                   const LinearShape& shape);
+
+// The clusters (or blocks, where there are none) of a launch, of a kernel of which the GPU holds
+// `resident` at a time.
+int clusters_of_launch(const LinearMachine& machine, const LinearSizes& format,
+                       const LinearShape& shape, int row_blocks, int row_warps, int resident);
+
+}  // namespace quantspec::cuda

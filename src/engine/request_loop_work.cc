@@ -1,6 +1,5 @@
 // What a RequestLoop does in a step: a round of all that decode, and slices of a prompt.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -120,8 +119,7 @@ bool RequestLoop::Impl::run_slices() {
     try {
       if (find_chunk(request)) continue;
       run_chunk(request, std::min(slices->seconds, kAloneSeconds));
-      // Others may have come meanwhile, or want to read for another loop.
-      if (!std::isfinite(slices->seconds) || producer == nullptr) break;
+      break;  // others may have come meanwhile, or want to read for another loop
     } catch (const Error& error) {
       scheduler.cancel(request.id);
       end(request, RequestEnd::kFailed, error);
@@ -177,7 +175,8 @@ void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
       const int rows = request.reader->step(slice_rows(seconds - before));
       row_seconds = (slice_clock.seconds() - before) / rows;
       in_flight = request.reader->inside_chunk();
-    } while (in_flight && slice_clock.seconds() < seconds);
+      // Not beyond the time by what is expected: those that decode wait.
+    } while (in_flight && slice_clock.seconds() + kLeastSliceRows * row_seconds <= seconds);
     producer = in_flight ? &request : nullptr;
     if (!in_flight && request.path.making()) {
       request.path.seal(sequence.cache().pages_of(begin, begin + chunk()));

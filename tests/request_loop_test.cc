@@ -55,7 +55,7 @@ TEST_F(RequestLoopTest, APausedRequestWritesNothingAndGoesOnAsIfNothingHadBeen) 
   const std::size_t before = paused.size();
   while (other.size() < 40) ASSERT_TRUE(loop.step());
   EXPECT_EQ(paused.size(), before);
-  EXPECT_TRUE(loop.step());  // it is still there
+  EXPECT_FALSE(loop.step());  // it is still there, and there is nothing to do
   EXPECT_EQ(paused.size(), before);
   loop.resume(id);
   loop.resume(id + 100);  // of none that is known: nothing

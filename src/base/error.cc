@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "base/shown.h"
@@ -10,6 +12,21 @@ Error::Error(ErrorKind kind, Message message)
     : std::runtime_error(one_line(message.text())), kind_(kind), message_(std::move(message)) {}
 
 std::string Error::what(FieldNames names) const { return one_line(message_.text(names)); }
+
+Error current_error(std::string_view who) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return {ErrorKind::kOutOfMemory, Message::format("{}: memory ran out", who)};
+  } catch (const std::exception& error) {
+    return {ErrorKind::kInternal, Message::format("{}: {}", who, error.what())};
+  } catch (...) {
+    return {ErrorKind::kInternal,
+            Message::format("{}: something was thrown that says nothing", who)};
+  }
+}
 
 void check(bool condition, std::string_view what, std::source_location where) {
   if (condition) return;

@@ -49,6 +49,10 @@ template <typename... Args>
   throw Error(kind, Message::format<Args...>(format, args...));
 }
 
+// What is being caught, as an Error: memory that ran out is kOutOfMemory, and what is no Error of
+// ours but was thrown by `who`, kInternal. REQUIRES: called where something is caught.
+Error current_error(std::string_view who);
+
 // Throws Error(kInternal) naming the caller's file and line: for preconditions (REQUIRES) and
 // invariants of this project, never for bad input.
 void check(bool condition, std::string_view what,

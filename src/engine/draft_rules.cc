@@ -19,9 +19,11 @@ DraftRules::DraftRules(RoundBytes bytes) : bytes_(std::move(bytes)) {}
 DraftRules::~DraftRules() = default;
 
 DraftRules::Rule& DraftRules::rule_of(std::optional<int> draft_len) {
-  std::unique_ptr<Rule>& rule = rules_[draft_len];
-  if (rule == nullptr) rule = std::make_unique<Rule>(bytes_.options(draft_len));
-  return *rule;
+  auto known = rules_.find(draft_len);
+  if (known == rules_.end()) {
+    known = rules_.emplace(draft_len, std::make_unique<Rule>(bytes_.options(draft_len))).first;
+  }
+  return *known->second;
 }
 
 DraftRules::Member DraftRules::join(std::optional<int> draft_len) {

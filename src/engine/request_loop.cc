@@ -47,6 +47,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
       tree(pool, options.chunk, &host),
       decoder(model),
       rules(round_bytes(model, shape, options)),
+      saves_caches(shares_pages(options)),
       scheduler({.page_tokens = shape.page_size,
                  .chunk_tokens = options.chunk,
                  .total_pages = options.pages,
@@ -62,177 +63,23 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
     free_sequences.push_back(sequences.back().get());
   }
   decoder.reserve(free_sequences);
+  // What a round gave is told to all, so there is room to note it.
+  const auto most = static_cast<std::size_t>(options.sequences);
+  requests.reserve(most);
+  lanes.reserve(most);
+  turns.reserve(most);
+  accepted.reserve(most);
+  results.reserve(most);
+  endings.reserve(most);
   // A device's memory is taken now: later that would hold up all that run.
   const bool on_device = model.backend().repeats_rounds();
   if (on_device && options.store == KvStore::kHierarchical) pool.reserve(options.pages);
+  publish();
 }
 
 // Pages that nobody uses are what the tree is made of.
 void RequestLoop::Impl::make_room(std::size_t pages) {
   if (pages > pool.free()) tree.evict(pages - pool.free());
-}
-
-// --- requests come and go ------------------------------------------------------------------------
-
-bool RequestLoop::Impl::drain_inbox() {
-  std::vector<std::unique_ptr<Live>> arrived;
-  std::vector<RequestId> gone;
-  std::vector<std::pair<RequestId, bool>> asked;
-  {
-    const std::lock_guard lock(inbox_mutex);
-    arrived.swap(submitted);
-    gone.swap(cancelled);
-    asked.swap(paused);
-  }
-  for (std::unique_ptr<Live>& request : arrived) {
-    const Request& wanted = request->request;
-    const RequestInfo info{.id = request->id,
-                           .owner = wanted.owner,
-                           .priority = wanted.priority,
-                           .prompt_tokens = request->prompt_tokens(),
-                           .most_new_tokens = wanted.predict,
-                           .arrival = now()};
-    Live& known = *(live[request->id] = std::move(request));
-    known.drafts = rules.join(wanted.draft_len);
-    switch (scheduler.submit(info)) {
-      case Scheduler::Submission::kAccepted:
-        break;
-      case Scheduler::Submission::kQueueFull:
-        end(known, RequestEnd::kFailed,
-            Error(ErrorKind::kOutOfMemory,
-                  Message::format("too many requests wait; one of them has to end first")));
-        break;
-      case Scheduler::Submission::kExceedsContext:
-      case Scheduler::Submission::kExceedsPages:
-        end(known, RequestEnd::kFailed,
-            Error(ErrorKind::kInvalidRequest,
-                  Message::format(
-                      "{} tokens of prompt and {} to generate do not fit the {} of a context",
-                      info.prompt_tokens, info.most_new_tokens, options.context)));
-    }
-  }
-  for (const RequestId id : gone) {
-    if (!scheduler.cancel(id)) continue;
-    end(*live.at(id), RequestEnd::kCancelled);
-  }
-  for (const auto& [id, pause] : asked) {
-    pause ? scheduler.pause(id) : scheduler.resume(id);
-  }
-  return !arrived.empty() || !gone.empty();
-}
-
-void RequestLoop::Impl::admit_waiting() {
-  while (const auto id = scheduler.candidate(now(), pool_state())) {
-    if (!admit(*live.at(*id))) break;
-  }
-}
-
-bool RequestLoop::Impl::admit(Live& request) {
-  // Its prefix is held first: pages that it shares are not to be evicted for its others.
-  const Request& wanted = request.request;
-  Sequence& sequence = *free_sequences.back();
-  if (options.share_prefixes) {
-    // Who is admitted has a token to read, also where all comes back.
-    const int most = std::min(request.most_found(sequence.cache()), request.prompt_tokens() - 1);
-    request.path = tree.match(wanted.salt, std::span(wanted.prompt).first(most));
-  }
-  const Held found{request.path.tokens(),
-                   static_cast<std::size_t>(request.path.tokens() / shape.page_size)};
-  if (!scheduler.admit(request.id, found, now(), pool_state())) {
-    request.path = {};
-    return false;
-  }
-  request.found_tokens = found.tokens;
-  request.cached_tokens = std::max(request.cached_tokens, found.tokens);
-  request.sequence = &sequence;
-  free_sequences.pop_back();
-  sequence.clear();
-  sequence.set_options({.sampling = wanted.sampling,
-                        .spec_sampling = wanted.spec_sampling,
-                        .plans = options.plans,
-                        .log_probs = wanted.log_probs});
-  if (found.tokens > 0) sequence.attach(request.path.pages());
-  request.reader = decoder.begin_prompt(sequence, wanted.prompt);
-  if (swap_in(request)) scheduler.found(request.id, held(request));
-  return true;
-}
-
-void RequestLoop::Impl::give_back(Live& request) {
-  if (producer == &request) producer = nullptr;
-  request.reader.reset();
-  request.path = {};
-  if (request.sequence == nullptr) return;
-  request.stats += request.sequence->stats();
-  request.sequence->clear();
-  free_sequences.push_back(std::exchange(request.sequence, nullptr));
-}
-
-void RequestLoop::Impl::finish(Live& request, RequestEnd how, std::optional<Error> error) {
-  scheduler.finished(request.id);
-  end(request, how, std::move(error));
-}
-
-// The scheduler knows it no more.
-void RequestLoop::Impl::end(Live& request, RequestEnd how, std::optional<Error> error) {
-  Request::Ended ended{.end = how, .error = std::move(error)};
-  if (request.sequence != nullptr) {
-    const KvCache& cache = request.sequence->cache();
-    ended.tokens = cache.length();
-    ended.page_bytes = cache.page_bytes();
-    ended.ring_bytes = cache.ring_bytes();
-    ended.gathered_bytes = cache.gathered_bytes();
-  }
-  give_back(request);
-  const auto gone = live.extract(request.id);
-  if (!request.request.on_end) return;
-  ended.cached_tokens = request.cached_tokens;
-  ended.stats = request.stats;
-  ended.drafts_off = DraftRules::off(request.drafts);
-  ended.draft_choice = DraftRules::explain(request.drafts);
-  request.request.on_end(ended);
-}
-
-void RequestLoop::Impl::preempt(Live& request) {
-  swap_out(request);
-  give_back(request);
-  scheduler.preempted(request.id, now());
-}
-
-// What the tree has not of it goes to the host's memory, where there is room beside what others
-// hold; cached prefixes make room.
-void RequestLoop::Impl::swap_out(Live& request) {
-  const KvCache& cache = request.sequence->cache();
-  const int first = request.path.tokens();
-  const bool in_flight = producer == &request;
-  if (request.saved) return;                          // it is there already
-  if (cache.length() <= first && !in_flight) return;  // the tree has it
-  if (!in_flight && shares_pages(options) && tree.free_on_host(cache.slots_to_save(host, first))) {
-    request.saved = cache.save(host, first);
-    totals.pages_swapped_out += request.saved->pages.slots();
-    ++totals.swaps;
-  } else {
-    ++totals.replays;
-  }
-}
-
-// Brings it back, as soon as the cache holds what goes before. Returns whether it is there. If
-// others have the pages by now, the request is preempted again, to be read again.
-bool RequestLoop::Impl::swap_in(Live& request) {
-  Sequence& sequence = *request.sequence;
-  if (!request.saved || sequence.cache().length() != request.saved->first) return false;
-  const KvCache::Saved saved = *std::exchange(request.saved, std::nullopt);
-  const std::size_t pages = saved.pages.slots();
-  if (pages > pool_state().pages()) {
-    ++totals.replays;
-    give_back(request);
-    scheduler.preempted(request.id, now());
-    return false;
-  }
-  make_room(pages);
-  sequence.restore(host, saved);
-  totals.pages_swapped_in += pages;
-  if (saved.length >= request.prompt_tokens()) end_prompt(request);
-  return true;
 }
 
 // --- the door ------------------------------------------------------------------------------------
@@ -273,54 +120,150 @@ void RequestLoop::require_plans(std::span<const Plan> plans) {
   }
 }
 
-RequestId RequestLoop::submit(Request request) {
-  const int vocab = impl_->model.config().vocab_size;
+namespace {
+
+void require(const Request& request, const Model& model, std::size_t num_plans) {
+  const int vocab = model.config().vocab_size;
   for (const TokenId token : request.prompt) {
     if (token >= 0 && token < vocab) continue;
     fail(ErrorKind::kInvalidRequest, "the prompt has the token {}; the model's are 0 to {}", token,
          vocab - 1);
   }
-  if (request.prompt.empty() || request.predict < 1) {
-    fail(ErrorKind::kInvalidRequest, "a request has a prompt and generates a token or more");
+  if (request.prompt.empty()) fail(ErrorKind::kInvalidRequest, "the prompt has no token");
+  if (request.predict < 1) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: at least 1", Field::kPredict, request.predict);
   }
-  if (request.draft_len && (*request.draft_len < 0 || *request.draft_len > kMaxDraftLen)) {
+  const auto require_length = [](int length) {
+    if (length >= 0 && length <= kMaxDraftLen) return;
     fail(ErrorKind::kInvalidRequest, "{} {}: supported are auto and 0 to {}", Field::kDraftLen,
-         *request.draft_len, kMaxDraftLen);
+         length, kMaxDraftLen);
+  };
+  if (request.draft_len) require_length(*request.draft_len);
+  if (request.forced) {
+    require_length(request.forced->draft_len);
+    const int plan = request.forced->plan;
+    if (request.forced->draft_len > 0 && (plan < 0 || std::cmp_greater_equal(plan, num_plans))) {
+      fail(ErrorKind::kInvalidRequest, "{} number {}: the engine has {}", Field::kPlan, plan,
+           num_plans);
+    }
   }
   request.sampling.validate();
+}
+
+// What can never be, whoever else there is.
+void require_room(const Request& request, const Scheduler& scheduler,
+                  const RequestLoopOptions& options) {
+  const int prompt = static_cast<int>(request.prompt.size());
+  switch (scheduler.can_ever_fit(
+      {.id = 0, .prompt_tokens = prompt, .most_new_tokens = request.predict})) {
+    case Scheduler::Submission::kExceedsContext:
+      fail(ErrorKind::kInvalidRequest,
+           "{} {}: a prompt of {} tokens and {} to generate do not fit; a shorter prompt or fewer "
+           "tokens work",
+           Field::kContext, options.context, prompt, request.predict);
+    case Scheduler::Submission::kExceedsPages:
+      fail(ErrorKind::kInvalidRequest,
+           "{} of {} pages: a prompt of {} tokens and {} to generate do not fit; a shorter prompt "
+           "or fewer tokens work",
+           Field::kPageMemory, options.pages, prompt, request.predict);
+    case Scheduler::Submission::kAccepted:
+    case Scheduler::Submission::kQueueFull:
+      break;
+  }
+}
+
+}  // namespace
+
+RequestId RequestLoop::submit(Request request) {
+  Impl& at = *impl_;
+  require(request, at.model, at.options.plans.size());
+  require_room(request, at.scheduler, at.options);
   auto live = std::make_unique<Live>();
   live->request = std::move(request);
-  const std::lock_guard lock(impl_->inbox_mutex);
-  live->id = ++impl_->last_id;
-  impl_->submitted.push_back(std::move(live));
-  return impl_->last_id;
+  RequestId id = 0;
+  {
+    const std::lock_guard lock(at.inbox_mutex);
+    if (at.stopped) fail(ErrorKind::kInvalidRequest, "the engine ends, and takes no more requests");
+    if (at.num_queued >= at.options.max_waiting) {
+      fail(ErrorKind::kOutOfMemory,
+           "{} requests wait, as many as may; one of them has to start first", at.num_queued);
+    }
+    id = live->id = at.last_id + 1;
+    at.inbox.push_back({Impl::What::kSubmit, id, std::move(live)});
+    ++at.last_id;
+    ++at.num_queued;
+  }
+  at.inbox_changed.notify_one();
+  return id;
 }
 
-void RequestLoop::cancel(RequestId id) {
-  const std::lock_guard lock(impl_->inbox_mutex);
-  impl_->cancelled.push_back(id);
+void RequestLoop::cancel(RequestId id) { impl_->post({Impl::What::kCancel, id}); }
+void RequestLoop::pause(RequestId id) { impl_->post({Impl::What::kPause, id}); }
+void RequestLoop::resume(RequestId id) { impl_->post({Impl::What::kResume, id}); }
+
+void RequestLoop::Impl::post(Entry entry) {
+  {
+    const std::lock_guard lock(inbox_mutex);
+    inbox.push_back(std::move(entry));
+  }
+  inbox_changed.notify_one();
 }
 
-void RequestLoop::pause(RequestId id) {
-  const std::lock_guard lock(impl_->inbox_mutex);
-  impl_->paused.emplace_back(id, true);
+std::optional<RequestLoop::Impl::Entry> RequestLoop::Impl::next_entry() {
+  const std::lock_guard lock(inbox_mutex);
+  if (inbox.empty()) return std::nullopt;
+  std::optional<Entry> entry(std::move(inbox.front()));
+  inbox.pop_front();
+  return entry;
 }
 
-void RequestLoop::resume(RequestId id) {
-  const std::lock_guard lock(impl_->inbox_mutex);
-  impl_->paused.emplace_back(id, false);
+bool RequestLoop::Impl::is_stopped() const {
+  const std::lock_guard lock(inbox_mutex);
+  return stopped;
+}
+
+void RequestLoop::Impl::wait() {
+  std::unique_lock lock(inbox_mutex);
+  inbox_changed.wait(lock, [this] { return stopped || !inbox.empty(); });
+}
+
+void RequestLoop::run() {
+  while (!impl_->is_stopped()) {
+    try {
+      if (!step()) impl_->wait();
+    } catch (...) {
+      impl_->end_all(Impl::failure());
+    }
+  }
+  impl_->drain_inbox();
+  impl_->end_all({RequestEnd::kCancelled});
+  impl_->publish();
+}
+
+void RequestLoop::stop() {
+  {
+    const std::lock_guard lock(impl_->inbox_mutex);
+    impl_->stopped = true;
+  }
+  impl_->inbox_changed.notify_all();
 }
 
 bool RequestLoop::step() {
-  Impl& at = *impl_;
-  bool worked = at.drain_inbox();
-  while (const auto id = at.scheduler.victim(at.now(), at.pool_state())) {
-    at.preempt(*at.live.at(*id));
+  const bool worked = impl_->step();
+  impl_->publish();
+  return worked;
+}
+
+bool RequestLoop::Impl::step() {
+  bool worked = drain_inbox();
+  while (const auto id = scheduler.victim(now(), pool_state())) {
+    preempt(*live.at(*id));
+    worked = true;
   }
-  at.admit_waiting();
-  const std::vector<RequestId> decoding = at.scheduler.decoding();
-  if (!decoding.empty()) at.run_round(decoding);
-  return at.run_slices() || !decoding.empty() || worked || !at.live.empty();
+  worked |= admit_waiting();
+  const std::vector<RequestId> decoding = scheduler.decoding();
+  if (!decoding.empty()) run_round(decoding);
+  return run_slices() || !decoding.empty() || worked;
 }
 
 bool RequestLoop::preempt(RequestId id) {
@@ -328,17 +271,23 @@ bool RequestLoop::preempt(RequestId id) {
   if (found == impl_->live.end() || found->second->sequence == nullptr) return false;
   if (impl_->producer == found->second.get()) return false;
   impl_->preempt(*found->second);
+  impl_->publish();
   return true;
 }
 
+void RequestLoop::Impl::publish() {
+  totals.scheduler = scheduler.statistics();
+  totals.prefixes = tree.statistics();
+  totals.free_pages = pool.free();
+  totals.free_slots = static_cast<int>(free_sequences.size());
+  totals.free_host_pages = host.free();
+  const std::lock_guard lock(statistics_mutex);
+  published = totals;
+}
+
 RequestLoop::Statistics RequestLoop::statistics() const {
-  Statistics statistics = impl_->totals;
-  statistics.scheduler = impl_->scheduler.statistics();
-  statistics.prefixes = impl_->tree.statistics();
-  statistics.free_pages = impl_->pool.free();
-  statistics.free_slots = static_cast<int>(impl_->free_sequences.size());
-  statistics.free_host_pages = impl_->host.free();
-  return statistics;
+  const std::lock_guard lock(impl_->statistics_mutex);
+  return impl_->published;
 }
 
 bool RequestLoop::inside_chunk() const { return impl_->producer != nullptr; }

@@ -5,12 +5,16 @@
 //
 //     RequestLoop loop(model, shape, {.context = 4096, .plans = plans});
 //     loop.submit({.prompt = tokens, .predict = 64, .on_tokens = ...});
-//     while (loop.step()) {
+//     while (loop.step()) {                 // or loop.run(), in a thread of its own
 //     }
 //
-// Thread-safety: submit(), cancel(), pause() and resume() from any thread; step() and all else from
-// one at a time, which is also the one that calls back. Of one model one loop computes at a
-// time; sessions see to that by turns.
+// Thread-safety: submit(), cancel(), pause(), resume(), stop() and statistics() from any thread,
+// also from callbacks; all else from one thread at a time, which is also the one that calls back.
+// Of one model one loop computes at a time.
+//
+// Callbacks are called between passes, one after the other, and others of the engine wait for them.
+// One that throws ends its own request, as kFailed with what it threw, and nothing else: what a
+// round gave to others they get. What on_end throws is logged.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +35,8 @@ namespace quantspec {
 // How a request ended.
 enum class RequestEnd : std::uint8_t {
   kDone,       // it has its tokens, or on_tokens wants no more
-  kCancelled,  // by cancel()
-  kFailed,     // by what was thrown while it was computed; the others go on
+  kCancelled,  // by cancel() or stop()
+  kFailed,     // by what was thrown while it was computed or by a callback; the others go on
 };
 
 struct Request {
@@ -59,7 +63,7 @@ struct Request {
   struct Ended {
     RequestEnd end;
     std::optional<Error> error = {};  // of kFailed
-    int cached_tokens = 0;            // of the prompt, that were found
+    int cached_tokens = 0;            // of the prompt, that others had read
     RoundStats stats = {};
     bool drafts_off = false;   // the cost model switched drafting off: it did not pay
     std::string draft_choice;  // one line: what the cost model chose, and why
@@ -67,7 +71,7 @@ struct Request {
     int tokens = 0;
     std::size_t page_bytes = 0, ring_bytes = 0, gathered_bytes = 0;
   };
-  std::function<void(const Ended&)> on_end = {};
+  std::function<void(const Ended&)> on_end = {};  // once
 };
 
 struct RequestLoopOptions {
@@ -82,7 +86,7 @@ struct RequestLoopOptions {
   KvStore store = KvStore::kHierarchical;
   bool share_prefixes = true;  // REQUIRES: store is kHierarchical, for it to be
   Admission admission = Admission::kGuaranteed;
-  int max_waiting = 1024;
+  int max_waiting = 1024;  // requests that were not admitted yet
 };
 
 class RequestLoop {
@@ -97,18 +101,25 @@ class RequestLoop {
   RequestLoop(const RequestLoop&) = delete;
   RequestLoop& operator=(const RequestLoop&) = delete;
 
-  // Throws kInvalidRequest for what can never fit, and kOutOfMemory where the queue is full.
+  // Throws kInvalidRequest for what can never be, naming the field: values out of their range, and
+  // what fits neither a context nor the pages. Throws kOutOfMemory where max_waiting wait already.
+  // Nothing is called back for what it refuses.
   RequestId submit(Request request);
   // on_end comes with the next step, if the request has not ended.
   void cancel(RequestId id);
-  // From the next step on a paused request generates nothing, and keeps what it has while there is
-  // room: for a reader that does not keep up.
+  // From the next step on a paused request is told nothing, and keeps what it has while nobody else
+  // wants it: for a reader that does not keep up.
   void pause(RequestId id);
   void resume(RequestId id);
 
   // Does what there is to do next: a round of all that decode, and slices of a prompt. False: there
-  // is nothing.
+  // is nothing to do until one of the above is called.
   bool step();
+  // Steps until stop(), and sleeps while there is nothing to do. What step() throws ends all
+  // requests. At the end those that live are cancelled.
+  void run();
+  // Has run() return after the step at hand; it returns at once if it is called later.
+  void stop();
   // Preempts a request as if pages were short, for tests and measurements. Returns whether it could
   // be.
   bool preempt(RequestId id);
@@ -139,6 +150,7 @@ class RequestLoop {
     std::uint64_t rejections = 0;              // turns that ended in a correction
     std::vector<std::uint64_t> turns_by_plan;  // in which something was drafted
   };
+  // As of the end of the last step.
   Statistics statistics() const;
   void check_integrity() const;
 

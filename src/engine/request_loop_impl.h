@@ -1,9 +1,13 @@
 // What a RequestLoop is made of. Private to engine/.
 //
-//     request_loop.cc        its start, requests that come and go, the door
+//     request_loop.cc        its start, the door, the thread that runs it
+//     request_loop_life.cc   requests that come, are admitted, preempted and end
 //     request_loop_work.cc   what a step does: rounds, slices of prompts
 #pragma once
 
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -18,15 +22,24 @@ namespace quantspec {
 struct RequestLoop::Live {
   RequestId id = 0;
   Request request;
+  bool paused = false;
+  bool queued = true;  // it was not admitted yet
   std::vector<TokenId> generated;
-  int cached_tokens = 0;  // the most found_tokens of all admissions
+  // Its first token, which came when it was paused: told when it is resumed.
+  struct Untold {
+    TokenId token;
+    std::vector<float> log_prob;  // of one, or none
+  };
+  std::optional<Untold> untold;
+  // Of the prompt: tokens that others had read, and the most that the cache has held so far.
+  int cached_tokens = 0;
+  int known_tokens = 0;
   DraftRules::Member drafts;
   RoundStats stats;
   // Of a preempted request, until its cache holds again what goes before: what the tree has not.
   std::optional<KvCache::Saved> saved;
   // While it is admitted:
   Sequence* sequence = nullptr;
-  int found_tokens = 0;
   PrefixTree::Path path;                   // of what was read or found of the prompt
   std::unique_ptr<Model::Prefill> reader;  // while the prompt is read
 
@@ -36,17 +49,38 @@ struct RequestLoop::Live {
     return saved ? saved->first : cache.most_attached(prompt_tokens());
   }
   int left() const { return request.predict - static_cast<int>(generated.size()); }
+  // The cache has [0, end) of the prompt; what of it was not known before was read by others.
+  void found_until(int end) {
+    cached_tokens += std::max(0, end - known_tokens);
+    known_tokens = std::max(known_tokens, end);
+  }
 };
 
 struct RequestLoop::Impl {
   Impl(const Model& used, const KvShape& of, RequestLoopOptions given);
 
   // --- from other threads ---
-  std::mutex inbox_mutex;
-  std::vector<std::unique_ptr<Live>> submitted;
-  std::vector<RequestId> cancelled;
-  std::vector<std::pair<RequestId, bool>> paused;  // or resumed
+  enum class What : std::uint8_t { kSubmit, kCancel, kPause, kResume };
+  struct Entry {
+    What what;
+    RequestId id;
+    std::unique_ptr<Live> request = {};  // of kSubmit
+  };
+  mutable std::mutex inbox_mutex;
+  std::condition_variable inbox_changed;
+  std::deque<Entry> inbox;
+  int num_queued = 0;  // submitted and not admitted yet
   RequestId last_id = 0;
+  bool stopped = false;
+
+  mutable std::mutex statistics_mutex;
+  Statistics published;
+
+  void post(Entry entry);
+  std::optional<Entry> next_entry();
+  bool is_stopped() const;
+  void wait();
+  void publish();
 
   // --- the loop's ---
   RequestLoopOptions options;
@@ -59,6 +93,7 @@ struct RequestLoop::Impl {
   DraftRules rules;
   std::vector<std::unique_ptr<Sequence>> sequences;
   std::vector<Sequence*> free_sequences;
+  bool saves_caches;  // pages and ring are all that a cache has
   Scheduler scheduler;
   std::map<RequestId, std::unique_ptr<Live>> live;
   Live* producer = nullptr;  // whose chunk is in flight
@@ -77,32 +112,51 @@ struct RequestLoop::Impl {
   }
   void make_room(std::size_t pages);
 
+  // --- how requests come and go ---
+  struct Ending {
+    RequestEnd how;
+    std::optional<Error> error = {};
+  };
+  static Ending failure();  // by what is being caught
   bool drain_inbox();
-  void admit_waiting();
+  void arrive(std::unique_ptr<Live> request);
+  void set_paused(Live& request, bool paused);
+  bool admit_waiting();
   bool admit(Live& request);
+  void begin(Live& request, int found_tokens);
   void give_back(Live& request);
-  void end(Live& request, RequestEnd how, std::optional<Error> error = {});
-  void finish(Live& request, RequestEnd how, std::optional<Error> error = {});
+  void end(Live& request, const Ending& ending);
+  void end_all(const Ending& ending);
+  void leave_queue(Live& request);
   void preempt(Live& request);
   void swap_out(Live& request);
   bool swap_in(Live& request);
 
+  // --- what a step does ---
+  bool step();
   void run_round(const std::vector<RequestId>& ids);
-  void choose(std::span<Live* const> requests, std::vector<Lane>& lanes);
+  void run_alone();
+  void choose();
   void observe(const Decoder::Outcome& outcome);
-  void run_alone(std::span<Live* const> requests, std::span<const Lane> lanes);
-  bool take(Live& request, const Step& step);
+  void settle(std::span<Live* const> requests, std::span<const Step> steps, double seconds);
+  void add(Live& request, const Step& step);
+  std::optional<Ending> tell(Live& request, const Step& step);
   void count(const Step& step);
 
   bool run_slices();
   bool find_chunk(Live& request);
   int slice_rows(double seconds) const;
-  void run_chunk(Live& request, double seconds);
-  void end_prompt(Live& request);
+  bool read_slices(Live& request, double seconds, const Stopwatch& slice_clock);
+  std::optional<Ending> run_chunk(Live& request, double seconds);
+  std::optional<Step> end_prompt(Live& request);
 
   // Of the round at hand.
+  std::vector<Live*> requests;
+  std::vector<Lane> lanes;
   std::vector<DraftRules::Turn> turns;
   std::vector<int> accepted;
+  std::vector<Scheduler::RoundResult> results;
+  std::vector<std::pair<Live*, Ending>> endings;
 };
 
 }  // namespace quantspec

@@ -20,59 +20,42 @@ constexpr int kLeastSliceRows = 32;
 // --- rounds --------------------------------------------------------------------------------------
 
 void RequestLoop::Impl::run_round(const std::vector<RequestId>& ids) {
-  std::vector<Live*> requests;
-  std::vector<Lane> lanes;
+  requests.clear();
   for (const RequestId id : ids) requests.push_back(live.at(id).get());
-  choose(requests, lanes);
+  choose();
   make_room(lanes.size());
   const Stopwatch round_clock;
-  std::optional<Decoder::Outcome> outcome;
+  Decoder::Outcome outcome;
   try {
     outcome = decoder.round(lanes);
-  } catch (const Error&) {
-    return run_alone(requests, lanes);  // it was one of them; the others are as they were
+  } catch (...) {
+    return run_alone();  // it was one of them; the others are as they were
   }
-  observe(*outcome);
-  std::vector<Scheduler::RoundResult> results;
-  std::vector<Live*> ended;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const Step& step = outcome->steps[i];
-    if (!take(*requests[i], step)) ended.push_back(requests[i]);
-    results.push_back(
-        {requests[i]->id, static_cast<int>(step.tokens.size()), held(*requests[i]).pages});
-  }
-  const double seconds = round_clock.seconds();
-  scheduler.round_ran(results, seconds);
-  ++totals.rounds;
-  totals.round_seconds += seconds;
-  totals.draft_seconds += outcome->draft_seconds;
-  for (const Step& step : outcome->steps) count(step);
-  for (Live* request : ended) finish(*request, RequestEnd::kDone);
+  observe(outcome);
+  totals.draft_seconds += outcome.draft_seconds;
+  settle(requests, outcome.steps, round_clock.seconds());
 }
 
-void RequestLoop::Impl::run_alone(std::span<Live* const> requests, std::span<const Lane> lanes) {
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    Live& request = *requests[i];
+void RequestLoop::Impl::run_alone() {
+  const std::vector<Live*> all = requests;
+  for (std::size_t i = 0; i < all.size(); ++i) {
     const Stopwatch round_clock;
-    Step step;
+    Decoder::Outcome outcome;
     try {
-      step = decoder.round(lanes.subspan(i, 1)).steps[0];
-    } catch (const Error& error) {
-      finish(request, RequestEnd::kFailed, error);
+      outcome = decoder.round(std::span(lanes).subspan(i, 1));
+    } catch (...) {
+      end(*all[i], failure());
       continue;
     }
-    count(step);
-    const bool more = take(request, step);
-    const Scheduler::RoundResult result{request.id, static_cast<int>(step.tokens.size()),
-                                        held(request).pages};
-    scheduler.round_ran({&result, 1}, round_clock.seconds());
-    if (!more) finish(request, RequestEnd::kDone);
+    totals.draft_seconds += outcome.draft_seconds;
+    settle({&all[i], 1}, outcome.steps, round_clock.seconds());
   }
 }
 
 // By its own wish, or by what yields most for those that ask for the same.
-void RequestLoop::Impl::choose(std::span<Live* const> requests, std::vector<Lane>& lanes) {
+void RequestLoop::Impl::choose() {
   turns.clear();
+  lanes.clear();
   for (Live* request : requests) {
     const int cap = std::min(request->sequence->max_rows(), request->left()) - 1;
     turns.push_back({&request->drafts, cap, request->sequence->cache().length()});
@@ -93,11 +76,40 @@ void RequestLoop::Impl::observe(const Decoder::Outcome& outcome) {
   rules.observe(accepted, outcome.draft_seconds, outcome.other_seconds);
 }
 
-// Whether the request wants more.
-bool RequestLoop::Impl::take(Live& request, const Step& step) {
+// What a round gave to these requests. All of it is known here and to the scheduler before any of
+// them is told: a callback may throw, and an end takes a request away.
+void RequestLoop::Impl::settle(std::span<Live* const> of, std::span<const Step> steps,
+                               double seconds) {
+  results.clear();
+  for (std::size_t i = 0; i < of.size(); ++i) {
+    add(*of[i], steps[i]);
+    count(steps[i]);
+    results.push_back({of[i]->id, static_cast<int>(steps[i].tokens.size()), held(*of[i]).pages});
+  }
+  scheduler.round_ran(results, seconds);
+  ++totals.rounds;
+  totals.round_seconds += seconds;
+  endings.clear();
+  for (std::size_t i = 0; i < of.size(); ++i) {
+    if (auto ending = tell(*of[i], steps[i])) endings.emplace_back(of[i], std::move(*ending));
+  }
+  for (const auto& [request, ending] : endings) end(*request, ending);
+}
+
+void RequestLoop::Impl::add(Live& request, const Step& step) {
   request.generated.insert(request.generated.end(), step.tokens.begin(), step.tokens.end());
-  const bool wants_more = !request.request.on_tokens || request.request.on_tokens(step);
-  return wants_more && request.left() > 0;
+}
+
+// How the request ends by it, if it does.
+std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::tell(Live& request, const Step& step) {
+  bool wants_more = true;
+  try {
+    if (request.request.on_tokens) wants_more = request.request.on_tokens(step);
+  } catch (...) {
+    return Ending{RequestEnd::kFailed, current_error("who was told of tokens")};
+  }
+  if (wants_more && request.left() > 0) return std::nullopt;
+  return Ending{RequestEnd::kDone};
 }
 
 void RequestLoop::Impl::count(const Step& step) {
@@ -115,15 +127,16 @@ bool RequestLoop::Impl::run_slices() {
   bool ran = false;
   while (const auto slices = scheduler.prefill(now(), pool_state())) {
     Live& request = *live.at(slices->id);
+    std::optional<Ending> ending;
     ran = true;
     try {
       if (find_chunk(request)) continue;
-      run_chunk(request, std::min(slices->seconds, kAloneSeconds));
-      break;  // others may have come meanwhile, or want to read for another loop
-    } catch (const Error& error) {
-      scheduler.cancel(request.id);
-      end(request, RequestEnd::kFailed, error);
+      ending = run_chunk(request, std::min(slices->seconds, kAloneSeconds));
+    } catch (...) {
+      ending = failure();
     }
+    if (ending) end(request, *ending);
+    break;  // others may have come meanwhile
   }
   return ran;
 }
@@ -146,8 +159,7 @@ bool RequestLoop::Impl::find_chunk(Live& request) {
     return false;
   }
   request.sequence->attach(request.path.last_pages());
-  request.found_tokens += chunk();
-  request.cached_tokens = std::max(request.cached_tokens, request.found_tokens);
+  request.found_until(end);
   swap_in(request);
   if (request.sequence != nullptr) scheduler.found(request.id, held(request));
   return true;
@@ -161,48 +173,65 @@ int RequestLoop::Impl::slice_rows(double seconds) const {
   return rows;
 }
 
-// Slices of one chunk, or of what was generated before a preemption.
-void RequestLoop::Impl::run_chunk(Live& request, double seconds) {
+// Slices of one chunk. Returns whether it is not at its end.
+bool RequestLoop::Impl::read_slices(Live& request, double seconds, const Stopwatch& slice_clock) {
+  const KvCache& cache = request.sequence->cache();
+  const int begin = cache.length();
+  if (!request.reader->inside_chunk()) make_room(chunk() / shape.page_size + 1);
+  producer = &request;  // also while something is thrown
+  bool in_flight = false;
+  do {
+    const double before = slice_clock.seconds();
+    const int rows = request.reader->step(slice_rows(seconds - before));
+    row_seconds = (slice_clock.seconds() - before) / rows;
+    in_flight = request.reader->inside_chunk();
+    // Not beyond the time by what is expected: those that decode wait.
+  } while (in_flight && slice_clock.seconds() + kLeastSliceRows * row_seconds <= seconds);
+  if (in_flight) return true;
+  producer = nullptr;
+  request.known_tokens = std::max(request.known_tokens, cache.length());
+  if (request.path.making()) request.path.seal(cache.pages_of(begin, begin + chunk()));
+  return false;
+}
+
+// The same, or what was generated before a preemption. How the request ends by it, if it does.
+std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::run_chunk(Live& request,
+                                                                      double seconds) {
   const Stopwatch slice_clock;
-  Sequence& sequence = *request.sequence;
-  const int begin = sequence.cache().length();
-  bool in_flight = false, reads = true;
-  if (request.reader != nullptr) {
-    if (!request.reader->inside_chunk()) make_room(chunk() / shape.page_size + 1);
-    producer = &request;  // also while something is thrown
-    do {
-      const double before = slice_clock.seconds();
-      const int rows = request.reader->step(slice_rows(seconds - before));
-      row_seconds = (slice_clock.seconds() - before) / rows;
-      in_flight = request.reader->inside_chunk();
-      // Not beyond the time by what is expected: those that decode wait.
-    } while (in_flight && slice_clock.seconds() + kLeastSliceRows * row_seconds <= seconds);
-    producer = in_flight ? &request : nullptr;
-    if (!in_flight && request.path.making()) {
-      request.path.seal(sequence.cache().pages_of(begin, begin + chunk()));
-    }
-    reads = !request.reader->done();
-    if (request.request.on_progress) request.request.on_progress(request.reader->share());
-    const bool is_back = swap_in(request);
-    if (request.sequence == nullptr) return;  // preempted
-    if (!is_back && !reads) end_prompt(request);
+  bool in_flight = false;
+  std::optional<Step> first;
+  const bool reads = request.reader != nullptr;
+  double share = 1;
+  if (reads) {
+    in_flight = read_slices(request, seconds, slice_clock);
+    share = request.reader->share();
+    swap_in(request);
+    if (request.sequence == nullptr) return std::nullopt;  // preempted
+    if (request.reader != nullptr && request.reader->done()) first = end_prompt(request);
   } else {
     make_room(1);
-    decoder.replay(sequence);
+    decoder.replay(*request.sequence);
   }
   const double spent = slice_clock.seconds();
   totals.slice_seconds += spent;
   scheduler.slices_ran(request.id, held(request), in_flight, spent);
-  if (reads || request.left() > 0) return;
-  finish(request, RequestEnd::kDone);
+  if (reads && request.request.on_progress) request.request.on_progress(share);
+  if (!first) return std::nullopt;
+  if (!request.paused) return tell(request, *first);
+  request.untold = {first->tokens[0], {first->log_probs.begin(), first->log_probs.end()}};
+  return std::nullopt;
 }
 
-// The prompt is in the cache: its first token, or those that were generated before a preemption.
-void RequestLoop::Impl::end_prompt(Live& request) {
+// The prompt is in the cache. Returns its first token; none where a preempted one goes on.
+std::optional<Step> RequestLoop::Impl::end_prompt(Live& request) {
   request.reader.reset();
-  if (!request.generated.empty()) return decoder.resume(*request.sequence, request.generated);
-  const bool more = take(request, decoder.end_prompt(*request.sequence));
-  if (!more) request.request.predict = static_cast<int>(request.generated.size());
+  if (!request.generated.empty()) {
+    decoder.resume(*request.sequence, request.generated);
+    return std::nullopt;
+  }
+  const Step step = decoder.end_prompt(*request.sequence);
+  add(request, step);
+  return step;
 }
 
 }  // namespace quantspec

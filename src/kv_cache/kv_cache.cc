@@ -150,8 +150,13 @@ void KvCache::commit() {
   check(target == quantized_ + shape().page_size, "commit missed a page");
   const int page = quantized_ / shape().page_size;
   if (page == std::ssize(pages_)) {  // else a whole chunk of the prompt made it
-    add_pages(1);
-    ops_->quantize_pages(shape(), 0, rings_, quantized_, planes(page, page + 1));
+    try {
+      add_pages(1);
+      ops_->quantize_pages(shape(), 0, rings_, quantized_, planes(page, page + 1));
+    } catch (...) {  // else it would pass for one that was made
+      pages_.erase(pages_.begin() + page, pages_.end());
+      throw;
+    }
   }
   for (const KvAccess& access : options_.accesses) {  // a list begins
     list_changes_ += access.chooses_pages() && budget_pages(access) == page;

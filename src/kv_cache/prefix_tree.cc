@@ -227,6 +227,11 @@ void PrefixTree::Path::take(Node& ready) {
   ++chunks_;
 }
 
+void PrefixTree::Path::disown() {
+  if (tree_ != nullptr) tree_->hit_tokens_ -= tokens();
+  *this = {};
+}
+
 PrefixTree::Next PrefixTree::Path::advance(std::span<const TokenId> chunk) {
   check(tree_ != nullptr, "an empty path belongs to no tree");
   check(chunk.size() == static_cast<std::size_t>(tree_->chunk_tokens_), "a path grows by chunks");

@@ -91,6 +91,8 @@ class PrefixTree {
     // The chunk that this path makes is ready for all: these are its pages. REQUIRES: making();
     // pages.size() == C/G; they are not in the tree yet.
     void seal(std::span<const PageRef> pages);
+    // Lets go of all, as if it had not been looked for: what was found is no hit.
+    void disown();
     // Gives up the chunk in the making, if there is one: the next that asks for it makes it.
     void abandon();
 

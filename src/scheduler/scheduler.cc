@@ -47,13 +47,18 @@ std::size_t Scheduler::pages_of(int prompt, int length) const {
 
 // --- from outside ---
 
-Scheduler::Submission Scheduler::submit(const RequestInfo& info) {
+Scheduler::Submission Scheduler::can_ever_fit(const RequestInfo& info) const {
   check(info.prompt_tokens >= 1 && info.most_new_tokens >= 1, "a request has tokens");
   const std::int64_t most = std::int64_t{info.prompt_tokens} + info.most_new_tokens - 1;
   if (most > options_.context_tokens) return Submission::kExceedsContext;
   if (pages_of(info.prompt_tokens, static_cast<int>(most)) > options_.total_pages) {
     return Submission::kExceedsPages;
   }
+  return Submission::kAccepted;
+}
+
+Scheduler::Submission Scheduler::submit(const RequestInfo& info) {
+  if (const Submission ever = can_ever_fit(info); ever != Submission::kAccepted) return ever;
   if (std::cmp_greater_equal(num_waiting_, options_.most_waiting)) return Submission::kQueueFull;
   const auto [place, is_new] =
       requests_.try_emplace(info.id, Request{.info = info, .number = ++submissions_});
@@ -100,6 +105,15 @@ std::optional<RequestId> Scheduler::candidate(double now, const PoolState& pool)
   // The tree may have all of its prompt.
   const int prompt = request.info.prompt_tokens;
   return fits(request, pages_of(prompt, prompt), now, pool) ? id : std::nullopt;
+}
+
+std::optional<RequestId> Scheduler::gives_way(double now) {
+  if (!waiting_.front(now)) return std::nullopt;
+  for (const auto& [_, request] : admitted_) {
+    if (!request->paused) break;  // they come first
+    if (in_flight_ != request->info.id) return request->info.id;
+  }
+  return std::nullopt;
 }
 
 bool Scheduler::admit(RequestId id, Held held, double now, const PoolState& pool) {
@@ -189,7 +203,7 @@ void Scheduler::preempted(RequestId id, double now) {
   request.phase = Phase::kWaiting;
   request.length = 0;
   update_indexes(request);
-  caution_.preempted(now);
+  if (!request.paused) caution_.preempted(now);  // else it was not for a promise that was too small
   ++preemptions_;
 }
 
@@ -226,7 +240,7 @@ void Scheduler::round_ran(std::span<const RoundResult> results, double seconds) 
 
 void Scheduler::finished(RequestId id) {
   Request& request = get(id);
-  check(request.phase == Phase::kDecoding, "who does not decode has finished");
+  check(request.generated >= 1, "who wrote nothing has finished");
   owners_.observe_output(request.info.owner, request.generated);
   forget(request);
 }

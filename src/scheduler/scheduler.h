@@ -4,8 +4,12 @@
 // argument. Equal calls get equal answers. A step of the engine:
 //
 //     while (auto id = victim(now, pool))        drop its pages, give its slot back; preempted(*id)
-//     while (auto id = candidate(now, pool))     hold what the prefix tree has of its prompt;
-//       if (!admit(*id, held, now, pool)) break  else lease a slot
+//     while (true)
+//       id = candidate(now, pool)                hold what the prefix tree has of its prompt;
+//       if (id && admit(*id, held, now, pool))   lease a slot
+//         continue
+//       id = gives_way(now)                      drop its pages, give its slot back; preempted(*id)
+//       if (!id) break
 //     for (RequestId id : decoding())            a round of all of them; round_ran(), and
 //                                                finished() for those that ended
 //     while (auto slices = prefill(now, pool))   of one chunk, until the time is up or the chunk is
@@ -18,8 +22,10 @@
 //
 // CONTRACT, where the engine keeps its part (below):
 //   Pages      admitted requests never want more pages than there are. kGuaranteed promises all
-//              pages that a request can come to hold, and never preempts. kExpected promises what
-//              it will probably hold, and preempts when pages run out.
+//              pages that a request can come to hold, and preempts none but paused ones. kExpected
+//              promises what it will probably hold, and preempts when pages run out.
+//   Pauses     nobody waits for a paused request: it gives its slot and its pages to who lacks one
+//              of them, and is before the others of its class when it is resumed.
 //   Progress   an admitted request ends unless it is paused forever: of those that are not paused
 //              the first, by class at its admission, then by admission, is never preempted; who was
 //              preempted is before the others of its class.
@@ -110,14 +116,16 @@ class Scheduler {
     kExceedsPages,    // alone it would need more pages than there are: can never fit
     kQueueFull,       // for now
   };
+  // Whether it can ever fit, by the options alone: any but kQueueFull. Thread-safe.
+  Submission can_ever_fit(const RequestInfo& request) const;
   // What is not accepted is not known afterwards.
   Submission submit(const RequestInfo& request);
   // Each returns false where the request has ended: it may end while the call is on its way.
   // cancel: it is unknown from here on; what it holds is given back, its chunk in flight abandoned.
   bool cancel(RequestId id);
   // While its consumer does not read, a request is not admitted, not decoded, and no new chunk of
-  // it is begun; it keeps what it has, but is the first to be preempted. The engine cancels those
-  // that stay so for too long.
+  // it is begun; it keeps what it has while nobody else wants it. The engine cancels those that
+  // stay so for too long.
   bool pause(RequestId id);
   bool resume(RequestId id);
 
@@ -127,6 +135,9 @@ class Scheduler {
   std::optional<RequestId> victim(double now, const PoolState& pool);
   // Who is next to be admitted, where a slot is free and there may be pages.
   std::optional<RequestId> candidate(double now, const PoolState& pool);
+  // Whom to preempt for who waits to be admitted and was not: a paused request that is admitted,
+  // and no chunk of it is in flight. None where nobody waits.
+  std::optional<RequestId> gives_way(double now);
   // Admits it if its pages can be promised. held: what the tree has of it, whose pages are not idle
   // in `pool`. Of a new request that is less than its prompt.
   bool admit(RequestId id, Held held, double now, const PoolState& pool);
@@ -158,6 +169,7 @@ class Scheduler {
   };
   void round_ran(std::span<const RoundResult> results, double seconds);
   // It wrote all that it wants to, and is unknown from here on; what it holds is given back.
+  // REQUIRES: it has its first token.
   void finished(RequestId id);
 
   struct Statistics {

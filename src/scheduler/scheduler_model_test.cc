@@ -139,11 +139,7 @@ void run_a_hundred_thousand(Admission admission, int variant) {
   EXPECT_EQ(statistics.owners, Owners::kMostIdle);
   EXPECT_GT(world.accepted, 30'000);
   EXPECT_GT(world.engine.found_tokens(), 50'000u);
-  if (admission == Admission::kExpected) {
-    EXPECT_GT(statistics.preemptions, 100u);
-  } else {
-    EXPECT_EQ(statistics.preemptions, 0u);
-  }
+  EXPECT_GT(statistics.preemptions, 100u);  // kGuaranteed: of paused ones, as the engine checks
 }
 
 TEST(SchedulerModel, AHundredThousandRequestsLeaveItEmptyAndItsMemoryFlat) {

@@ -200,6 +200,34 @@ TEST(Scheduler, PausedRequestsTakeNoPart) {
   EXPECT_FALSE(f.scheduler.pause(9));
 }
 
+TEST(Scheduler, PausedRequestsGiveWayToWhoWaits) {
+  Fixture f(small_options());
+  f.start(1, 4, 10);
+  f.start(2, 4, 10);
+  f.submit(3, 40, 10);
+  f.admit_next();
+  f.scheduler.slices_ran(3, {0, 4}, true, 0.01);
+  f.pool.free_slots = 0;
+  EXPECT_EQ(f.scheduler.gives_way(0), std::nullopt);
+  for (const RequestId id : {1, 2, 3}) f.scheduler.pause(id);
+  EXPECT_EQ(f.scheduler.gives_way(0), std::nullopt);  // nobody waits
+  f.submit(4, 4, 10);
+  f.scheduler.pause(4);
+  EXPECT_EQ(f.scheduler.gives_way(0), std::nullopt);
+  f.scheduler.resume(4);
+  EXPECT_EQ(f.admit_next(), std::nullopt);
+  EXPECT_EQ(f.scheduler.gives_way(0), 2u);  // of them the last but 3, whose chunk is in flight
+  f.scheduler.preempted(2, 0);
+  f.pool.free_slots = 1;
+  EXPECT_EQ(f.admit_next(), 4u);
+  f.submit(5, 4, 10);
+  f.scheduler.resume(1);
+  EXPECT_EQ(f.scheduler.gives_way(0), std::nullopt);
+  f.scheduler.resume(2);
+  EXPECT_EQ(f.admit_next(), 2u);  // before who came later
+  f.scheduler.check_integrity();
+}
+
 // Whether, of the requests 3 of owner 1 and 4 of owner 2, that of owner 1 is admitted first, after
 // `what` became of its request 1, of 64 tokens, beside owner 2's, of 40.
 bool is_owner_1_first(const std::function<void(Fixture&)>& what) {

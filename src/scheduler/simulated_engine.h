@@ -83,8 +83,13 @@ class SimulatedEngine {
     const std::size_t before = trace_.size();
     const double start = now_;
     while (const auto id = scheduler_.victim(now_, pool())) preempt(*id);
-    while (const auto id = scheduler_.candidate(now_, pool())) {
-      if (!admit(*id)) break;
+    while (true) {
+      const auto id = scheduler_.candidate(now_, pool());
+      if (id && admit(*id)) continue;
+      const auto paused = scheduler_.gives_way(now_);
+      if (!paused) break;
+      check(sequences_.at(*paused).paused, "who gives way");
+      preempt(*paused);
     }
     round();
     while (const auto slices = scheduler_.prefill(now_, pool())) prefill(*slices);
@@ -124,7 +129,6 @@ class SimulatedEngine {
     check(accepted_ == ended_ + sequences_.size(), "a request ended twice or never");
     if (options_.scheduler.admission == Admission::kGuaranteed) {
       check(statistics.promised_pages <= pool().pages(), "pages are promised twice");
-      check(statistics.preemptions == 0, "kGuaranteed preempts");
     }
   }
   bool live(RequestId id) const { return sequences_.contains(id); }
@@ -231,6 +235,8 @@ class SimulatedEngine {
   void preempt(RequestId id) {
     Sequence& sequence = sequences_.at(id);
     check(sequence.admitted, "a victim without a slot");
+    check(sequence.paused || options_.scheduler.admission == Admission::kExpected,
+          "kGuaranteed preempts");
     release(sequence);
     sequence.was_preempted = true;
     scheduler_.preempted(id, now_);

@@ -27,8 +27,8 @@ double TimeShares::spare() const {
 void TimeShares::slices_ran(double seconds) {
   const double within = std::min(seconds, spare());
   least_.seconds = std::max(least_.seconds - within, std::min(least_.seconds, 0.0));
-  least_.seconds -= seconds - within;
-  most_.seconds -= seconds;
+  least_.slices_ran(seconds - within);
+  most_.slices_ran(seconds);
   since_round_ += seconds;
 }
 

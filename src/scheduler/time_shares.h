@@ -7,11 +7,13 @@
 // slices do): prefill gets `least` .. `most` of the time, thus decoding 1 - most .. 1 - least.
 // Between the two, slices fill what the wanted interval between tokens leaves. All times are
 // measured ones: what a slice took too long is made up for later, also by rounds without any prompt
-// to read.
+// to read. Of a slice that took longer than kMostDebt only so much is, or one that a busy machine
+// held up would stop prefill for as long again, and longer at small shares.
 //
 // Seconds. Not thread-safe. Deterministic.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
 namespace quantspec {
@@ -30,6 +32,8 @@ class TimeShares {
   // For how long slices may run before the next round; <= 0: none.
   double slice_seconds() const;
 
+  static constexpr double kMostDebt = 1;  // seconds of slices
+
  private:
   // What prefill may take at one of the two shares. It does not accumulate: what is there after a
   // round is no more than that round brought.
@@ -37,6 +41,7 @@ class TimeShares {
     double ratio;  // of a second of decoding
     double seconds = 0;
     void round_ran(double seconds, bool prefill_waits);
+    void slices_ran(double taken) { seconds = std::max(seconds - taken, -kMostDebt); }
   };
   double spare() const;
 

@@ -101,6 +101,15 @@ TEST(TimeShares, PromptsThatComeAndGoTakeNoMore) {
   EXPECT_GE(device.share(), 0.4);
 }
 
+TEST(TimeShares, ASliceThatTookVeryLongIsMadeUpForOnlySoFar) {
+  Device device{TimeShares(0.1, 0.5, std::nullopt)};
+  device.round(0.010);
+  device.prefill(60);
+  int rounds = 0;
+  for (; device.shares.slice_seconds() <= 0; ++rounds) device.round(0.010);
+  EXPECT_NEAR(rounds, TimeShares::kMostDebt / 0.010, 1);
+}
+
 TEST(TimeShares, TimeWithoutPromptsIsNoCredit) {
   Device device{TimeShares(0.1, 0.5, std::nullopt)};
   for (int i = 0; i < 1000; ++i) device.round(0.010, false);

@@ -176,10 +176,16 @@ void Decoder::end(std::span<const Lane> lanes) {
   steps_.resize(lanes.size());
   for (std::size_t b = 0; b < lanes.size(); ++b) {  // of the batch
     const int i = rows_[b].index;
-    Sequence& sequence = *lanes[i].sequence;
-    steps_[i] = sequence.end_round(lanes[i].choice, results_[i]);
-    if (!sequence.options_.log_probs) continue;
-    steps_[i].log_probs = log_probs(kept_row(batch_[b].first_row), steps_[i].tokens);
+    steps_[i].log_probs = {};
+    if (!lanes[i].sequence->options_.log_probs) continue;
+    const std::span added(results_[i].added, results_[i].accepted + 1);
+    steps_[i].log_probs = log_probs(kept_row(batch_[b].first_row), added);
+  }
+  // Nothing is thrown from here on: either all sequences have the round or none.
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    const auto log_probs = steps_[i].log_probs;
+    steps_[i] = lanes[i].sequence->end_round(lanes[i].choice, results_[i]);
+    steps_[i].log_probs = log_probs;
   }
 }
 

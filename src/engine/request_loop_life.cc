@@ -1,0 +1,237 @@
+// How requests come to a RequestLoop, are admitted and preempted, and end.
+//
+// Whatever is thrown on the way belongs to one request, which ends by it: the inbox is taken entry
+// by entry, and the scheduler, the slots and the pages are as they were without it.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/request_loop_impl.h"
+
+namespace quantspec {
+
+RequestLoop::Impl::Ending RequestLoop::Impl::failure() {
+  return {RequestEnd::kFailed, current_error("the engine")};
+}
+
+// What comes meanwhile is for the next step. Returns whether anything is changed by it.
+bool RequestLoop::Impl::drain_inbox() {
+  bool changed = false;
+  std::size_t count = 0;
+  {
+    const std::lock_guard lock(inbox_mutex);
+    count = inbox.size();
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    std::optional<Entry> entry = next_entry();
+    if (!entry) break;
+    if (entry->what == What::kSubmit) {
+      arrive(std::move(entry->request));
+      changed = true;
+      continue;
+    }
+    const auto known = live.find(entry->id);
+    if (known == live.end()) continue;  // it has ended
+    changed = true;
+    if (entry->what == What::kCancel) {
+      end(*known->second, {RequestEnd::kCancelled});
+    } else {
+      set_paused(*known->second, entry->what == What::kPause);
+    }
+  }
+  return changed;
+}
+
+void RequestLoop::Impl::arrive(std::unique_ptr<Live> arrived) {
+  Live& request = *arrived;
+  const Request& wanted = request.request;
+  try {
+    live.try_emplace(request.id).first->second = std::move(arrived);
+    request.generated.reserve(wanted.predict);
+    request.drafts = rules.join(wanted.draft_len);
+    const auto submission = scheduler.submit({.id = request.id,
+                                              .owner = wanted.owner,
+                                              .priority = wanted.priority,
+                                              .prompt_tokens = request.prompt_tokens(),
+                                              .most_new_tokens = wanted.predict,
+                                              .arrival = now()});
+    check(submission == Scheduler::Submission::kAccepted, "what fits was submitted");
+  } catch (...) {
+    end(request, failure());
+  }
+}
+
+// A paused request is told its first token when it goes on.
+void RequestLoop::Impl::set_paused(Live& request, bool paused) {
+  request.paused = paused;
+  paused ? scheduler.pause(request.id) : scheduler.resume(request.id);
+  if (paused || !request.untold) return;
+  const Live::Untold untold = *std::exchange(request.untold, std::nullopt);
+  if (const auto ending = tell(request, {{&untold.token, 1}, 0, {}, untold.log_prob})) {
+    end(request, *ending);
+  }
+}
+
+// Returns whether somebody was admitted or gave way.
+bool RequestLoop::Impl::admit_waiting() {
+  for (bool changed = false;; changed = true) {
+    const auto id = scheduler.candidate(now(), pool_state());
+    if (id && admit(*live.at(*id))) continue;
+    const auto paused = scheduler.gives_way(now());
+    if (!paused) return changed;
+    preempt(*live.at(*paused));
+  }
+}
+
+// Returns whether it waits no longer: it was admitted, or ended by what was thrown.
+bool RequestLoop::Impl::admit(Live& request) {
+  const Request& wanted = request.request;
+  try {
+    // Its prefix is held first: pages that it shares are not to be evicted for its others.
+    if (options.share_prefixes) {
+      // Who is admitted has a token to read, also where all comes back.
+      const int most =
+          std::min(request.most_found(free_sequences.back()->cache()), request.prompt_tokens() - 1);
+      request.path = tree.match(wanted.salt, std::span(wanted.prompt).first(most));
+    }
+    const int found = request.path.tokens();
+    const Held held{found, static_cast<std::size_t>(found / shape.page_size)};
+    if (!scheduler.admit(request.id, held, now(), pool_state())) {
+      request.path.disown();
+      return false;
+    }
+    leave_queue(request);
+    begin(request, found);
+  } catch (...) {
+    end(request, failure());
+  }
+  return true;
+}
+
+void RequestLoop::Impl::begin(Live& request, int found_tokens) {
+  const Request& wanted = request.request;
+  request.sequence = free_sequences.back();
+  free_sequences.pop_back();
+  Sequence& sequence = *request.sequence;
+  sequence.clear();
+  sequence.set_options({.sampling = wanted.sampling,
+                        .spec_sampling = wanted.spec_sampling,
+                        .plans = options.plans,
+                        .log_probs = wanted.log_probs});
+  if (found_tokens > 0) sequence.attach(request.path.pages());
+  request.found_until(found_tokens);
+  request.reader = decoder.begin_prompt(sequence, wanted.prompt);
+  if (swap_in(request)) scheduler.found(request.id, held(request));
+}
+
+void RequestLoop::Impl::leave_queue(Live& request) {
+  if (!std::exchange(request.queued, false)) return;
+  const std::lock_guard lock(inbox_mutex);
+  --num_queued;
+}
+
+void RequestLoop::Impl::give_back(Live& request) {
+  if (producer == &request) producer = nullptr;
+  request.reader.reset();
+  request.path = {};
+  if (request.sequence == nullptr) return;
+  request.stats += request.sequence->stats();
+  request.sequence->clear();
+  free_sequences.push_back(std::exchange(request.sequence, nullptr));
+}
+
+// Of the scheduler, too, unless it never knew it.
+void RequestLoop::Impl::end(Live& request, const Ending& ending) {
+  ending.how == RequestEnd::kDone ? scheduler.finished(request.id)
+                                  : static_cast<void>(scheduler.cancel(request.id));
+  leave_queue(request);
+  Request::Ended ended{.end = ending.how};
+  if (request.sequence != nullptr) {
+    const KvCache& cache = request.sequence->cache();
+    ended.tokens = cache.length();
+    ended.page_bytes = cache.page_bytes();
+    ended.ring_bytes = cache.ring_bytes();
+    ended.gathered_bytes = cache.gathered_bytes();
+  }
+  give_back(request);
+  ended.cached_tokens = request.cached_tokens;
+  ended.stats = request.stats;
+  const auto gone = live.extract(request.id);
+  try {
+    ended.error = ending.error;
+    if (request.drafts.rule != nullptr) {
+      ended.drafts_off = DraftRules::off(request.drafts);
+      ended.draft_choice = DraftRules::explain(request.drafts);
+    }
+  } catch (...) {  // the end is told all the same
+  }
+  try {
+    if (request.request.on_end) request.request.on_end(ended);
+  } catch (...) {
+    try {
+      log_warning(current_error("who was told the end of a request").message());
+    } catch (...) {  // there is no memory to say so
+    }
+  }
+}
+
+void RequestLoop::Impl::end_all(const Ending& ending) {
+  while (!live.empty()) end(*live.begin()->second, ending);
+}
+
+void RequestLoop::Impl::preempt(Live& request) {
+  swap_out(request);
+  give_back(request);
+  scheduler.preempted(request.id, now());
+}
+
+// What the tree has not of it goes to the host's memory, where there is room beside what others
+// hold; cached prefixes make room.
+void RequestLoop::Impl::swap_out(Live& request) {
+  const KvCache& cache = request.sequence->cache();
+  const int first = request.path.tokens();
+  const bool in_flight = producer == &request;
+  if (request.saved) return;                          // it is there already
+  if (cache.length() <= first && !in_flight) return;  // the tree has it
+  try {
+    if (!in_flight && saves_caches && tree.free_on_host(cache.slots_to_save(host, first))) {
+      request.saved = cache.save(host, first);
+      totals.pages_swapped_out += request.saved->pages.slots();
+      ++totals.swaps;
+      return;
+    }
+  } catch (...) {  // it is read again, as where there is no room
+  }
+  ++totals.replays;
+}
+
+// Brings it back, as soon as the cache holds what goes before. Returns whether it is there. If
+// others have the pages by now, or it does not come, the request is preempted again, to be read
+// again.
+bool RequestLoop::Impl::swap_in(Live& request) {
+  Sequence& sequence = *request.sequence;
+  if (!request.saved || sequence.cache().length() != request.saved->first) return false;
+  const std::size_t pages = request.saved->pages.slots();
+  bool is_back = false;
+  if (pages <= pool_state().pages()) {
+    try {
+      make_room(pages);
+      sequence.restore(host, *request.saved);
+      is_back = true;
+    } catch (...) {
+    }
+  }
+  const int length = request.saved->length;
+  request.saved.reset();
+  if (!is_back) {
+    ++totals.replays;
+    give_back(request);
+    scheduler.preempted(request.id, now());
+    return false;
+  }
+  totals.pages_swapped_in += pages;
+  if (length >= request.prompt_tokens()) end_prompt(request);
+  return true;
+}
+
+}  // namespace quantspec

@@ -1,0 +1,14 @@
+// Memory that is refused, for tests: this binary replaces `operator new` and what backends and
+// libraries take memory by. Small allocations are given always: who has no memory for a list of ten
+// numbers cannot go on. From any thread.
+#pragma once
+
+#include <atomic>
+
+namespace quantspec::testing {
+
+inline std::atomic<unsigned> refuse_one_in{0};  // of the allocations that are not small; 0: none
+inline std::atomic<int> refuse_next{0};         // so many of them
+inline std::atomic<unsigned> refused{0};        // by refuse_one_in
+
+}  // namespace quantspec::testing

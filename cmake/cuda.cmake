@@ -1,12 +1,13 @@
-# QUANTSPEC_CUDA: AUTO builds the CUDA backend where there is a toolkit, ON insists, OFF leaves it out.
-# Inside another project it is OFF unless asked for. Sets QUANTSPEC_HAS_CUDA.
+# QUANTSPEC_CUDA: AUTO builds the CUDA backend where there are a toolkit and a GPU, or a toolkit and named
+# architectures; ON insists, OFF leaves it out. Inside another project it is OFF unless asked for. Sets
+# QUANTSPEC_HAS_CUDA.
 set(by_default OFF)
 if(PROJECT_IS_TOP_LEVEL)
   set(by_default AUTO)
 endif()
 set(QUANTSPEC_CUDA ${by_default} CACHE STRING "The CUDA backend: AUTO, ON or OFF")
 set(QUANTSPEC_CUDA_ARCHITECTURES AUTO CACHE STRING
-    "What its kernels are compiled for, as 80;90a;89-virtual (PTX). AUTO: this machine's first GPU, or ALL (80;86;89;90a) where it has none")
+    "What its kernels are compiled for, as 80;90a;89-virtual (PTX). AUTO: this machine's first GPU; where it has none and CUDA is ON, ALL (80;86;89;90a)")
 set_property(CACHE QUANTSPEC_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 set(QUANTSPEC_HAS_CUDA OFF)
@@ -23,15 +24,19 @@ endif()
 set(why "")  # why there is no backend
 set(architectures "${QUANTSPEC_CUDA_ARCHITECTURES}")
 if(architectures STREQUAL "AUTO")
-  set(architectures ALL)
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
                   OUTPUT_VARIABLE capability ERROR_QUIET)
   if(capability MATCHES "^([0-9]+)\\.([0-9]+)")
     set(architectures ${CMAKE_MATCH_1}${CMAKE_MATCH_2})
     if(architectures LESS 80)
       string(CONCAT why "this machine's GPU has compute capability ${CMAKE_MATCH_0}, and 8.0 is needed; "
-                        "QUANTSPEC_CUDA_ARCHITECTURES=ALL compiles for other machines")
+                        "-DQUANTSPEC_CUDA_ARCHITECTURES=ALL compiles for other machines")
     endif()
+  elseif(QUANTSPEC_CUDA STREQUAL "ON")
+    set(architectures ALL)
+  else()  # kernels for four kinds of GPU take most of the time of a build, and nothing here runs them
+    string(CONCAT why "nvidia-smi shows no GPU here; -DQUANTSPEC_CUDA=ON compiles it all the same, for all GPUs, and "
+                      "-DQUANTSPEC_CUDA_ARCHITECTURES=90a for one kind")
   endif()
 else()
   set(one "(8[0-9]|90a?|[1-9][0-9][0-9][af]?)(-virtual)?")

@@ -58,8 +58,8 @@ gpus=${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader
 num_gpus=$(tr -dc , <<<"$gpus," | wc -c)
 
 # What runs on the GPU: test binaries, and which of their tests. The engine's take the backend that
-# `auto` means: that it is cuda here is a test of Backends.
-declare -A tests_of=([cuda_test]='*' [backend_test]='*cuda*:Backends.*' [quantspec_test]='*cuda*'
+# `auto` means: that it is cuda here is a test of BackendsOnHost.
+declare -A tests_of=([cuda_test]='*' [backend_test]='*cuda*:BackendsOnHost.*' [quantspec_test]='*cuda*'
   [engine_test]='*' [kv_cache_test]='*cuda*')
 all_tests=(cuda_test backend_test quantspec_test engine_test kv_cache_test)
 op_tests=(cuda_test backend_test)
@@ -156,11 +156,10 @@ run_tests() {
 # are, takes about 0.3 s.
 declare -A at_once=([memcheck.cuda_test]=9 [memcheck.backend_test]=9
   [racecheck.cuda_test]=1 [racecheck.backend_test]=3)
-# Tests left out: those that launch nothing, which the tools call an error; one whose kernel faults
-# on purpose, which does not end under memcheck; and of racecheck one with thousands of launches of
-# kernels that cuda_test has.
-declare -A left_out=(
-  [memcheck]='Backends.*:CublasLt.*:CudaAttention.*:CudaLayout.*:*AFaultOfAKernel*')
+# Tests left out: those that launch nothing, which the tools call an error, and whose suites are
+# therefore called SomethingOnHost; one whose kernel faults on purpose, which does not end under
+# memcheck; and of racecheck one with thousands of launches of kernels that cuda_test has.
+declare -A left_out=([memcheck]='*OnHost.*:*AFaultOfAKernel*')
 left_out[racecheck]="${left_out[memcheck]}:*RoundOps.TokensAreThoseOfTheReference*"
 
 # sanitize TOOL [OPTION...]: every test in a process of its own, as one that ends with an internal

@@ -16,7 +16,7 @@
 namespace quantspec {
 namespace {
 
-TEST(Backends, CudaIsThereOrSaysWhyNot) {
+TEST(BackendsOnHost, CudaIsThereOrSaysWhyNot) {
   try {
     EXPECT_EQ(make_backend({"cuda"})->name(), "cuda");
     EXPECT_EQ(make_backend({"auto"})->name(), "cuda");
@@ -30,7 +30,7 @@ TEST(Backends, CudaIsThereOrSaysWhyNot) {
   }
 }
 
-TEST(Backends, OnlyCudaHasDevices) {
+TEST(BackendsOnHost, OnlyCudaHasDevices) {
   for (const std::string name : {"cpu", "reference"}) {
     expect_error(ErrorKind::kInvalidRequest, {"device 0: is of backend cuda; backend " + name},
                  [&] { make_backend({.name = name, .device = 0}); });
@@ -38,7 +38,7 @@ TEST(Backends, OnlyCudaHasDevices) {
 }
 
 // Nor does `auto` take the processor instead.
-TEST(Backends, ADeviceThatIsNotThereIsNamedBesideThoseThatAre) {
+TEST(BackendsOnHost, ADeviceThatIsNotThereIsNamedBesideThoseThatAre) {
   for (const std::string name : {"cuda", "auto"}) {
     for (const int device : {-1, 999}) {
       const auto make = [&] { make_backend({.name = name, .device = device}); };
@@ -54,7 +54,7 @@ TEST(Backends, ADeviceThatIsNotThereIsNamedBesideThoseThatAre) {
 
 #ifdef QUANTSPEC_CUDA
 // The last GPU beside the first, in turns and of other threads: kernels are prepared on each.
-TEST(Backends, DevicesOfAProcessAreApart) {
+TEST(BackendsOnHost, DevicesOfAProcessAreApart) {
   if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
   const int last = static_cast<int>(cuda::gpu_names().size()) - 1;
   if (const std::string why = cuda::unavailable(last); !why.empty()) GTEST_SKIP() << why;

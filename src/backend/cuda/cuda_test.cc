@@ -45,7 +45,7 @@ void expect_bijection(const KvShape& shape, Place place) {
 }
 
 // Without a GPU, too: the library needs none to be loaded.
-TEST(CublasLt, IsLoadedOrNamed) {
+TEST(CublasLtOnHost, IsLoadedOrNamed) {
   try {
     const CublasLt& lt = cublas_lt();
     EXPECT_STRNE(lt.status_string(CUBLAS_STATUS_SUCCESS),
@@ -55,7 +55,7 @@ TEST(CublasLt, IsLoadedOrNamed) {
   }
 }
 
-TEST(CudaLayout, EveryCodeHasItsNibble) {
+TEST(CudaLayoutOnHost, EveryCodeHasItsNibble) {
   for (const int head_dim : {16, 64, 80, 96, 128, 256}) {
     for (const int page_size : {16, 32, 48, 64, 128, 192, 256}) {
       SCOPED_TRACE(testing::Message() << head_dim << " channels, " << page_size << " tokens");
@@ -66,7 +66,7 @@ TEST(CudaLayout, EveryCodeHasItsNibble) {
   }
 }
 
-TEST(CudaLayout, SixtyFourTokensAreConsecutive) {
+TEST(CudaLayoutOnHost, SixtyFourTokensAreConsecutive) {
   const KvShape shape{1, 1, 80, 256};
   for (int token = 0; token < shape.page_size; ++token) {
     for (int channel = 0; channel < shape.head_dim; ++channel) {
@@ -357,7 +357,7 @@ TEST_F(CudaDevice, LanesStandWhereTheirRoundsSay) {
   });
 }
 
-TEST(CudaShapes, AreFew) {
+TEST(CudaShapesOnHost, AreFew) {
   const std::vector<int> shapes = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
   for (int count = 1; count <= 64; ++count) {
     EXPECT_EQ(padded(count), *std::ranges::lower_bound(shapes, count)) << count;
@@ -367,7 +367,7 @@ TEST(CudaShapes, AreFew) {
 // --- attention -----------------------------------------------------------------------------------
 
 // Without a GPU, too.
-TEST(CudaAttention, OtherHeadsAndPagesAreRefused) {
+TEST(CudaAttentionOnHost, OtherHeadsAndPagesAreRefused) {
   require_supported({1, 1, 96, 256});
   expect_error(ErrorKind::kUnsupportedModel,
                {"64, 80, 96, 128 or 256 channels", "112", "backend cpu"}, [] {

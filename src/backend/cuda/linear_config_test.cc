@@ -132,7 +132,7 @@ constexpr Case kCases[] = {
     // clang-format on
 };
 
-TEST(LinearConfig, KeepsItsDecisionsForModels) {
+TEST(LinearConfigOnHost, KeepsItsDecisionsForModels) {
   for (const Case& c : kCases) {
     LinearShape shape = c.shape;
     shape.num_rows = c.num_rows;
@@ -148,7 +148,7 @@ TEST(LinearConfig, KeepsItsDecisionsForModels) {
 }
 
 // Parts of heads have both halves of what is rotated together.
-TEST(LinearConfig, PartsOfHeadsAndWholeHeads) {
+TEST(LinearConfigOnHost, PartsOfHeadsAndWholeHeads) {
   const LinearConfig parts = *share_out(kH200, kDraft, kQkv7B);
   EXPECT_EQ(1, parts.half_tiles);
   EXPECT_EQ(4, parts.parts);
@@ -165,7 +165,7 @@ TEST(LinearConfig, PartsOfHeadsAndWholeHeads) {
   EXPECT_EQ(0, whole.block_tiles % (128 / kTileRows));
 }
 
-TEST(LinearConfig, ClustersLeaveRoomWhereOneBlockSuffices) {
+TEST(LinearConfigOnHost, ClustersLeaveRoomWhereOneBlockSuffices) {
   EXPECT_EQ(128, clusters_of_launch(kH200, kDraft, kOut, 128, 1, 264)) << "row blocks";
   EXPECT_EQ(132, clusters_of_launch(kH200, kDraft, kOut, 300, 1, 264)) << "multiprocessors";
   EXPECT_EQ(66, clusters_of_launch(kH200, kDraft, kOut, 300, 2, 132));
@@ -174,7 +174,7 @@ TEST(LinearConfig, ClustersLeaveRoomWhereOneBlockSuffices) {
 }
 
 // Long rows on a GPU without clusters: fewer in a launch, then parts of the inputs.
-TEST(LinearConfig, TakesFewerRowsAndPartsWhereMemoryIsShort) {
+TEST(LinearConfigOnHost, TakesFewerRowsAndPartsWhereMemoryIsShort) {
   LinearShape down = kDown8B;
   down.num_rows = 17;
   const auto some = share_out(kA100, kBothMany, down);

@@ -1,15 +1,17 @@
 # quantspec::quantspec, the library as programs outside src/ see it, in this build, in another
-# project's or installed: one archive of the rooms that qs_engine needs, and <quantspec/engine.h>.
+# project's or installed: one archive of the rooms that qs_engine needs, <quantspec/engine.h> and
+# <quantspec/fields.h>.
 #
-# Its headers are engine/engine.h and those of src/ that it needs, copied to QUANTSPEC_INCLUDE_DIR with
-# "x/y.h" spelt "quantspec/x/y.h". So every name begins with quantspec/. With src/ itself in the path of
-# another project, its base/error.h could be taken for ours, or ours for its own.
+# Its headers are engine/engine.h, engine/fields.h (what errors are about) and those of src/ that they
+# need, copied to QUANTSPEC_INCLUDE_DIR with "x/y.h" spelt "quantspec/x/y.h". So every name begins with
+# quantspec/. With src/ itself in the path of another project, its base/error.h could be taken for ours,
+# or ours for its own.
 set(QUANTSPEC_INCLUDE_DIR ${PROJECT_BINARY_DIR}/include)
 
-# quantspec_headers(OUT HEADER): copies a header of src/ and those that it needs; sets OUT to the copies.
+# quantspec_headers(OUT HEADER...): copies headers of src/ and those that they need; sets OUT to the copies.
 # When one changes CMake runs again, before anything that includes a copy is compiled.
-function(quantspec_headers out header)
-  set(queue ${header})
+function(quantspec_headers out)
+  set(queue ${ARGN})
   set(seen "")
   set(copies "")
   while(queue)
@@ -53,10 +55,13 @@ function(quantspec_rooms rooms_out libraries_out room)
   set(${libraries_out} ${libraries} PARENT_SCOPE)
 endfunction()
 
-quantspec_headers(headers engine/engine.h)
-set(door ${QUANTSPEC_INCLUDE_DIR}/quantspec/engine.h)
+quantspec_headers(headers engine/engine.h engine/fields.h)
+foreach(door engine fields)
+  list(APPEND headers ${QUANTSPEC_INCLUDE_DIR}/quantspec/${door}.h)
+  file(CONFIGURE OUTPUT ${QUANTSPEC_INCLUDE_DIR}/quantspec/${door}.h
+    CONTENT "#pragma once\n\n#include \"quantspec/engine/${door}.h\"\n")
+endforeach()
 set(version ${QUANTSPEC_INCLUDE_DIR}/quantspec/version.h)
-file(CONFIGURE OUTPUT ${door} CONTENT "#pragma once\n\n#include \"quantspec/engine/engine.h\"\n")
 configure_file(cmake/version.h.in ${version} @ONLY)
 
 quantspec_rooms(rooms libraries qs_engine)
@@ -67,7 +72,7 @@ set_target_properties(quantspec_library PROPERTIES
   OUTPUT_NAME quantspec EXPORT_NAME quantspec LINKER_LANGUAGE CXX
   SYSTEM ON)  # warnings in our headers are ours to see
 target_sources(quantspec_library PUBLIC
-  FILE_SET HEADERS BASE_DIRS ${QUANTSPEC_INCLUDE_DIR} FILES ${door} ${version} ${headers})
+  FILE_SET HEADERS BASE_DIRS ${QUANTSPEC_INCLUDE_DIR} FILES ${version} ${headers})
 target_compile_features(quantspec_library PUBLIC cxx_std_20)
 set(seen_in_headers fmt::fmt nlohmann_json::nlohmann_json)
 list(REMOVE_ITEM libraries ${seen_in_headers})

@@ -169,6 +169,28 @@ class CheckLayersTest(unittest.TestCase):
         self.assertEqual([line.split(",")[0] for line in self.complaints()],
                          ["src/backend/params/pass.h:1: 3 of 10 files see it"])
 
+    def test_few_files_see_what_a_caller_can_set(self):
+        self.write("src/kv_cache/fields.h", "#pragma once\n")
+        self.write("src/kv_cache/kv_cache.h", '#pragma once\n#include "kv_cache/fields.h"\n')
+        for i in range(20):  # another folder's fields.h is a door
+            self.write(f"src/model/x{i}.cc", '#include "kv_cache/fields.h"\n' if i < 2 else "")
+        self.assertEqual(self.complaints(), [])
+        self.write("src/model/x2.cc", '#include "kv_cache/kv_cache.h"\n')
+        self.assertEqual([line.split(",")[0] for line in self.complaints()],
+                         ["src/kv_cache/fields.h:1: 3 of 20 files see it"])
+
+    def test_a_field_is_declared_in_fields_h_and_has_a_flag(self):
+        field = 'inline constexpr Field kTrace{"trace"};\n'
+        self.write("src/model/fields.h", f"#pragma once\n{field}")
+        self.assertEqual(self.complaints(), ["src/model/fields.h:2: kTrace has no row in apps/cli/flags.cc"])
+        self.write("apps/cli/flags.cc", '{field::kTraces, "--traces"},\n')
+        self.assertEqual(len(self.complaints()), 1)
+        self.write("apps/cli/flags.cc", '{field::kTrace, "--trace"},\n')
+        self.assertEqual(self.complaints(), [])
+        self.write("src/model/model.h", f"#pragma once\n{field}")
+        self.assertEqual(self.complaints(), ["src/model/model.h:2: declares a Field, kTrace; fields.h of "
+                                             "the folder does"])
+
     def test_flags_in_texts_of_the_library_are_refused(self):
         flag = 'const char* a = "a larger --ctx-size works";'
         self.write("src/model/x.cc", f"// A comment.\n{flag}\n")

@@ -5,8 +5,8 @@ A folder has a floor. A file includes its own folder or a strictly lower floor, 
 folder only its door, folder/folder.h. Floors are strict, so folders cannot include each other in a
 ring; headers of one folder could, and that is checked too. So are the length of files, `#pragma once`,
 how many virtual functions a class declares, what a header brings along, who sees the headers that change
-often, and that src/ spells no flag of the command line (base/field.h). Complaints are one line each,
-`file:line: what`, and the exit code is then 1.
+often, and that src/ spells no flag of the command line but every Field has one (base/field.h). Complaints are
+one line each, `file:line: what`, and the exit code is then 1.
 """
 
 import os
@@ -34,7 +34,8 @@ FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in f
 ROOMS = {"backend/host", "backend/reference", "backend/cpu", "backend/cuda"}
 SHARED_ROOM = "backend/host"
 
-# Headers that a folder shows to others, where it is not just folder/folder.h. None: all of them.
+# Headers that a folder shows to others, where it is not just folder/folder.h. None: all of them. A
+# folder's fields.h (base/field.h) is always a door.
 DOORS = {
     "base": None,
     "tests": None,
@@ -63,15 +64,17 @@ NAMES_ROOMS = "src/backend/registry.cc"
 MAX_LINES = 600
 MAX_VIRTUALS = 12  # that one class declares; more are several interfaces
 MAX_CLOSURE = 55   # headers that come with a door
-# What ops take changes often: few of the files that are compiled may see it.
-NARROW = {f"src/backend/params/{name}.h" for name in ("attention", "pass", "round", "view")}
-MAX_SHARE = 0.2
+# What ops take changes often, and what a caller can set: few of the files that are compiled may see it.
+NARROW = {f"src/backend/params/{name}.h": 0.2 for name in ("attention", "pass", "round", "view")}
+NARROW |= {f"src/{folder}/fields.h": 0.1 for folder in FLOOR}
+FLAGS = "apps/cli/flags.cc"
 CODE = {".h", ".cc", ".cu", ".cuh", ".inc"}
 HEADERS = {".h", ".cuh"}
 # Literals and comments, so that neither is taken for the other.
 TOKEN = re.compile(r"""//.*|'(?:[^'\\]|\\[^']+)'|"(?:[^"\\]|\\.)*\"""")
 FLAG = re.compile(r"--[a-z][a-z-]*")
 CLASS = re.compile(r"( *)(?:class|struct) (\w+)[^;]*$")
+FIELD = re.compile(r"\s*inline constexpr Field (k\w+)\b")
 VIRTUAL = re.compile(r"\s*virtual (?!~)")
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
@@ -91,7 +94,7 @@ def folder_of(path):
 
 def is_door(header, folder):
     doors = DOORS.get(folder, {f"{folder}/{folder.split('/')[-1]}.h"})
-    return doors is None or header in doors
+    return doors is None or header in doors or header == f"{folder}/fields.h"
 
 
 def refusal(path, header, target):
@@ -127,6 +130,7 @@ class House:
         self.complaints = []
         self.sources = []  # what is compiled
         self.includes = {}  # file -> [(line number, header of ours)]
+        self.fields = []  # (file, line number, name) of each Field that is declared
 
     def check(self):
         for path in self.files():
@@ -139,6 +143,7 @@ class House:
         self.check_rings()
         self.check_closures()
         self.check_readers()
+        self.check_fields()
         return sorted(self.complaints)
 
     def files(self):
@@ -170,6 +175,9 @@ class House:
                 self.check_include(path, number, match.group(1))
             if path.startswith("src/") and not path.endswith("_test.cc"):
                 self.check_flags(path, number, line)
+                match = FIELD.match(line)
+                if match:
+                    self.fields.append((path, number, match.group(1)))
         self.check_virtuals(path, text)
 
     def check_virtuals(self, path, text):
@@ -192,7 +200,16 @@ class House:
             flag = FLAG.search(literal)
             if flag and literal.startswith('"'):
                 self.complain(path, number, f"names {flag.group()}; the library names a Field, and "
-                                            "apps/cli/flags.cc its flag")
+                                            f"{FLAGS} its flag")
+
+    def check_fields(self):
+        table = self.root / FLAGS
+        rows = table.read_text(encoding="utf-8") if table.is_file() else ""
+        for path, number, name in self.fields:
+            if Path(path).name != "fields.h":
+                self.complain(path, number, f"declares a Field, {name}; fields.h of the folder does")
+            if not re.search(rf"\bfield::{name}\b", rows):
+                self.complain(path, number, f"{name} has no row in {FLAGS}")
 
     def check_include(self, path, number, header):
         found = self.resolve(path, header)
@@ -237,11 +254,11 @@ class House:
 
     def check_readers(self):
         closures = [self.closure(path) for path in self.sources]
-        for header in sorted(NARROW):
+        for header, share in sorted(NARROW.items()):
             readers = sum(header in closure for closure in closures)
-            if readers > MAX_SHARE * len(closures):
+            if readers > share * len(closures):
                 self.complain(header, 1, f"{readers} of {len(closures)} files see it, more than "
-                                         f"{MAX_SHARE:.0%}; headers that pass it on declare it")
+                                         f"{share:.0%}; headers that pass it on declare it")
 
     def check_rings(self):
         done = set()

@@ -1,89 +1,81 @@
 #include "apps/cli/flags.h"
 
+#include <algorithm>
+#include <string_view>
+
+#include "bench/fields.h"
+#include "datasets/fields.h"
+#include "engine/fields.h"
+#include "eval/fields.h"
+#include "prepare/fields.h"
+#include "roofline/fields.h"
+#include "sampler/fields.h"
+
 namespace quantspec::cli {
 
-std::string_view flag_of(Field field) {
-  switch (field) {
-    case Field::kTemperature:
-      return "--temp";
-    case Field::kTopK:
-      return "--top-k";
-    case Field::kTopP:
-      return "--top-p";
-    case Field::kMinP:
-      return "--min-p";
-    case Field::kRepeatPenalty:
-      return "--repeat-penalty";
-    case Field::kRepeatLastN:
-      return "--repeat-last-n";
-    case Field::kSeed:
-      return "--seed";
-    case Field::kBackend:
-      return "--backend";
-    case Field::kDevice:
-      return "--device";
-    case Field::kThreads:
-      return "--threads";
-    case Field::kContext:
-      return "--ctx-size";
-    case Field::kPageSize:
-      return "--page-size";
-    case Field::kKvCache:
-      return "--kv-cache";
-    case Field::kPageMemory:
-      return "--page-memory";
-    case Field::kHostCache:
-      return "--host-cache";
-    case Field::kDraftWeights:
-      return "generate --draft-weights";  // which the other commands lack
-    case Field::kDraftStore:
-      return "--draft-store";
-    case Field::kPlan:
-      return "--plan";
-    case Field::kDraftBudget:
-      return "--draft-budget";
-    case Field::kDraftLen:
-      return "--draft-len";
-    case Field::kPredict:
-      return "--predict";
-    case Field::kDataset:
-      return "--dataset";
-    case Field::kPrompts:
-      return "--prompts";
-    case Field::kRecallDistance:
-      return "--recall-distance";
-    case Field::kBudgetShares:
-      return "--sweep budget";  // their one source
-    case Field::kRepeats:
-      return "--repeat";
-    case Field::kWarmUp:
-      return "--warm-up";
-    case Field::kStreams:
-      return "--streams";
-    case Field::kTrace:
-      return "--trace";
-    case Field::kLatePrompt:
-      return "--late-prompt";
-    case Field::kMachine:
-      return "--machine";
-    case Field::kStride:
-      return "--stride";
-    case Field::kDraftBytes:
-      return "--bytes";
-    case Field::kTargetBytes:
-      return "--target-bytes";
-    case Field::kMethod:
-      return "--method";
-    case Field::kGroup:
-      return "--group";
-    case Field::kHeadBits:
-      return "--head-bits";
-    case Field::kCalibration:
-      return "--calibration";
-    case Field::kCalibrationTokens:
-      return "--tokens";
+namespace {
+
+struct Row {
+  Field field;
+  std::string_view flag;
+};
+
+// tools/check_layers.py sees that every field has its row.
+constexpr Row kFlags[] = {
+    {field::kTemperature, "--temp"},
+    {field::kTopK, "--top-k"},
+    {field::kTopP, "--top-p"},
+    {field::kMinP, "--min-p"},
+    {field::kRepeatPenalty, "--repeat-penalty"},
+    {field::kRepeatLastN, "--repeat-last-n"},
+    {field::kSeed, "--seed"},
+    {field::kBackend, "--backend"},
+    {field::kDevice, "--device"},
+    {field::kThreads, "--threads"},
+    {field::kContext, "--ctx-size"},
+    {field::kPageSize, "--page-size"},
+    {field::kKvCache, "--kv-cache"},
+    {field::kPageMemory, "--page-memory"},
+    {field::kHostCache, "--host-cache"},
+    {field::kDraftWeights, "generate --draft-weights"},  // which the other commands lack
+    {field::kDraftStore, "--draft-store"},
+    {field::kPlan, "--plan"},
+    {field::kDraftBudget, "--draft-budget"},
+    {field::kDraftLen, "--draft-len"},
+    {field::kPredict, "--predict"},
+    {field::kDataset, "--dataset"},
+    {field::kPrompts, "--prompts"},
+    {field::kRecallDistance, "--recall-distance"},
+    {field::kBudgetShares, "--sweep budget"},  // their one source
+    {field::kRepeats, "--repeat"},
+    {field::kWarmUp, "--warm-up"},
+    {field::kStreams, "--streams"},
+    {field::kTrace, "--trace"},
+    {field::kLatePrompt, "--late-prompt"},
+    {field::kMachine, "--machine"},
+    {field::kStride, "--stride"},
+    {field::kDraftBytes, "--bytes"},
+    {field::kTargetBytes, "--target-bytes"},
+    {field::kMethod, "--method"},
+    {field::kGroup, "--group"},
+    {field::kHeadBits, "--head-bits"},
+    {field::kCalibration, "--calibration"},
+    {field::kCalibrationTokens, "--tokens"},
+};
+
+consteval bool are_distinct() {
+  for (const Row& row : kFlags) {
+    if (std::ranges::count(kFlags, row.field, &Row::field) != 1) return false;
   }
-  return "an option";
+  return true;
+}
+static_assert(are_distinct(), "a field is known by its plain name, so no two have the same");
+
+}  // namespace
+
+std::string_view flag_of(Field field) {
+  const auto* row = std::ranges::find(kFlags, field, &Row::field);
+  return row != std::end(kFlags) ? row->flag : field.plain_name;
 }
 
 }  // namespace quantspec::cli

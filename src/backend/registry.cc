@@ -2,6 +2,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/reference/reference.h"
 #include "base/error.h"
+#include "base/fields.h"
 #ifdef QUANTSPEC_CUDA
 #include "backend/cuda/cuda.h"
 #endif
@@ -37,16 +38,16 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
   const int device = options.device.value_or(0);
   const std::vector<std::string> names = gpu_names();
   if (!names.empty() && (device < 0 || device >= std::ssize(names))) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: there {} {}", Field::kDevice, device,
+    fail(ErrorKind::kInvalidRequest, "{} {}: there {} {}", field::kDevice, device,
          names.size() == 1 ? "is" : "are", listed(names));
   }
   if (const std::string why = why_not_cuda(device); !why.empty()) {
     if (options.device) {
-      fail(ErrorKind::kDevice, "{} {}: {}; without it, {} auto or cpu works", Field::kDevice,
-           device, why, Field::kBackend);
+      fail(ErrorKind::kDevice, "{} {}: {}; without it, {} auto or cpu works", field::kDevice,
+           device, why, field::kBackend);
     }
-    fail(ErrorKind::kDevice, "{} cuda: {}; {} auto or cpu works", Field::kBackend, why,
-         Field::kBackend);
+    fail(ErrorKind::kDevice, "{} cuda: {}; {} auto or cpu works", field::kBackend, why,
+         field::kBackend);
   }
 #ifdef QUANTSPEC_CUDA
   return cuda::make_cuda_backend(device);
@@ -62,7 +63,7 @@ std::string cuda_unavailable() { return why_not_cuda(0); }
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   if (options.num_threads < 0) {
     fail(ErrorKind::kInvalidRequest, "{} {}: a positive number, or 0 for all cores",
-         Field::kThreads, options.num_threads);
+         field::kThreads, options.num_threads);
   }
   const std::string& name = options.name;
   if (name == "cuda") return make_cuda_backend(options);
@@ -70,12 +71,12 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
     return make_cuda_backend(options);
   }
   if (name != "auto" && name != "cpu" && name != "reference") {
-    fail(ErrorKind::kInvalidRequest, "{} {}: there are auto, cuda, cpu, reference", Field::kBackend,
+    fail(ErrorKind::kInvalidRequest, "{} {}: there are auto, cuda, cpu, reference", field::kBackend,
          name);
   }
   if (options.device) {
     fail(ErrorKind::kInvalidRequest, "{} {}: is of {} cuda; {} {} runs on the processor",
-         Field::kDevice, *options.device, Field::kBackend, Field::kBackend, name);
+         field::kDevice, *options.device, field::kBackend, field::kBackend, name);
   }
   if (name == "reference") return reference::make_reference_backend(options.num_threads);
   return cpu::make_cpu_backend(options.num_threads);

@@ -32,6 +32,7 @@ class Error : public std::runtime_error {
   Error(ErrorKind kind, Message message);
   ErrorKind kind() const { return kind_; }
   // What the caller set wrongly: the message begins with it. nullopt: no single value is to blame.
+  // REQUIRES: this error outlives it.
   std::optional<Field> field() const { return message_.subject(); }
   const Message& message() const { return message_; }
 

@@ -1,64 +1,30 @@
-// What a caller can set and this library checks, as data. The library knows no spelling of these:
-// the command line calls kContext --ctx-size, a server calls it by a key of JSON. Each has one
-// table, a FieldNames, by which it reads messages (base/message.h). Pure.
+// What a caller can set and this library checks, as a value. The library knows no spelling of
+// these: the command line calls the context size --ctx-size, a server calls it by a key of JSON.
+// Each has one table, a FieldNames, by which it reads messages (base/message.h).
+//
+// A room declares its own in its fields.h, so that a new one compiles few files:
+//
+//     namespace quantspec::field {
+//     inline constexpr Field kTrace{"trace"};
+//     }
+//
+// Those that rooms below the engine check are in base/fields.h, as each of them checks some.
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 
 namespace quantspec {
 
-enum class Field : std::uint8_t {
-  // how tokens are chosen
-  kTemperature,
-  kTopK,
-  kTopP,
-  kMinP,
-  kRepeatPenalty,
-  kRepeatLastN,
-  kSeed,
-  // an engine and its sessions
-  kBackend,
-  kDevice,
-  kThreads,
-  kContext,
-  kPageSize,
-  kKvCache,
-  kPageMemory,
-  kHostCache,
-  kDraftWeights,
-  kDraftStore,
-  kPlan,
-  kDraftBudget,
-  kDraftLen,
-  kPredict,
-  // texts to measure on
-  kDataset,
-  kPrompts,
-  kRecallDistance,
-  // measurements
-  kBudgetShares,
-  kRepeats,
-  kWarmUp,
-  kStreams,
-  kTrace,
-  kLatePrompt,
-  kMachine,
-  kStride,
-  kDraftBytes,
-  kTargetBytes,
-  // preparing draft weights
-  kMethod,
-  kGroup,
-  kHeadBits,
-  kCalibration,
-  kCalibrationTokens,
+struct Field {
+  std::string_view plain_name;  // no other field has it; a value can follow: "context size"
+
+  bool operator==(const Field&) const = default;
 };
 
-// How somebody calls each of them, such that a value can follow: "context size", "--ctx-size".
+// How somebody calls each of them, such that a value can follow: "--ctx-size".
 using FieldNames = std::string_view (*)(Field);
 
-// In plain words: what a message has where nobody says otherwise.
-std::string_view plain_name(Field field);
+// What a message has where nobody says otherwise.
+inline std::string_view plain_name(Field field) { return field.plain_name; }
 
 }  // namespace quantspec

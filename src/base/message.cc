@@ -7,10 +7,21 @@ namespace {
 // A control character (SUBSTITUTE): of text, it is kept as the escape that one_line() would make.
 constexpr char kMark = '\x1A';
 constexpr std::string_view kEscapedMark = "\\u001a";
+constexpr char kEnd = '\0';
+
+// The field of which `marked` has the mark at `at`.
+Field field_at(std::string_view marked, std::size_t at) {
+  return {marked.substr(at + 1, marked.find(kEnd, at) - at - 1)};
+}
 
 }  // namespace
 
-std::string Message::marked(Field field) { return {kMark, static_cast<char>(field)}; }
+std::string Message::marked(Field field) {
+  std::string out(1, kMark);
+  out += field.plain_name;
+  out += kEnd;
+  return out;
+}
 
 std::string Message::unmarked(std::string_view text) {
   std::string out;
@@ -29,7 +40,9 @@ std::string Message::text(FieldNames names) const {
   std::string out;
   for (std::size_t i = 0; i < marked_.size(); ++i) {
     if (marked_[i] == kMark) {
-      out += names(static_cast<Field>(marked_[++i]));
+      const Field field = field_at(marked_, i);
+      out += names(field);
+      i += field.plain_name.size() + 1;
     } else {
       out += marked_[i];
     }
@@ -39,7 +52,7 @@ std::string Message::text(FieldNames names) const {
 
 std::optional<Field> Message::subject() const {
   if (!marked_.starts_with(kMark)) return std::nullopt;
-  return static_cast<Field>(marked_[1]);
+  return field_at(marked_, 0);
 }
 
 Message& Message::operator+=(const Message& more) {

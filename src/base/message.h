@@ -1,6 +1,6 @@
 // Text that may name fields (base/field.h). Who shows it says how they are called: of
 //
-//     Message::format("{} is {}; {} 0.8 works", Field::kTemperature, -1, Field::kTemperature)
+//     Message::format("{} is {}; {} 0.8 works", field::kTemperature, -1, field::kTemperature)
 //
 // text() makes "temperature is -1; temperature 0.8 works", and the command line's table
 // "--temp is -1; --temp 0.8 works". A value of its own, as a string is.
@@ -41,7 +41,7 @@ class Message {
   }
 
   std::string text(FieldNames names = plain_name) const;
-  // What it is about: the field with which it begins.
+  // What it is about: the field with which it begins. REQUIRES: this message outlives it.
   std::optional<Field> subject() const;
   bool empty() const { return marked_.empty(); }
 
@@ -72,7 +72,7 @@ class Message {
     return fmt::vformat(format, fmt::make_format_args(printed...));
   }
 
-  std::string marked_;  // each field is a mark and a byte
+  std::string marked_;  // each field is a mark, its plain name and a zero
 };
 
 }  // namespace quantspec

@@ -10,6 +10,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "bench/fields.h"
+#include "datasets/fields.h"
+#include "engine/fields.h"
 #include "engine/request_loop.h"
 
 namespace quantspec {
@@ -74,7 +77,7 @@ Candidate resolve(Engine& engine, const std::string& spec, int context, int budg
 
 // Why `spec` cannot be run, in the words that hold for all plans of that reason.
 Message reason(const Message& why, const std::string& spec) {
-  return why.without(Message::format("{} {}: ", Field::kPlan, spec));
+  return why.without(Message::format("{} {}: ", field::kPlan, spec));
 }
 
 // Of one spec: a plan by every budget that makes a difference to it.
@@ -105,7 +108,7 @@ std::vector<Candidate> all_candidates(Engine& engine, const BenchOptions& option
         candidates_of(engine, asked, budgets_wanted, context, options.many_streams, left_out);
     for (const Candidate& candidate : some) {
       if (std::ranges::find(all, candidate.name, &Candidate::name) == all.end()) continue;
-      fail(ErrorKind::kInvalidRequest, "{} {}: the list has {} already", Field::kPlan, asked.spec,
+      fail(ErrorKind::kInvalidRequest, "{} {}: the list has {} already", field::kPlan, asked.spec,
            candidate.name);
     }
     std::ranges::move(some, std::back_inserter(all));
@@ -121,8 +124,8 @@ void require_use_of_budgets(const BenchOptions& options, std::span<const Candida
   const auto has_budget = [](const Candidate& one) { return one.budget.has_value(); };
   if (!asked || std::ranges::any_of(candidates, has_budget)) return;
   const Message typed =
-      shares ? Message::format("{}", Field::kBudgetShares)
-             : Message::format("{} {}", Field::kDraftBudget, fmt::join(options.draft_budgets, ","));
+      shares ? Message::format("{}", field::kBudgetShares)
+             : Message::format("{} {}", field::kDraftBudget, fmt::join(options.draft_budgets, ","));
   if (!left_out.empty()) {
     fail(ErrorKind::kInvalidRequest, "{}: no plan can use it; {}", typed, describe(left_out));
   }
@@ -210,7 +213,7 @@ Message describe(std::span<const LeftOut> left_out) {
   Message line;
   std::vector<int> before;
   for (const auto& [text, contexts] : groups) {
-    line += line.empty() ? Message::format("{} all leaves out: ", Field::kPlan) : Message("; ");
+    line += line.empty() ? Message::format("{} all leaves out: ", field::kPlan) : Message("; ");
     if (contexts != before) line += Message::format("at {} tokens ", fmt::join(contexts, ", "));
     line += text;
     before = contexts;
@@ -223,26 +226,26 @@ void require_benchable(const BenchOptions& options, const ModelConfig& model) {
     if (value >= least) return;
     fail(ErrorKind::kInvalidRequest, "{} {}: must be {} or more", field, value, least);
   };
-  at_least(Field::kPredict, options.predict, 1);
-  at_least(Field::kPrompts, options.prompts, 1);
-  at_least(Field::kRepeats, options.repeats, 1);
-  at_least(Field::kWarmUp, options.warm_up, 0);
+  at_least(field::kPredict, options.predict, 1);
+  at_least(field::kPrompts, options.prompts, 1);
+  at_least(field::kRepeats, options.repeats, 1);
+  at_least(field::kWarmUp, options.warm_up, 0);
   check(!options.contexts.empty() && !options.temperatures.empty() && !options.draft_lens.empty(),
         "there is something to measure");
   for (const int context : options.contexts) {
     if (context >= 1 && context <= model.max_positions) continue;
-    fail(ErrorKind::kInvalidRequest, "{} {}: this model takes from 1 to {} tokens", Field::kContext,
+    fail(ErrorKind::kInvalidRequest, "{} {}: this model takes from 1 to {} tokens", field::kContext,
          context, model.max_positions);
   }
   const int longest = std::ranges::max(options.contexts);
   if (options.predict > model.max_positions - longest) {
     fail(ErrorKind::kInvalidRequest,
-         "{} {}: after a prompt of {} tokens, this model has room for {}", Field::kPredict,
+         "{} {}: after a prompt of {} tokens, this model has room for {}", field::kPredict,
          options.predict, longest, model.max_positions - longest);
   }
   for (const std::optional<int> draft_len : options.draft_lens) {
     if (!draft_len || (*draft_len >= 0 && *draft_len <= kMaxDraftLen)) continue;
-    fail(ErrorKind::kInvalidRequest, "{} {}: supported are auto and 0 to {}", Field::kDraftLen,
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are auto and 0 to {}", field::kDraftLen,
          *draft_len, kMaxDraftLen);
   }
   for (const float temperature : options.temperatures) {

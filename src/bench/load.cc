@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "bench/fields.h"
 #include "bench/load_loop.h"
 #include "bench/load_summary.h"
 #include "bench/memory.h"
+#include "engine/fields.h"
 
 namespace quantspec {
 
@@ -69,7 +71,7 @@ void require_pages(Engine& engine, const Job& job, const LoadOptions& load) {
   const std::size_t least = pages * PagePool::page_bytes(shape);
   if (load.page_memory == 0 || load.page_memory >= least) return;
   fail(ErrorKind::kInvalidRequest,
-       "{} {}: a request of the trace may hold {} tokens, whose pages take {}", Field::kPageMemory,
+       "{} {}: a request of the trace may hold {} tokens, whose pages take {}", field::kPageMemory,
        load.page_memory, job.capacity, least);
 }
 
@@ -90,7 +92,7 @@ void require_memory(Engine& engine, const Job& job, const BenchOptions& options,
   fail(ErrorKind::kOutOfMemory,
        "{} {}: with {} tokens each, the caches of these plans need {:.0f} MB and {:.0f} MB are "
        "available; fewer streams, fewer plans or a shorter context need less",
-       Field::kStreams, job.streams, job.capacity, needed / 1e6, available / 1e6);
+       field::kStreams, job.streams, job.capacity, needed / 1e6, available / 1e6);
 }
 
 std::vector<std::vector<TokenId>> uniform_prompts(Engine& engine, const Dataset& dataset,
@@ -190,14 +192,14 @@ void require_loadable(const BenchOptions& options, const LoadOptions& load,
   check(load.trace || load.page_memory + load.host_cache == 0, "memory is a trace's to say");
   for (const int streams : load.streams) {
     if (streams >= 1) continue;
-    fail(ErrorKind::kInvalidRequest, "{} {}: must be 1 or more", Field::kStreams, streams);
+    fail(ErrorKind::kInvalidRequest, "{} {}: must be 1 or more", field::kStreams, streams);
   }
   BenchOptions each = options;
   if (load.trace) {
     if (load.trace->context() > model.max_positions) {
       fail(ErrorKind::kInvalidRequest,
            "{} {}: a request of it has {} tokens, prompt and output; this model takes {}",
-           Field::kTrace, load.trace->path.string(), load.trace->context(), model.max_positions);
+           field::kTrace, load.trace->path.string(), load.trace->context(), model.max_positions);
     }
     each.contexts = {1};
     each.predict = 1;
@@ -206,14 +208,14 @@ void require_loadable(const BenchOptions& options, const LoadOptions& load,
   if (load.trace) return;
   if (load.late_prompt >= model.max_positions) {
     fail(ErrorKind::kInvalidRequest, "{} {}: this model has room for {} and a token more",
-         Field::kLatePrompt, load.late_prompt, model.max_positions - 1);
+         field::kLatePrompt, load.late_prompt, model.max_positions - 1);
   }
   const int longest = load_context(options, load);
   if (longest <= model.max_positions) return;
   fail(ErrorKind::kInvalidRequest,
        "{} {}: with {} repeats of {} tokens and {} to warm up{} a stream may come to hold {}; this "
        "model takes {}",
-       Field::kContext, std::ranges::max(options.contexts), options.repeats, options.predict,
+       field::kContext, std::ranges::max(options.contexts), options.repeats, options.predict,
        options.warm_up, load.late_prompt > 0 ? ", and those beside a late prompt," : "", longest,
        model.max_positions);
 }

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "bench/memory.h"
 
 namespace quantspec::bench {
@@ -220,7 +221,7 @@ void require_memory(Engine& engine, const std::vector<Entry>& entries, const Ben
       ErrorKind::kOutOfMemory,
       "{} {}: the caches of these plans need {:.0f} MB and {:.0f} MB are available; fewer plans at "
       "a time or a shorter context need less",
-      Field::kContext, context, needed / 1e6, available / 1e6);
+      field::kContext, context, needed / 1e6, available / 1e6);
 }
 
 double tokens_to_do(const std::vector<Entry>& entries, const BenchOptions& options, int context) {

@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/shown.h"
+#include "datasets/fields.h"
 
 namespace quantspec {
 
@@ -182,7 +183,7 @@ std::vector<std::vector<TokenId>> cut_prompts(const Trace& trace, const Dataset&
                                               const Tokenizer& tokenizer) {
   if (dataset.spec().starts_with("recall:")) {
     fail(ErrorKind::kInvalidRequest,
-         "{} '{}': a trace's prompts are pieces of a text; text:PATH works", Field::kDataset,
+         "{} '{}': a trace's prompts are pieces of a text; text:PATH works", field::kDataset,
          dataset.spec());
   }
   const std::vector<TokenId> before = tokenizer.encode("", true);

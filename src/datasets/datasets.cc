@@ -8,10 +8,13 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "datasets/documents.h"
+#include "datasets/fields.h"
 #include "datasets/kinds.h"
 #include "datasets/prompts.h"
 
 namespace quantspec {
+
+Dataset Dataset::load(std::string_view spec) { return load(spec, field::kDataset); }
 
 Dataset Dataset::load(std::string_view spec, Field field) {
   const Message typed = Message::format("{} '{}'", field, spec);

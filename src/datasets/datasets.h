@@ -58,8 +58,9 @@ struct PromptOptions {
 
 class Dataset {
  public:
-  // spec: KIND:PATH. Reads all of it. Messages about it begin with `field`.
-  static Dataset load(std::string_view spec, Field field = Field::kDataset);
+  // spec: KIND:PATH. Reads all of it. Messages about it begin with `field`, or field::kDataset.
+  static Dataset load(std::string_view spec);
+  static Dataset load(std::string_view spec, Field field);
   static std::vector<std::string_view> kinds();
 
   const std::string& spec() const { return spec_; }

@@ -91,7 +91,7 @@ TEST(Datasets, MissingPathAndFolderWithoutFilesAreRefused) {
 
 TEST(Datasets, MessagesBeginWithTheFlagThatWasTyped) {
   const auto load = [](const std::string& spec) {
-    return Dataset::load(spec, Field::kCalibration);
+    return Dataset::load(spec, Field{"calibration text"});
   };
   const TestFolder folder;
   for (const std::string& spec :

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "datasets/fields.h"
 #include "datasets/partial_encoding.h"
 
 namespace quantspec {
@@ -47,7 +48,7 @@ void PromptCutter::check_recall() {
   if (kind_.form != PromptForm::kRecall) {
     if (options_.recall_distance == 0) return;
     fail(ErrorKind::kInvalidRequest,
-         "{}: {} is of another kind than recall:", Field::kRecallDistance, typed_);
+         "{}: {} is of another kind than recall:", field::kRecallDistance, typed_);
   }
   if (options_.recall_distance == 0) options_.recall_distance = options_.length / 2;
   const int least = kRecallTokens + std::max(1, options_.continuation);
@@ -56,14 +57,14 @@ void PromptCutter::check_recall() {
     fail(ErrorKind::kInvalidRequest,
          "{} {}: a prompt of {} tokens cannot hold a passage, {} tokens that follow "
          "it and its repetition; {} tokens can",
-         Field::kRecallDistance, options_.recall_distance, options_.length,
+         field::kRecallDistance, options_.recall_distance, options_.length,
          std::max(1, options_.continuation), options_.length + least - most);
   }
   if (options_.recall_distance < least || options_.recall_distance > most) {
     fail(ErrorKind::kInvalidRequest,
          "{} {}: with prompts of {} tokens, of which {} follow the passage, use {} "
          "to {}",
-         Field::kRecallDistance, options_.recall_distance, options_.length,
+         field::kRecallDistance, options_.recall_distance, options_.length,
          std::max(1, options_.continuation), least, most);
   }
 }

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/log.h"
 #include "base/system_memory.h"
 #include "engine/memory_plan.h"
@@ -139,8 +140,8 @@ void require_memory(const RequestLoopOptions& options, const KvShape& shape,
   fail(ErrorKind::kOutOfMemory,
        "{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a smaller {} "
        "or {} works",
-       Field::kPlan, options.plans.front().name, needed / 1e6, available / 1e6, Field::kDraftBudget,
-       Field::kContext);
+       field::kPlan, options.plans.front().name, needed / 1e6, available / 1e6, field::kDraftBudget,
+       field::kContext);
 }
 
 }  // namespace

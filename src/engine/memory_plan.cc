@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/system_memory.h"
+#include "engine/fields.h"
 
 namespace quantspec {
 
@@ -56,7 +57,7 @@ int num_sequences(const EngineOptions& options) {
 void require_supported_context(int context) {
   if (context >= 1 && context <= kMaxContext) return;
   fail(ErrorKind::kInvalidRequest, "{} {}: supported are 1 to {} tokens (0: the model's)",
-       Field::kContext, context, kMaxContext);
+       field::kContext, context, kMaxContext);
 }
 
 MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& config,
@@ -76,8 +77,8 @@ MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& co
   const bool wanted = wanted_page_memory_ > 0 || wanted_host_cache_.value_or(0) > 0;
   if (wanted && kv_store_ == KvStore::kFull) {
     fail(ErrorKind::kInvalidRequest,
-         "{} full has no pages, for which {} and {} are; {} hierarchical works", Field::kKvCache,
-         Field::kPageMemory, Field::kHostCache, Field::kKvCache);
+         "{} full has no pages, for which {} and {} are; {} hierarchical works", field::kKvCache,
+         field::kPageMemory, field::kHostCache, field::kKvCache);
   }
 }
 
@@ -122,11 +123,11 @@ std::size_t MemoryPlanner::page_memory(const MemoryPlan& plan, int context,
     const std::size_t tokens = wanted_page_memory_ / page * shape_.page_size;
     fail(ErrorKind::kInvalidRequest,
          "{} {}: pages of {} tokens take {}, which one request may hold; {} {} or less works",
-         Field::kPageMemory, wanted_page_memory_, context, least, Field::kContext, tokens);
+         field::kPageMemory, wanted_page_memory_, context, least, field::kContext, tokens);
   }
   if (wanted_page_memory_ > there) {
     fail(ErrorKind::kOutOfMemory, "{} {}: {} bytes are available for pages beside all else",
-         Field::kPageMemory, wanted_page_memory_, there);
+         field::kPageMemory, wanted_page_memory_, there);
   }
   return wanted_page_memory_ / page * page;
 }
@@ -145,7 +146,7 @@ std::size_t MemoryPlanner::host_cache(const MemoryPlan& plan, std::size_t availa
   const std::size_t left = there - std::min(there, beside);
   if (*wanted_host_cache_ <= left) return *wanted_host_cache_ / page * page;
   fail(ErrorKind::kOutOfMemory, "{} {}: {} bytes of the host's memory are available for it",
-       Field::kHostCache, *wanted_host_cache_, left);
+       field::kHostCache, *wanted_host_cache_, left);
 }
 
 int MemoryPlanner::largest_context(std::size_t available) const {
@@ -175,7 +176,7 @@ Message what_fits(const EngineOptions& options, const ModelConfig& config, const
     return MemoryPlanner(tried, config, backend, checkpoint_bytes).largest_context(available);
   };
   if (const int here = largest(options); here > 0) {
-    auto text = Message::format("the largest that fits is {} {}", Field::kContext, here);
+    auto text = Message::format("the largest that fits is {} {}", field::kContext, here);
     if (here > config.max_positions) {
       text += Message::format(" (the model was made for {})", config.max_positions);
     }
@@ -188,8 +189,8 @@ Message what_fits(const EngineOptions& options, const ModelConfig& config, const
     other.draft_weights = weights;
     const int there = largest(other);
     if (there == 0) continue;
-    return Message::format("{} {} with {} {} or less fits", Field::kDraftWeights, name,
-                           Field::kContext, there);
+    return Message::format("{} {} with {} {} or less fits", field::kDraftWeights, name,
+                           field::kContext, there);
   }
   return Message::format("not even the weights fit, which take {:.0f} MB",
                          checkpoint_bytes / kMegabyte);
@@ -207,7 +208,7 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
     fail(ErrorKind::kUnsupportedModel,
          "{}: this model needs sliding-window attention ({} tokens) for a context of {}, which is "
          "not supported; {} {} or less works",
-         options.model.string(), *config.sliding_window, context, Field::kContext,
+         options.model.string(), *config.sliding_window, context, field::kContext,
          *config.sliding_window);
   }
   if (context > config.max_positions) {
@@ -232,7 +233,7 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
         "the context is {} of the model's {} tokens: {} would need {:.0f} MB, and {:.0f} MB are "
         "available; {} takes another",
         largest, config.max_positions, context, needed / kMegabyte, available / kMegabyte,
-        Field::kContext));
+        field::kContext));
     return largest;
   }
   fail(ErrorKind::kOutOfMemory,

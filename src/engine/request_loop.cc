@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/fields.h"
 #include "engine/request_loop_impl.h"
 
 namespace quantspec {
@@ -110,12 +111,12 @@ void RequestLoop::require_plans(std::span<const Plan> plans) {
       fail(ErrorKind::kInvalidRequest,
            "{} {}: drafts that gather tokens are for one sequence at a time; quantspec, its parts "
            "and its sparse forms are for many",
-           Field::kPlan, plan.name);
+           field::kPlan, plan.name);
     }
     if (has_own_target(plan)) {
       fail(ErrorKind::kInvalidRequest,
            "{} {}: a target of its own (target_full_layers) is for one sequence at a time",
-           Field::kPlan, plan.name);
+           field::kPlan, plan.name);
     }
   }
 }
@@ -131,11 +132,11 @@ void require(const Request& request, const Model& model, std::size_t num_plans) 
   }
   if (request.prompt.empty()) fail(ErrorKind::kInvalidRequest, "the prompt has no token");
   if (request.predict < 1) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: at least 1", Field::kPredict, request.predict);
+    fail(ErrorKind::kInvalidRequest, "{} {}: at least 1", field::kPredict, request.predict);
   }
   const auto require_length = [](int length) {
     if (length >= 0 && length <= kMaxDraftLen) return;
-    fail(ErrorKind::kInvalidRequest, "{} {}: supported are auto and 0 to {}", Field::kDraftLen,
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are auto and 0 to {}", field::kDraftLen,
          length, kMaxDraftLen);
   };
   if (request.draft_len) require_length(*request.draft_len);
@@ -143,7 +144,7 @@ void require(const Request& request, const Model& model, std::size_t num_plans) 
     require_length(request.forced->draft_len);
     const int plan = request.forced->plan;
     if (request.forced->draft_len > 0 && (plan < 0 || std::cmp_greater_equal(plan, num_plans))) {
-      fail(ErrorKind::kInvalidRequest, "{} number {}: the engine has {}", Field::kPlan, plan,
+      fail(ErrorKind::kInvalidRequest, "{} number {}: the engine has {}", field::kPlan, plan,
            num_plans);
     }
   }
@@ -160,12 +161,12 @@ void require_room(const Request& request, const Scheduler& scheduler,
       fail(ErrorKind::kInvalidRequest,
            "{} {}: a prompt of {} tokens and {} to generate do not fit; a shorter prompt or fewer "
            "tokens work",
-           Field::kContext, options.context, prompt, request.predict);
+           field::kContext, options.context, prompt, request.predict);
     case Scheduler::Submission::kExceedsPages:
       fail(ErrorKind::kInvalidRequest,
            "{} of {} pages: a prompt of {} tokens and {} to generate do not fit; a shorter prompt "
            "or fewer tokens work",
-           Field::kPageMemory, options.pages, prompt, request.predict);
+           field::kPageMemory, options.pages, prompt, request.predict);
     case Scheduler::Submission::kAccepted:
     case Scheduler::Submission::kQueueFull:
       break;

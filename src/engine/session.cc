@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/fields.h"
 #include "engine/request_loop.h"
 #include "engine/stop_matcher.h"
 #include "engine/turns.h"
@@ -72,7 +73,7 @@ namespace {
   fail(ErrorKind::kInvalidRequest,
        "the prompt has {} tokens and the context has room for {}; a shorter prompt or a larger {} "
        "works",
-       prompt_tokens, room, Field::kContext);
+       prompt_tokens, room, field::kContext);
 }
 
 // A token of so many bytes would be a rare one.
@@ -219,7 +220,7 @@ GenerateResult Session::generate(std::span<const TokenId> prompt, const Generate
 GenerateResult Session::run(std::span<const TokenId> prompt, const GenerateOptions& options,
                             const TokenCallback& on_token) {
   if (options.predict == 0 || options.predict < -1) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: at least 1, or -1 for no limit", Field::kPredict,
+    fail(ErrorKind::kInvalidRequest, "{} {}: at least 1, or -1 for no limit", field::kPredict,
          options.predict);
   }
   engine_.model_.weights().require_unchanged();  // again at the end: this is before all the work

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "eval/forced_pass.h"
 
 namespace quantspec {
@@ -56,7 +57,7 @@ void require_memory(const EvalModel& model, std::size_t bytes, int context) {
   fail(ErrorKind::kOutOfMemory,
        "{} {}: the caches that are compared need {:.0f} MB and {:.0f} MB are available; a shorter "
        "context needs less",
-       Field::kContext, context, bytes / 1e6, available / 1e6);
+       field::kContext, context, bytes / 1e6, available / 1e6);
 }
 
 }  // namespace quantspec

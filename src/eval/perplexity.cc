@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "eval/eval.h"
+#include "eval/fields.h"
 #include "eval/forced_pass.h"
 #include "eval/memory.h"
 #include "eval/partial.h"
@@ -26,12 +28,12 @@ void require_sense(const EvalModel& model, std::span<const Prompt> texts,
                    const PerplexityOptions& options) {
   check(!texts.empty(), "there are texts");
   if (options.context < 2) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: a window needs 2 tokens or more", Field::kContext,
+    fail(ErrorKind::kInvalidRequest, "{} {}: a window needs 2 tokens or more", field::kContext,
          options.context);
   }
   if (options.stride < 1 || options.stride >= options.context) {
     fail(ErrorKind::kInvalidRequest, "{} {}: must be from 1 to {}, less than the window",
-         Field::kStride, options.stride, options.context - 1);
+         field::kStride, options.stride, options.context - 1);
   }
   // The first position that reads a page must have a token after it.
   const int least = 2 * model.pool.shape().page_size + 2;
@@ -39,7 +41,7 @@ void require_sense(const EvalModel& model, std::span<const Prompt> texts,
     fail(
         ErrorKind::kInvalidRequest,
         "{} {}: so short a window reads no quantized page; {} tokens or more work, or a smaller {}",
-        Field::kContext, options.context, least, Field::kPageSize);
+        field::kContext, options.context, least, field::kPageSize);
   }
 }
 

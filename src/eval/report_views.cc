@@ -1,5 +1,7 @@
 #include "eval/report_views.h"
 
+#include "base/fields.h"
+
 namespace quantspec {
 
 namespace {
@@ -116,7 +118,7 @@ std::vector<ReportView> sensitivity_views() {
        {change, layer, kl, acceptance, kilobytes},
        "As a draft, against the target; Δ KB: what a draft step reads more than the target.",
        {"from", "target"}},
-      {Message::format("Raised: the draft of {} with one part changed", Field::kPlan),
+      {Message::format("Raised: the draft of {} with one part changed", field::kPlan),
        {change,
         layer,
         kl,
@@ -125,7 +127,7 @@ std::vector<ReportView> sensitivity_views() {
         {"Δ acceptance", "acceptance_change"},
         kilobytes},
        Message::format("Δ: against the draft of {} as it is; Δ KB: what a draft step reads more.",
-                       Field::kPlan),
+                       field::kPlan),
        {"from", "draft"}},
       {"Full in the target: one layer's KV kept in fp16, against fp16 KV in all",
        {change, layer, kl, {"Δ KL", "kl_change"}, acceptance, kilobytes},

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "datasets/fields.h"
 #include "eval/eval.h"
 #include "eval/report_views.h"
 
@@ -119,7 +120,7 @@ Message describe_verification(const SensitivityResult& result) {
   return Message::format(
       "On those others the chosen plan is WORSE than {}: {}. Draft by {}, or let more prompts "
       "choose ({} {}).",
-      base.name, numbers, base.name, Field::kPrompts, 2 * result.prompts);
+      base.name, numbers, base.name, field::kPrompts, 2 * result.prompts);
 }
 
 Message describe_choice(const SensitivityResult& result) {

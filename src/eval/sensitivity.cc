@@ -7,8 +7,10 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "eval/attention_entropy.h"
 #include "eval/eval.h"
+#include "eval/fields.h"
 #include "eval/forced_pass.h"
 #include "eval/memory.h"
 #include "eval/partial.h"
@@ -118,11 +120,11 @@ class Study {
     if (draft_budget() < least) {
       fail(ErrorKind::kInvalidRequest,
            "{} {}: the lightest plan reads {} bytes in a draft step after {} tokens",
-           Field::kDraftBytes, draft_budget(), least, context_);
+           field::kDraftBytes, draft_budget(), least, context_);
     }
     if (options_.target_bytes > 0 && options_.target_bytes < full_layer_bytes()) {
       fail(ErrorKind::kInvalidRequest,
-           "{} {}: one layer's KV in fp16 takes {} bytes after {} tokens", Field::kTargetBytes,
+           "{} {}: one layer's KV in fp16 takes {} bytes after {} tokens", field::kTargetBytes,
            options_.target_bytes, full_layer_bytes(), context_);
     }
   }
@@ -404,7 +406,7 @@ void require_sense(std::span<const Prompt> prompts, std::span<const Prompt> held
   }
   if (!options.base.target_full_layers.empty()) {
     fail(ErrorKind::kInvalidRequest,
-         "{} {}: its target has layers in full precision; a plan without them works", Field::kPlan,
+         "{} {}: its target has layers in full precision; a plan without them works", field::kPlan,
          options.base.name);
   }
 }

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/fields.h"
 
 namespace quantspec {
 
@@ -40,7 +41,7 @@ void require_budget(const KvAccess& access) {
                     : access.tokens == KvTokens::kStreaming ? kSinks + 1
                                                             : kChunk;
   if (access.budget >= least) return;
-  fail(ErrorKind::kInvalidRequest, "{} {}: this plan needs at least {} tokens", Field::kDraftBudget,
+  fail(ErrorKind::kInvalidRequest, "{} {}: this plan needs at least {} tokens", field::kDraftBudget,
        access.budget, least);
 }
 

@@ -6,6 +6,7 @@
 
 #include "backend/params/view.h"
 #include "base/error.h"
+#include "base/fields.h"
 
 namespace quantspec {
 
@@ -49,7 +50,7 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
   if (options_.store == KvStore::kFull && !options_.accesses.empty()) {
     fail(ErrorKind::kInvalidRequest,
          "{} full has no pages, which this plan chooses from or replaces; {} hierarchical works",
-         Field::kKvCache, Field::kKvCache);
+         field::kKvCache, field::kKvCache);
   }
   ring_ = backend.allocate(ring_bytes_for(shape(), backend, capacity, options_));
   std::byte* end = ring_.data();
@@ -120,7 +121,7 @@ void KvCache::require_room(int num_tokens) const {
   if (num_tokens > capacity_ - length_) {
     fail(ErrorKind::kInvalidRequest,
          "the context is full: {} tokens in it, {} more wanted, {} the most ({})", length_,
-         num_tokens, capacity_, Field::kContext);
+         num_tokens, capacity_, field::kContext);
   }
 }
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "model/fields.h"
+#include "model/json_fields.h"
 #include "model/rope_config.h"
 #include "sampler/parameters.h"
 

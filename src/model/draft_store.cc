@@ -11,7 +11,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/shown.h"
-#include "model/fields.h"
+#include "model/json_fields.h"
 
 namespace quantspec {
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/fields.h"
 
 namespace quantspec {
 
@@ -87,7 +88,7 @@ std::string names_of(const auto& known, std::string_view before = "") {
 [[noreturn]] void fail_layers(std::string_view list, int num_layers) {
   fail(ErrorKind::kInvalidRequest,
        "{} layer-skip:{}: must be layers from 0 to {} such as 1,3-4, and not all of them",
-       Field::kPlan, list, num_layers - 1);
+       field::kPlan, list, num_layers - 1);
 }
 
 std::vector<int> parse_layers(std::string_view list, int num_layers) {
@@ -133,7 +134,7 @@ std::vector<std::string_view> split(std::string_view spec) {
 LayerPlan base_plan(std::string_view name, std::vector<int>& skipped, const PlanContext& context) {
   if (name == "auto" || name == "all") {
     fail(ErrorKind::kInvalidRequest, "{} {}: it is several plans{} and takes no modifiers",
-         Field::kPlan, name, name == "all" ? ", for quantspec bench alone," : "");
+         field::kPlan, name, name == "all" ? ", for quantspec bench alone," : "");
   }
   if (name.starts_with(kSkip)) {
     skipped = parse_layers(name.substr(kSkip.size()), context.num_layers);
@@ -144,7 +145,7 @@ LayerPlan base_plan(std::string_view name, std::vector<int>& skipped, const Plan
     fail(ErrorKind::kInvalidRequest,
          "{}: there is no plan '{}'; known are {}, layer-skip:LIST, plan:FILE, auto and, in "
          "bench, all; modifiers are {}",
-         Field::kPlan, name, names_of(kBases), names_of(kModifiers, "+"));
+         field::kPlan, name, names_of(kBases), names_of(kModifiers, "+"));
   }
   return {true, base->weights, base->kv};
 }
@@ -158,14 +159,14 @@ GivenModifiers read_modifiers(std::string_view spec, std::span<const std::string
     const Modifier* modifier = find(std::begin(kModifiers), std::end(kModifiers), name);
     if (modifier == nullptr) {
       fail(ErrorKind::kInvalidRequest, "{} {}: there is no modifier '{}'; known are {}",
-           Field::kPlan, spec, name, names_of(kModifiers));
+           field::kPlan, spec, name, names_of(kModifiers));
     }
     const Modifier*& one = given[modifier->kind];
     if (one == modifier) {
-      fail(ErrorKind::kInvalidRequest, "{} {}: +{} stands there twice", Field::kPlan, spec, name);
+      fail(ErrorKind::kInvalidRequest, "{} {}: +{} stands there twice", field::kPlan, spec, name);
     }
     if (one != nullptr) {
-      fail(ErrorKind::kInvalidRequest, "{} {}: +{} and +{} exclude each other", Field::kPlan, spec,
+      fail(ErrorKind::kInvalidRequest, "{} {}: +{} and +{} exclude each other", field::kPlan, spec,
            one->name, name);
     }
     one = modifier;
@@ -205,7 +206,7 @@ int draft_budget(const KvAccess& access, int own, const PlanContext& context, co
                                        context.context - 1, context.context);
   if (own > 0) fail(ErrorKind::kInvalidRequest, "{}: budget {}: {}", what, own, fits);
   if (given > 0)
-    fail(ErrorKind::kInvalidRequest, "{} {}: {}: {}", Field::kDraftBudget, given, what, fits);
+    fail(ErrorKind::kInvalidRequest, "{} {}: {}: {}", field::kDraftBudget, given, what, fits);
   fail(ErrorKind::kInvalidRequest, "{}: a quarter of the context, its budget, is {}; {}", what,
        budget, fits);
 }
@@ -224,7 +225,7 @@ Plan make_plan(std::string_view spec, const PlanContext& context) {
     modifier->apply(layer);
     if (layer != before) plan.name += fmt::format("+{}", modifier->name);
   }
-  const Message what = Message::format("{} {}", Field::kPlan, spec);
+  const Message what = Message::format("{} {}", field::kPlan, spec);
   if (base.kv.gathers() && layer.kv.chooses_pages()) {
     fail(ErrorKind::kInvalidRequest, "{}: {} has no pages to choose from", what, parts[0]);
   }

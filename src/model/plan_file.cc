@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/shown.h"
-#include "model/fields.h"
+#include "model/json_fields.h"
 #include "model/plan.h"
 
 namespace quantspec {

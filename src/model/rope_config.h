@@ -2,7 +2,7 @@
 #pragma once
 
 #include "model/config.h"
-#include "model/fields.h"
+#include "model/json_fields.h"
 
 namespace quantspec {
 

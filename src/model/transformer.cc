@@ -11,6 +11,7 @@
 #include "backend/params/limits.h"
 #include "backend/params/round.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "model/workspace.h"
 
 namespace quantspec {
@@ -256,7 +257,7 @@ bool Model::reads(const Plan& plan) const {
 void Model::require_weights(const Plan& plan) const {
   if (reads(plan)) return;
   fail(ErrorKind::kInvalidRequest, "{} {}: it reads other weights than drafts can here: {}",
-       Field::kPlan, plan.name, weights_.draft_description());
+       field::kPlan, plan.name, weights_.draft_description());
 }
 
 void Model::require_tokens(std::span<const TokenId> tokens) const {
@@ -333,7 +334,7 @@ KvShape kv_shape(const ModelConfig& config, int page_size) {
   constexpr std::array kPageSizes = {32, 64, 128, 256};
   if (page_size == 0) page_size = config.head_dim == 64 ? 64 : 128;
   if (std::find(kPageSizes.begin(), kPageSizes.end(), page_size) == kPageSizes.end()) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 32, 64, 128 and 256", Field::kPageSize,
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 32, 64, 128 and 256", field::kPageSize,
          page_size);
   }
   return {config.num_layers, config.num_kv_heads, config.head_dim, page_size};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/log.h"
 #include "base/shown.h"
 #include "model/tensor_names.h"
@@ -194,7 +195,7 @@ void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
     fail(ErrorKind::kInvalidRequest,
          "{} {}: made for another checkpoint than this model's; make one for it with quantspec "
          "prepare",
-         Field::kDraftStore, file);
+         field::kDraftStore, file);
   }
   std::vector<std::uint8_t> codes;
   std::vector<PlaneSource> sources;
@@ -203,7 +204,7 @@ void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
     if (matrix == nullptr || matrix->rows != linear->outputs() ||
         matrix->cols != linear->inputs()) {
       fail(ErrorKind::kInvalidRequest, "{} {}: has no {} of {} x {}, as this model needs",
-           Field::kDraftStore, file, name, linear->outputs(), linear->inputs());
+           field::kDraftStore, file, name, linear->outputs(), linear->inputs());
     }
     const auto fill = [&memory, &store, &codes, matrix](std::byte* upper, std::byte* lower) {
       memory.import_planes(store.read(*matrix, codes), upper, lower);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/gemm.h"
+#include "prepare/fields.h"
 
 namespace quantspec {
 
@@ -180,7 +181,7 @@ std::vector<float> inverse_factor(ThreadPool& pool, const Gram& gram, float damp
   if (!std::isfinite(trace) || !factor(pool, h, size, inverses)) {
     fail(ErrorKind::kInvalidRequest,
          "{}: gave activations that are not finite, or hardly any; use other text",
-         Field::kCalibration);
+         field::kCalibration);
   }
   invert(pool, h, size, inverses);
   return h;

@@ -8,8 +8,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "datasets/datasets.h"
 #include "model/model.h"
+#include "prepare/fields.h"
 #include "prepare/observer.h"
 #include "prepare/quantize.h"
 #include "tokenizer/tokenizer.h"
@@ -69,7 +71,7 @@ std::vector<std::span<const Job>> split_jobs(std::span<const Job> jobs) {
 // `count` sequences of calibration text.
 std::vector<Prompt> cut_sequences(const PrepareOptions& options, int length, int count) {
   const auto tokenizer = load_tokenizer(options.model);
-  const Dataset dataset = Dataset::load(options.calibration, Field::kCalibration);
+  const Dataset dataset = Dataset::load(options.calibration, field::kCalibration);
   std::vector<Prompt> sequences;
   try {
     sequences =
@@ -77,8 +79,8 @@ std::vector<Prompt> cut_sequences(const PrepareOptions& options, int length, int
   } catch (const Error& error) {
     fail(error.kind(),
          "{}; calibration reads {} {} in sequences of {}: longer texts or fewer {} work",
-         error.message(), Field::kCalibrationTokens, options.calibration_tokens, length,
-         Field::kCalibrationTokens);
+         error.message(), field::kCalibrationTokens, options.calibration_tokens, length,
+         field::kCalibrationTokens);
   }
   const int found = static_cast<int>(sequences.size());
   if (found < count) {
@@ -86,8 +88,8 @@ std::vector<Prompt> cut_sequences(const PrepareOptions& options, int length, int
         ErrorKind::kInvalidRequest,
         "{} '{}': calibration needs {} sequences of {} tokens for {} {}, and the text has {}; more "
         "text or {} {} works",
-        Field::kCalibration, options.calibration, count, length, Field::kCalibrationTokens,
-        options.calibration_tokens, found, Field::kCalibrationTokens, found * length);
+        field::kCalibration, options.calibration, count, length, field::kCalibrationTokens,
+        options.calibration_tokens, found, field::kCalibrationTokens, found * length);
   }
   return sequences;
 }
@@ -116,21 +118,21 @@ Model load_model(const PrepareOptions& options, Backend& backend) {
 
 void require_valid(const PrepareOptions& options) {
   if (options.group != 64 && options.group != 128) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 64 and 128", Field::kGroup,
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 64 and 128", field::kGroup,
          options.group);
   }
   if (options.head_bits != 4 && options.head_bits != 8) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 4 and 8", Field::kHeadBits,
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 4 and 8", field::kHeadBits,
          options.head_bits);
   }
   if (options.calibration_tokens < kLeastCalibrationTokens) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: must be {} or more", Field::kCalibrationTokens,
+    fail(ErrorKind::kInvalidRequest, "{} {}: must be {} or more", field::kCalibrationTokens,
          options.calibration_tokens, kLeastCalibrationTokens);
   }
   if (options.method == DraftMethod::kGptq && options.calibration.empty()) {
     fail(ErrorKind::kInvalidRequest,
-         "{} gptq: needs text to calibrate on; give {} KIND:PATH, or use rtn", Field::kMethod,
-         Field::kCalibration);
+         "{} gptq: needs text to calibrate on; give {} KIND:PATH, or use rtn", field::kMethod,
+         field::kCalibration);
   }
 }
 
@@ -149,7 +151,7 @@ void require_finite(ThreadPool& pool, const NamedLinear& matrix, const PrepareOp
 BackendOptions on_host(BackendOptions options) {
   if (options.name == "cuda") {
     fail(ErrorKind::kInvalidRequest, "{} cuda: draft weights are prepared by cpu or reference",
-         Field::kBackend);
+         field::kBackend);
   }
   if (options.name == "auto") options.name = "cpu";
   return options;

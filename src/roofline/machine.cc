@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "roofline/fields.h"
 #include "roofline/roofline.h"
 
 namespace quantspec {
@@ -32,7 +33,7 @@ Machine machine_preset(std::string_view name) {
     return {std::string(name), preset.bandwidth * 1e9, preset.teraflops * 1e12,
             preset.memory * 1e9};
   }
-  fail(ErrorKind::kInvalidRequest, "{} '{}': must be one of {}, this", Field::kMachine, name,
+  fail(ErrorKind::kInvalidRequest, "{} '{}': must be one of {}, this", field::kMachine, name,
        fmt::join(machine_presets(), ", "));
 }
 

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/system_memory.h"
 #include "base/thread_pool.h"
+#include "roofline/fields.h"
 #include "roofline/probe_kernels.h"
 #include "roofline/roofline.h"
 
@@ -112,7 +113,7 @@ void measure_bandwidths(ThreadPool& pool, const roofline::Kernels& kernels, std:
   if (rounded > available) {
     fail(ErrorKind::kOutOfMemory,
          "{} this: needs {} MB to measure reading them, and {} MB are free; a preset needs none",
-         Field::kMachine, rounded / 1000000, available / 1000000);
+         field::kMachine, rounded / 1000000, available / 1000000);
   }
   Buffer buffer(rounded);
   pool.parallel_for(static_cast<std::int64_t>(rounded / kChunk), [&](std::int64_t chunk, int) {

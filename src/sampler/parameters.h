@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "base/field.h"
+#include "sampler/fields.h"
 #include "sampler/sampling_params.h"
 
 namespace quantspec {
@@ -28,18 +29,18 @@ struct SamplingParam {
 // Bounds of floats: no model wants more, and what they keep out overflows (a logit divided by a
 // penalty of 1e-38 is an infinity).
 inline constexpr std::tuple kSamplingParams = {
-    SamplingParam<float>{"temperature", Field::kTemperature, &SamplingParams::temperature, 0, 1000,
+    SamplingParam<float>{"temperature", field::kTemperature, &SamplingParams::temperature, 0, 1000,
                          "from 0 (greedy) to 1000"},
-    SamplingParam<int>{"top_k", Field::kTopK, &SamplingParams::top_k, 0,
+    SamplingParam<int>{"top_k", field::kTopK, &SamplingParams::top_k, 0,
                        std::numeric_limits<int>::max(), "0 (off) or more"},
-    SamplingParam<float>{"top_p", Field::kTopP, &SamplingParams::top_p, 1e-6f, 1,
+    SamplingParam<float>{"top_p", field::kTopP, &SamplingParams::top_p, 1e-6f, 1,
                          "from 1e-6 to 1 (off)"},
-    SamplingParam<float>{"min_p", Field::kMinP, &SamplingParams::min_p, 0, 1, "from 0 (off) to 1"},
-    SamplingParam<float>{"repeat_penalty", Field::kRepeatPenalty, &SamplingParams::repeat_penalty,
+    SamplingParam<float>{"min_p", field::kMinP, &SamplingParams::min_p, 0, 1, "from 0 (off) to 1"},
+    SamplingParam<float>{"repeat_penalty", field::kRepeatPenalty, &SamplingParams::repeat_penalty,
                          0.01f, 100, "from 0.01 to 100; 1 is off"},
-    SamplingParam<int>{"repeat_last_n", Field::kRepeatLastN, &SamplingParams::repeat_last_n, -1,
+    SamplingParam<int>{"repeat_last_n", field::kRepeatLastN, &SamplingParams::repeat_last_n, -1,
                        std::numeric_limits<int>::max(), "-1 (all), 0 (off) or more"},
-    SamplingParam<std::uint64_t>{"seed", Field::kSeed, &SamplingParams::seed, 0,
+    SamplingParam<std::uint64_t>{"seed", field::kSeed, &SamplingParams::seed, 0,
                                  std::numeric_limits<std::uint64_t>::max(),
                                  "a whole number from 0 to 2^64 - 1"},
 };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "sampler/fields.h"
 #include "sampler/parameters.h"
 
 namespace quantspec {
@@ -150,7 +151,7 @@ TEST(SamplingParams, OneThatIsLeftOutIsSeen) {
   std::vector<std::string_view> names;
   for_each_sampling_param([&](const auto& param) { names.push_back(param.name); });
   EXPECT_EQ(names.size(), kNumSamplingParams);
-  EXPECT_EQ(sampling_param<&P::min_p>().field, Field::kMinP);
+  EXPECT_EQ(sampling_param<&P::min_p>().field, field::kMinP);
 }
 
 TEST(ToProbabilities, EqualsTheObviousVersion) {

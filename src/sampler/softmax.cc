@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/exponential.h"
+#include "base/fields.h"
 
 namespace quantspec {
 namespace {
@@ -40,7 +41,7 @@ float largest_logit(std::span<const float> logits) {
     fail(ErrorKind::kCorruptFile,
          "the model produced a logit that is NaN or infinite; nothing can be sampled from it "
          "(check the checkpoint for NaN weights, or try another {})",
-         Field::kBackend);
+         field::kBackend);
   }
   if (most == kNothing) {
     fail(ErrorKind::kCorruptFile, "all {} logits are -infinity; no token can be chosen",

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "engine/fields.h"
 #include "tests/faults/refusals.h"
 #include "tests/faults/support.h"
 
@@ -137,24 +138,24 @@ TEST_F(Faults, WhatCanNeverBeIsRefusedWithItsField) {
       EXPECT_EQ(error.field(), field) << error.what();
     }
   };
-  refused(ErrorKind::kInvalidRequest, Field::kContext, request(kContext, 2));
-  refused(ErrorKind::kInvalidRequest, Field::kPageMemory, request(6 * kPage, 2));
-  refused(ErrorKind::kInvalidRequest, Field::kPredict, request(10, 0));
+  refused(ErrorKind::kInvalidRequest, field::kContext, request(kContext, 2));
+  refused(ErrorKind::kInvalidRequest, field::kPageMemory, request(6 * kPage, 2));
+  refused(ErrorKind::kInvalidRequest, field::kPredict, request(10, 0));
   refused(ErrorKind::kInvalidRequest, std::nullopt, request(0, 5));
   Request wanted = request(10, 5);
   wanted.prompt[3] = 1'000'000;
   refused(ErrorKind::kInvalidRequest, std::nullopt, wanted);
   wanted = request(10, 5);
   wanted.draft_len = 17;
-  refused(ErrorKind::kInvalidRequest, Field::kDraftLen, wanted);
+  refused(ErrorKind::kInvalidRequest, field::kDraftLen, wanted);
   wanted = request(10, 5);
   wanted.forced = {5, 2};
-  refused(ErrorKind::kInvalidRequest, Field::kPlan, wanted);
+  refused(ErrorKind::kInvalidRequest, field::kPlan, wanted);
   wanted.forced = {0, 40};
-  refused(ErrorKind::kInvalidRequest, Field::kDraftLen, wanted);
+  refused(ErrorKind::kInvalidRequest, field::kDraftLen, wanted);
   wanted = request(10, 5);
   wanted.sampling.top_p = 7;
-  refused(ErrorKind::kInvalidRequest, Field::kTopP, wanted);
+  refused(ErrorKind::kInvalidRequest, field::kTopP, wanted);
   Told told[2];
   for (Told& one : told) loop.submit(telling(request(10, 5), one));
   refused(ErrorKind::kOutOfMemory, std::nullopt, request(10, 5));

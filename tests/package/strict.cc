@@ -1,5 +1,6 @@
 // Sees the public headers as a careful project does, and prints the version that they say.
 #include <quantspec/engine.h>
+#include <quantspec/fields.h>
 #include <quantspec/version.h>
 
 #include <iostream>
@@ -12,5 +13,6 @@ int main() {
       QUANTSPEC_VERSION) {
     return 1;
   }
+  if (quantspec::plain_name(quantspec::field::kContext) != "context size") return 1;
   std::cout << "quantspec " QUANTSPEC_VERSION "\n";
 }

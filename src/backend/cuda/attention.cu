@@ -6,6 +6,7 @@
 #include "backend/cuda/ops.h"
 #include "backend/params/attention.h"
 #include "base/error.h"
+#include "base/fields.h"
 
 namespace quantspec::cuda {
 
@@ -78,7 +79,7 @@ void require_supported(const KvShape& shape) {
     fail(ErrorKind::kUnsupportedModel,
          "the CUDA backend has attention for heads of 64, 80, 96, 128 or 256 channels, not {}; "
          "{} cpu works",
-         dim, Field::kBackend);
+         dim, field::kBackend);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "base/fields.h"
 
 namespace quantspec::cuda {
 
@@ -23,7 +24,7 @@ CublasLt load() {
          "the GPU's prefill needs cuBLASLt of CUDA {}, and it is not here ({}); its package is "
          "libcublas-{}-{}, LD_LIBRARY_PATH names its folder, and {} cpu works without",
          CUBLAS_VER_MAJOR, error, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
-         Field::kBackend);
+         field::kBackend);
   }
   CublasLt functions{};
   const auto find = [&](auto& function, const char* symbol) {

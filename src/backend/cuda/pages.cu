@@ -7,6 +7,7 @@
 #include "backend/cuda/pages_select.cuh"
 #include "backend/params/attention.h"
 #include "base/error.h"
+#include "base/fields.h"
 
 namespace quantspec::cuda {
 
@@ -188,7 +189,7 @@ void select_pages(Device& device, const SelectPagesParams& params) {
     fail(ErrorKind::kInvalidRequest,
          "the cuda backend selects among {} pages at most, and the context has room for {}: a "
          "smaller {} works, or a plan that reads all pages",
-         16 * kSelectThreads, max_pages, Field::kContext);
+         16 * kSelectThreads, max_pages, field::kContext);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "backend/cuda/sampling_launch.cuh"
 #include "backend/cuda/sampling_logits.cuh"
 #include "base/error.h"
+#include "base/fields.h"
 
 namespace quantspec::cuda {
 
@@ -267,7 +268,7 @@ void require_chosen(int status, int vocab_size) {
       fail(ErrorKind::kCorruptFile,
            "the model produced a logit that is NaN or infinite; nothing can be sampled from it "
            "(check the checkpoint for NaN weights, or try another {})",
-           Field::kBackend);
+           field::kBackend);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "model/fields.h"
+#include "model/json_fields.h"
 
 #include <algorithm>
 #include <utility>

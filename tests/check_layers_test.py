@@ -191,6 +191,25 @@ class CheckLayersTest(unittest.TestCase):
         self.assertEqual(self.complaints(), ["src/model/model.h:2: declares a Field, kTrace; fields.h of "
                                              "the folder does"])
 
+    def test_second_meanings_of_words_are_refused(self):
+        for path, refused, accepted in (
+            ("src/kv_cache/x.cc", "// a block of tokens", "// a page, blocked"),
+            ("src/kv_cache/y.cc", "int residual_length;", "int ring_length;"),
+            ("src/model/z.cc", "constexpr int kBlocks = 1;", "rng.block(1); kBlocking"),
+            ("src/sampler/x.cc", "constexpr int kChunk = 256;", "constexpr int kBand = 256;"),
+            ("src/backend/cpu/x.cc", "int chunks = 2;", "prefill_chunk();  // a chunk of a prompt"),
+            ("src/backend/cpu/y.cc", "struct Lane {", "struct RoundLane { int lane; };"),
+            ("src/engine/x.cc", "int gamma = 4;", "int draft_len = 4;  // γ"),
+        ):
+            with self.subTest(path):
+                self.write(path, accepted + "\n")
+                self.assertEqual(self.complaints(), [])
+                self.write(path, f"\n{refused}\n")
+                complaints = self.complaints()
+                self.assertEqual(len(complaints), 1, complaints)
+                self.assertTrue(complaints[0].startswith(f"{path}:2: says '"), complaints)
+                self.write(path, "")
+
     def test_flags_in_texts_of_the_library_are_refused(self):
         flag = 'const char* a = "a larger --ctx-size works";'
         self.write("src/model/x.cc", f"// A comment.\n{flag}\n")

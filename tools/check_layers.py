@@ -5,8 +5,9 @@ A folder has a floor. A file includes its own folder or a strictly lower floor, 
 folder only its door, folder/folder.h. Floors are strict, so folders cannot include each other in a
 ring; headers of one folder could, and that is checked too. So are the length of files, `#pragma once`,
 how many virtual functions a class declares, what a header brings along, who sees the headers that change
-often, and that src/ spells no flag of the command line but every Field has one (base/field.h). Complaints are
-one line each, `file:line: what`, and the exit code is then 1.
+often, that src/ spells no flag of the command line but every Field has one (base/field.h), and that words
+have one meaning (docs/glossary.md). Complaints are one line each, `file:line: what`, and the exit code is
+then 1.
 """
 
 import os
@@ -68,6 +69,17 @@ MAX_CLOSURE = 55   # headers that come with a door
 NARROW = {f"src/backend/params/{name}.h": 0.2 for name in ("attention", "pass", "round", "view")}
 NARROW |= {f"src/{folder}/fields.h": 0.1 for folder in FLOOR}
 FLAGS = "apps/cli/flags.cc"
+# Second meanings of the words of docs/glossary.md: in which files, what nobody says, what is said instead.
+WORDS = [(re.compile(files), re.compile(word), instead) for files, word, instead in (
+    (r"src/(kv_cache|model|speculative|scheduler|engine|bench|eval)/",
+     r"(?i)(?<!rng\.)\bk?blocks?(?![a-z])", "page"),
+    (r"src/kv_cache/", r"(?i)residual", "ring"),
+    (r"src/(backend|sampler|roofline|datasets)/|apps/bench/",
+     r"(?<!prefill_)\b[Cc]hunks?\b(?! of (a|the) prompt)|kChunk|Chunk[A-Z]",
+     "band (of a kernel) or piece (of a text)"),
+    (r"src/backend/", r"\b(struct|class) Lane\b", "a name that says of what"),
+    (r"src/|apps/", r"(?i)gamma", "draft_len"),
+)]
 CODE = {".h", ".cc", ".cu", ".cuh", ".inc"}
 HEADERS = {".h", ".cuh"}
 # Literals and comments, so that neither is taken for the other.
@@ -173,6 +185,7 @@ class House:
             match = INCLUDE.match(line)
             if match:
                 self.check_include(path, number, match.group(1))
+            self.check_words(path, number, line)
             if path.startswith("src/") and not path.endswith("_test.cc"):
                 self.check_flags(path, number, line)
                 match = FIELD.match(line)
@@ -201,6 +214,12 @@ class House:
             if flag and literal.startswith('"'):
                 self.complain(path, number, f"names {flag.group()}; the library names a Field, and "
                                             f"{FLAGS} its flag")
+
+    def check_words(self, path, number, line):
+        for files, word, instead in WORDS:
+            match = word.search(line) if files.match(path) else None
+            if match:
+                self.complain(path, number, f"says '{match.group()}'; docs/glossary.md says {instead}")
 
     def check_fields(self):
         table = self.root / FLAGS

@@ -10,7 +10,7 @@ namespace quantspec {
 
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{1} << 20;  // that a thread takes at a time
+constexpr std::size_t kBand = std::size_t{1} << 20;  // that a thread takes at a time
 
 typedef std::uint64_t Line __attribute__((vector_size(64), may_alias));
 
@@ -64,10 +64,10 @@ std::atomic<std::uint64_t> g_sink;  // so that reads have a use
 }  // namespace
 
 void read_all(ThreadPool& pool, const std::byte* data, std::size_t bytes) {
-  pool.parallel_for(static_cast<std::int64_t>((bytes + kChunk - 1) / kChunk),
-                    [&](std::int64_t chunk, int) {
-                      const std::size_t first = chunk * kChunk;
-                      g_sink |= or_words(data + first, std::min(kChunk, bytes - first));
+  pool.parallel_for(static_cast<std::int64_t>((bytes + kBand - 1) / kBand),
+                    [&](std::int64_t band, int) {
+                      const std::size_t first = band * kBand;
+                      g_sink |= or_words(data + first, std::min(kBand, bytes - first));
                     });
 }
 

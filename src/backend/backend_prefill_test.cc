@@ -287,7 +287,7 @@ TEST_P(PrefillOps, AttentionOfGrowingScoresIsNearTheReference) {
   }
 }
 
-// However the rows of a chunk are divided among ops, and wherever a part begins.
+// However the rows of a chunk of a prompt are divided among ops, and wherever a part begins.
 TEST_P(PrefillOps, AttentionOfARowDependsOnItsPositionAlone) {
   std::mt19937 rng(1);
   for (const auto& [head_dim, group, pages] :

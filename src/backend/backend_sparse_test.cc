@@ -292,7 +292,7 @@ TEST_P(SparseAttention, EveryNumberOfGatheredPositionsFollowsTheEquations) {
   for (int gathered = 1; gathered <= 40; ++gathered) {
     expect_equations({shape_of(2, 64, 32), 3, 2, 1, {}, gathered, 7}, 7);
   }
-  for (const int gathered : {255, 256, 257, 1023, 1030, 2049}) {  // chunks and splits
+  for (const int gathered : {255, 256, 257, 1023, 1030, 2049}) {  // bands and splits
     expect_equations({shape_of(1, 64, 32), 1, 2, 1, {}, gathered, 7, 0}, 8);
   }
 }

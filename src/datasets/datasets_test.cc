@@ -301,7 +301,7 @@ TEST(Datasets, BinaryFilesAreRefusedNamingFileAndByte) {
             words);
 }
 
-TEST(Prompts, ChunksAreConsecutiveAndExact) {
+TEST(Prompts, PiecesAreConsecutiveAndExact) {
   const Dataset dataset = Dataset::load("text:" + kData + "/books");
   const PromptOptions options{.length = 90, .count = 5, .continuation = 40};
   const std::vector<Prompt> prompts = dataset.prompts(tokenizer(), options);
@@ -309,11 +309,11 @@ TEST(Prompts, ChunksAreConsecutiveAndExact) {
   expect_framed(prompts, 90);
   // The first of each document, then the second of each.
   const int documents[] = {0, 1, 0, 1, 0};
-  const int chunks[] = {0, 0, 1, 1, 2};
+  const int pieces[] = {0, 0, 1, 1, 2};
   for (int i = 0; i < 5; ++i) {
     const Document& document = dataset.documents()[documents[i]];
     const std::vector<TokenId> tokens = encoded(document.text);
-    const std::size_t start = document.text.size() / 400 + 89 * chunks[i];
+    const std::size_t start = document.text.size() / 400 + 89 * pieces[i];
     EXPECT_EQ(body(prompts[i]), slice(tokens, start, 89)) << i;
     EXPECT_EQ(prompts[i].continuation, slice(tokens, start + 89, 40)) << i;
     EXPECT_EQ(prompts[i].name, fmt::format("{}, token {}", document.name, start));

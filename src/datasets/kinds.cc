@@ -5,13 +5,13 @@ namespace quantspec {
 std::span<const DatasetKind> dataset_kinds() {
   static const std::vector<DatasetKind> kinds = {
       {.name = "text",
-       .form = PromptForm::kChunk,
+       .form = PromptForm::kPiece,
        .text_suffixes = {".txt"},
        .front_tokens = 1000,
        .front_bytes_per_token = 400},
       // The paper's converter drops the first 8000 tokens of a book.
       {.name = "pg19",
-       .form = PromptForm::kChunk,
+       .form = PromptForm::kPiece,
        .text_suffixes = {".txt"},
        .record_suffixes = {".json", ".jsonl"},
        .field = "text",

@@ -8,10 +8,10 @@
 namespace quantspec {
 
 enum class PromptForm {
-  kChunk,    // consecutive pieces of each document
+  kPiece,    // consecutive pieces of each document
   kJoined,   // consecutive pieces of all documents, put together
   kSummary,  // instruction, the start of a document, question
-  kRecall,   // as kChunk, the end replaced by the start of an earlier passage
+  kRecall,   // as kPiece, the end replaced by the start of an earlier passage
 };
 
 struct DatasetKind {

@@ -39,7 +39,7 @@ PromptCutter::PromptCutter(const DatasetKind& kind, const Message& typed,
          typed, options.length, prefix + 1);
   }
   body_ = options.length - prefix;
-  const bool goes_on = kind.form == PromptForm::kChunk || kind.form == PromptForm::kJoined;
+  const bool goes_on = kind.form == PromptForm::kPiece || kind.form == PromptForm::kJoined;
   needed_ = body_ + (goes_on ? options.continuation : 0);
   check_recall();
 }
@@ -77,9 +77,9 @@ std::vector<Prompt> PromptCutter::cut() {
     case PromptForm::kJoined:
       cut_joined();
       break;
-    case PromptForm::kChunk:
+    case PromptForm::kPiece:
     case PromptForm::kRecall:
-      cut_chunks(documents_);
+      cut_pieces(documents_);
       break;
   }
   const bool enough = is_done() || (options_.fewer_will_do && !prompts_.empty());
@@ -87,8 +87,8 @@ std::vector<Prompt> PromptCutter::cut() {
   return std::move(prompts_);
 }
 
-// The first chunk of every document, then the second of every document that has one, and so on.
-void PromptCutter::cut_chunks(const std::vector<Document>& documents) {
+// The first piece of every document, then the second of every document that has one, and so on.
+void PromptCutter::cut_pieces(const std::vector<Document>& documents) {
   std::vector<PartialEncoding> encodings;
   std::vector<std::size_t> starts;
   for (const Document& document : documents) {
@@ -104,10 +104,10 @@ void PromptCutter::cut_chunks(const std::vector<Document>& documents) {
       const auto& tokens = encodings[i].at_least(starts[i] + needed_ + (round == 0 ? later : 0));
       note_length(documents[i].name, tokens.size());
       if (tokens.size() < needed_) continue;
-      // From a short document less is dropped, so that it has one chunk.
+      // From a short document less is dropped, so that it has one piece.
       if (round == 0) starts[i] = std::min(starts[i], tokens.size() - needed_);
       if (starts[i] + needed_ > tokens.size()) continue;
-      cut_chunk(documents[i].name, tokens, starts[i]);
+      cut_piece(documents[i].name, tokens, starts[i]);
       if (is_done()) return;
       starts[i] += body_;
       found = true;
@@ -115,7 +115,7 @@ void PromptCutter::cut_chunks(const std::vector<Document>& documents) {
   }
 }
 
-void PromptCutter::cut_chunk(const std::string& name, const std::vector<TokenId>& tokens,
+void PromptCutter::cut_piece(const std::string& name, const std::vector<TokenId>& tokens,
                              std::size_t start) {
   Prompt prompt{fmt::format("{}, token {}", name, start), prefix_, {}};
   const auto begin = tokens.begin() + start;
@@ -171,7 +171,7 @@ void PromptCutter::cut_joined() {
     }
     if (used > 1) joined.name += " and on";
     prompts_.clear();
-    cut_chunks({std::move(joined)});
+    cut_pieces({std::move(joined)});
     if (is_done() || used == documents_.size()) return;
   }
 }

@@ -23,8 +23,8 @@ class PromptCutter {
 
  private:
   void check_recall();
-  void cut_chunks(const std::vector<Document>& documents);
-  void cut_chunk(const std::string& name, const std::vector<TokenId>& tokens, std::size_t start);
+  void cut_pieces(const std::vector<Document>& documents);
+  void cut_piece(const std::string& name, const std::vector<TokenId>& tokens, std::size_t start);
   void turn_into_recall(Prompt& prompt) const;
   void cut_summaries();
   void cut_joined();

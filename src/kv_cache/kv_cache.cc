@@ -249,17 +249,17 @@ int KvCache::first_full(int length) const {
 
 void KvCache::add_pages(int count) {
   pool_->reserve(count > 1 ? count : 0);
-  constexpr int kChunk = 64;
-  std::array<PagePlanes, kChunk> planes;
+  constexpr int kAtOnce = 64;
+  std::array<PagePlanes, kAtOnce> planes;
   while (count > 0) {
-    const int chunk = std::min(count, kChunk);
+    const int now = std::min(count, kAtOnce);
     auto* to = planes_.as<PagePlanes>() + pages_.size();
-    for (int i = 0; i < chunk; ++i) {
+    for (int i = 0; i < now; ++i) {
       pages_.push_back(pool_->allocate());
       planes[i] = pages_.back().planes();
     }
-    ops_->upload(to, planes.data(), chunk * sizeof(PagePlanes));
-    count -= chunk;
+    ops_->upload(to, planes.data(), now * sizeof(PagePlanes));
+    count -= now;
   }
 }
 

@@ -26,8 +26,8 @@ namespace quantspec {
 
 namespace {
 
-constexpr double kSecondsEach = 0.25;                 // of measuring, beyond the first two runs
-constexpr std::size_t kChunk = std::size_t{1} << 18;  // that a thread reads at a time
+constexpr double kSecondsEach = 0.25;                // of measuring, beyond the first two runs
+constexpr std::size_t kBand = std::size_t{1} << 18;  // that a thread reads at a time
 constexpr std::size_t kLeastBytes = std::size_t{256}
                                     << 20;  // where the system does not tell its caches
 
@@ -88,15 +88,15 @@ double least_seconds(const F& run) {
 // So much is read from memory, whatever is read: a larger buffer would change nothing.
 std::size_t beyond_caches() { return std::max(kLeastBytes, 2 * last_level_cache_bytes()); }
 
-constexpr std::int64_t kWords = kChunk / sizeof(std::uint64_t);
+constexpr std::int64_t kWords = kBand / sizeof(std::uint64_t);
 
-// REQUIRES: a buffer of whole chunks.
+// REQUIRES: a buffer of whole bands.
 double measure_bandwidth(ThreadPool& pool, const roofline::Kernels& kernels, const Buffer& buffer) {
-  const auto chunks = static_cast<std::int64_t>(buffer.size() / kChunk);
+  const auto bands = static_cast<std::int64_t>(buffer.size() / kBand);
   std::atomic<std::uint64_t> sum = 0;
   const double seconds = least_seconds([&] {
-    pool.parallel_for(chunks, [&](std::int64_t chunk, int) {
-      sum += kernels.sum(buffer.as<std::uint64_t>() + chunk * kWords, kWords);
+    pool.parallel_for(bands, [&](std::int64_t band, int) {
+      sum += kernels.sum(buffer.as<std::uint64_t>() + band * kWords, kWords);
     });
   });
   check(sum == 0, "a sum of zeros");
@@ -108,7 +108,7 @@ double measure_bandwidth(ThreadPool& pool, const roofline::Kernels& kernels, con
 // planes.
 void measure_bandwidths(ThreadPool& pool, const roofline::Kernels& kernels, std::size_t bytes,
                         Machine& machine) {
-  const std::size_t rounded = (bytes + kChunk - 1) / kChunk * kChunk;
+  const std::size_t rounded = (bytes + kBand - 1) / kBand * kBand;
   const std::size_t available = available_memory_bytes();
   if (rounded > available) {
     fail(ErrorKind::kOutOfMemory,
@@ -116,8 +116,8 @@ void measure_bandwidths(ThreadPool& pool, const roofline::Kernels& kernels, std:
          field::kMachine, rounded / 1000000, available / 1000000);
   }
   Buffer buffer(rounded);
-  pool.parallel_for(static_cast<std::int64_t>(rounded / kChunk), [&](std::int64_t chunk, int) {
-    std::memset(buffer.data() + chunk * kChunk, 0, kChunk);
+  pool.parallel_for(static_cast<std::int64_t>(rounded / kBand), [&](std::int64_t band, int) {
+    std::memset(buffer.data() + band * kBand, 0, kBand);
   });
   machine.bandwidth = measure_bandwidth(pool, kernels, buffer);
   if (pool.num_threads() == 1) return;

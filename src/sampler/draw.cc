@@ -34,15 +34,15 @@ class Race {
 };
 
 constexpr float kSmallestUnit = 0x1p-33f;  // fine_unit(0)
-constexpr std::size_t kRaceChunk = 64;     // tokens whose random words are computed together
-constexpr std::size_t kChunk = 256;        // weights that are summed before they are looked into
+constexpr std::size_t kRaceBand = 64;      // tokens whose random words are computed together
+constexpr std::size_t kBand = 256;         // weights that are summed before they are looked into
 
-using RaceWords = std::array<std::uint32_t, kRaceChunk>;
+using RaceWords = std::array<std::uint32_t, kRaceBand>;
 
 // Those of the tokens from `first` on.
 void draw_words(const CounterRng& rng, std::int64_t position, std::size_t first, RaceWords& words) {
   vectorized([&] {
-    for (std::size_t i = 0; i < kRaceChunk; i += 4) {
+    for (std::size_t i = 0; i < kRaceBand; i += 4) {
       const auto four =
           rng.block(position, RandomStream::kSample, static_cast<std::uint32_t>((first + i) / 4));
       for (std::size_t j = 0; j < 4; ++j) words[i + j] = four[j];
@@ -65,19 +65,19 @@ bool any_could_win(Race race, std::span<const float> probs, const RaceWords& wor
 template <typename Weight>
 TokenId draw(std::size_t size, const Weight& weight, double sum, float uniform) {
   double left = uniform * sum;
-  // The chunk that the draw falls into; the last with any weight if rounding leads past the end.
+  // The band that the draw falls into; the last with any weight if rounding leads past the end.
   std::size_t chosen = size;
-  for (std::size_t begin = 0; begin < size; begin += kChunk) {
-    const double chunk =
-        sum_of(std::min(kChunk, size - begin), [&](std::size_t i) { return weight(begin + i); });
-    if (!(chunk > 0)) continue;
+  for (std::size_t begin = 0; begin < size; begin += kBand) {
+    const double band =
+        sum_of(std::min(kBand, size - begin), [&](std::size_t i) { return weight(begin + i); });
+    if (!(band > 0)) continue;
     chosen = begin;
-    if (left < chunk) break;
-    left -= chunk;
+    if (left < band) break;
+    left -= band;
   }
   check(chosen < size, "a draw has a positive weight to choose");
   std::size_t token = chosen;
-  for (std::size_t i = chosen; i < std::min(chosen + kChunk, size); ++i) {
+  for (std::size_t i = chosen; i < std::min(chosen + kBand, size); ++i) {
     if (weight(i) <= 0) continue;
     token = i;
     if (left < weight(i)) break;
@@ -112,13 +112,13 @@ TokenId sample_coupled(std::span<const float> probs, const CounterRng& rng, std:
   const std::size_t favourite = index_of(probs, largest_weight(probs));
   race.enter(favourite, probs[favourite],
              rng.bits(position, RandomStream::kSample, static_cast<std::uint32_t>(favourite)));
-  for (std::size_t begin = 0; begin < probs.size(); begin += kRaceChunk) {
-    const auto chunk = probs.subspan(begin, std::min(kRaceChunk, probs.size() - begin));
-    if (!race.could_win(largest_weight(chunk), kSmallestUnit)) continue;
+  for (std::size_t begin = 0; begin < probs.size(); begin += kRaceBand) {
+    const auto band = probs.subspan(begin, std::min(kRaceBand, probs.size() - begin));
+    if (!race.could_win(largest_weight(band), kSmallestUnit)) continue;
     RaceWords words;
     draw_words(rng, position, begin, words);
-    if (!any_could_win(race, chunk, words)) continue;
-    for (std::size_t i = 0; i < chunk.size(); ++i) race.enter(begin + i, chunk[i], words[i]);
+    if (!any_could_win(race, band, words)) continue;
+    for (std::size_t i = 0; i < band.size(); ++i) race.enter(begin + i, band[i], words[i]);
   }
   check(probs[race.winner()] > 0, "sample_coupled() has a positive probability to choose");
   return static_cast<TokenId>(race.winner());

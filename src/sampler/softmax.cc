@@ -60,11 +60,11 @@ float largest_weight(std::span<const float> weights) {
 
 std::size_t index_of(std::span<const float> values, float value) {
   return vectorized([=] {
-    constexpr std::size_t kChunk = 128;  // whether it is among them is seen without a branch
+    constexpr std::size_t kBand = 128;  // whether it is among them is seen without a branch
     std::size_t begin = 0;
-    for (; begin + kChunk <= values.size(); begin += kChunk) {
+    for (; begin + kBand <= values.size(); begin += kBand) {
       std::uint32_t found = 0;
-      for (std::size_t i = 0; i < kChunk; ++i) found |= values[begin + i] == value ? 1u : 0u;
+      for (std::size_t i = 0; i < kBand; ++i) found |= values[begin + i] == value ? 1u : 0u;
       if (found != 0) break;
     }
     while (begin < values.size() && values[begin] != value) ++begin;

@@ -282,21 +282,21 @@ void DecodeAttention::attend_full(const AttentionParams& params, const Unit& uni
     const int t = then.borders.begin(following->split - then.first_split);
     after_last = key_block(params, then, following->kv_head, t);
   }
-  for (int begin = split_begin; begin < split_end; begin += kFullChunk) {
-    AttendFull chunk{{}, {}, tokens, columns, nullptr};
-    const int end = std::min(begin + kFullChunk, split_end);
+  for (int begin = split_begin; begin < split_end; begin += kFullBand) {
+    AttendFull band{{}, {}, tokens, columns, nullptr};
+    const int end = std::min(begin + kFullBand, split_end);
     for (int t = begin; t < end; t += 16) {
       const int slot = (part.first + t) % part.kv.capacity;
-      chunk.key_blocks[(t - begin) / 16] = key_block(params, part, unit.kv_head, t);
-      chunk.value_blocks[(t - begin) / 16] =
+      band.key_blocks[(t - begin) / 16] = key_block(params, part, unit.kv_head, t);
+      band.value_blocks[(t - begin) / 16] =
           data + full_value_row(params.shape, part.kv.capacity, unit.kv_head, slot);
     }
     for (int i = 0; i < columns.num_columns; ++i) {
       const int row = i / group_size(params);
       tokens[i] = std::clamp(part.tokens_of(row, num_rows) - begin, 0, end - begin);
     }
-    chunk.next = end < split_end ? key_block(params, part, unit.kv_head, end) : after_last;
-    kernels_.attend_full(chunk);
+    band.next = end < split_end ? key_block(params, part, unit.kv_head, end) : after_last;
+    kernels_.attend_full(band);
   }
 }
 

@@ -1,4 +1,4 @@
-// Decode attention over a chunk of full-precision tokens, for any number of columns. Included by
+// Decode attention over a band of full-precision tokens, for any number of columns. Included by
 // each kernels_*.cc after its simd_*.h.
 #pragma once
 
@@ -42,7 +42,7 @@ QS_INLINE void score_block(const float* q, int head_dim, const std::uint16_t* ke
 // reads the values of its own tokens only: what lies beyond may be stale.
 template <int N, int C>
 QS_INLINE void add_values(const AttendFull& a, int first, int channel, const F32 (&rescale)[N],
-                          const float (&p)[N][kFullChunk], const std::uint16_t* next) {
+                          const float (&p)[N][kFullBand], const std::uint16_t* next) {
   F32 acc[N][C];
   float* out = a.columns.partial.out + first * a.columns.head_dim + channel;
   for (int n = 0; n < N; ++n) {
@@ -82,7 +82,7 @@ template <int N>
 QS_INLINE void attend_full_tile(const AttendFull& a, int first) {
   alignas(64) static constexpr float kIota[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                   8, 9, 10, 11, 12, 13, 14, 15};
-  float scores[N][kFullChunk];
+  float scores[N][kFullBand];
   F32 rescale[N], block[N];
   const int* tokens = a.tokens + first;
   for (int t = 0; t < tokens[N - 1]; t += 16) {

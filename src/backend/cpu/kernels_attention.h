@@ -13,7 +13,7 @@ namespace quantspec::cpu {
 
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kMaxPageSize = 256;
-inline constexpr int kFullChunk = 256;  // full-precision positions between two softmax rescalings
+inline constexpr int kFullBand = 256;  // full-precision positions between two softmax rescalings
 
 // The running softmax of some columns over a part of the tokens: out is relative to `max`.
 struct Partial {
@@ -57,12 +57,12 @@ struct AttendPage {
   PageSums sums;  // of this page; written where wanted
 };
 
-// Up to kFullChunk consecutive tokens in full precision. Column i sees the first tokens[i] of them;
+// Up to kFullBand consecutive tokens in full precision. Column i sees the first tokens[i] of them;
 // tokens never decreases.
 struct AttendFull {
-  const std::uint16_t* key_blocks[kFullChunk / 16];    // [head_dim, 16 tokens]
-  const std::uint16_t* value_blocks[kFullChunk / 16];  // [16 tokens, head_dim]
-  const int* tokens;                                   // [num_columns]
+  const std::uint16_t* key_blocks[kFullBand / 16];    // [head_dim, 16 tokens]
+  const std::uint16_t* value_blocks[kFullBand / 16];  // [16 tokens, head_dim]
+  const int* tokens;                                  // [num_columns]
   Columns columns;
   const std::uint16_t* next;  // the key block to prefetch at the end; or null
 };

@@ -11,17 +11,17 @@ namespace {
 constexpr int kTileRows = 128;
 constexpr int kTileColumns = 256;
 
-// A tile of fewer rows is computed as one of at least kLeastRows, a multiple of kRowStep where it
-// is more; the rows that are not there are zeros.
-// NOTE: in dnnl_sgemm a row's bits depend on the number of rows below 16 (AVX-512), and, in the
-// last 1 to 3 rows beyond a multiple of 6, on there being no more (AVX2). Rows 126 and 127 of a
-// whole tile are such rows, but they are in whole tiles alone.
-constexpr int kLeastRows = 16;
+// A tile of fewer rows is computed as one of at least kLeastTileRows, a multiple of kRowStep where
+// it is more; the rows that are not there are zeros. NOTE: in dnnl_sgemm a row's bits depend on the
+// number of rows below 16 (AVX-512), and, in the last 1 to 3 rows beyond a multiple of 6, on there
+// being no more (AVX2). Rows 126 and 127 of a whole tile are such rows, but they are in whole tiles
+// alone.
+constexpr int kLeastTileRows = 16;
 constexpr int kRowStep = 6;
 
 constexpr int tiles(int size, int tile) { return (size + tile - 1) / tile; }
 int padded_rows(int rows) {
-  if (rows <= kLeastRows) return kLeastRows;
+  if (rows <= kLeastTileRows) return kLeastTileRows;
   return std::min(kTileRows, tiles(rows, kRowStep) * kRowStep);
 }
 

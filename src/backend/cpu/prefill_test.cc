@@ -174,7 +174,7 @@ TEST_P(PrefillTest, AttentionDependsOnAbsolutePositionsAlone) {
     Scratch scratch(threads);
     EXPECT_TRUE(same_bits(setup.run(on(pool, scratch)), expected)) << threads << " threads";
   }
-  // In chunks, and in place.
+  // In bands, and in place.
   std::vector<float> in_place = setup.q;
   for (int first = 0; first < 600; first += 250) {
     float* x = in_place.data() + static_cast<std::size_t>(first) * setup.width;

@@ -31,7 +31,7 @@ struct Queries {
 template <class S, int kEach>
 __device__ __forceinline__ void store_query(const AttentionArgs& args, const Work& work,
                                             const Queries<S>& queries, int column,
-                                            const float (&q)[kEach], Lane lane) {
+                                            const float (&q)[kEach], FragmentLane lane) {
   float most = 0.0f;
 #pragma unroll
   for (const float x : q) most = fmaxf(most, fabsf(x));
@@ -61,7 +61,7 @@ __device__ __forceinline__ void store_query(const AttentionArgs& args, const Wor
 // Phase 1, and the wait for the kernels ahead, when all else is ready.
 template <class S>
 __device__ __forceinline__ void load_queries(const AttentionArgs& args, const Work& work,
-                                             const Queries<S>& queries, Lane lane) {
+                                             const Queries<S>& queries, FragmentLane lane) {
   constexpr int kEach = (S::kHeadDim + 31) / 32, kAtOnce = S::kScoreTiles;
   const int group = args.group, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   for (int first = warp; first < S::kColumns; first += kAtOnce * warps) {
@@ -96,11 +96,11 @@ __device__ __forceinline__ void load_queries(const AttentionArgs& args, const Wo
 // What each page got is kept until the sums over all of them are known (attention_mass.cu).
 template <class S>
 __device__ __forceinline__ void store_page_sums(const AttentionArgs& args, const Work& work,
-                                                int chunk, const Team<S>& team, Lane lane,
+                                                int band, const Team<S>& team, FragmentLane lane,
                                                 const float (&added)[S::kScoreTiles][2],
                                                 const WarpSums<S>& sums) {
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
-  const std::ptrdiff_t index = ((head * args.page_capacity) << args.chunk_shift) + chunk;
+  const std::ptrdiff_t index = ((head * args.page_capacity) << args.band_shift) + band;
   float2* to = args.page_sums + index * args.page_columns + work.block * S::kColumns + 2 * lane.t;
 #pragma unroll
   for (int n = 0; n < S::kScoreTiles; ++n) {
@@ -132,11 +132,12 @@ struct Visible {
   }
 };
 
-// Phase 2: a chunk.
+// Phase 2: a band.
 template <class S>
-__device__ __forceinline__ void read_chunk(const AttentionArgs& args, const Work& work, int chunk,
-                                           const Queries<S>& queries, const Team<S>& team,
-                                           Lane lane, PieceStream<S>& stream, WarpSums<S>& sums) {
+__device__ __forceinline__ void read_band(const AttentionArgs& args, const Work& work, int band,
+                                          const Queries<S>& queries, const Team<S>& team,
+                                          FragmentLane lane, PieceStream<S>& stream,
+                                          WarpSums<S>& sums) {
   const int first = team.column_tile(0);
   float products[S::kScoreTiles][S::kTokenTiles][4];
   ScoreMap<S> map;
@@ -156,15 +157,16 @@ __device__ __forceinline__ void read_chunk(const AttentionArgs& args, const Work
   stream.template release<kValues>();
   if (args.page_capacity > 0 && work.kv->page_mass != nullptr) {
     sums.take_back(team, lane);
-    store_page_sums<S>(args, work, chunk, team, lane, added, sums);
+    store_page_sums<S>(args, work, band, team, lane, added, sums);
   }
 }
 
 // Phase 3: a slab.
 template <class S>
 __device__ __forceinline__ void read_slab(const AttentionArgs& args, const Work& work, int slab,
-                                          const Queries<S>& queries, const Team<S>& team, Lane lane,
-                                          PieceStream<S>& stream, WarpSums<S>& sums) {
+                                          const Queries<S>& queries, const Team<S>& team,
+                                          FragmentLane lane, PieceStream<S>& stream,
+                                          WarpSums<S>& sums) {
   const int first = team.column_tile(0);
   float products[S::kScoreTiles][S::kSlabTiles][4];
   ScoreMap<S> map;
@@ -186,15 +188,16 @@ __device__ __forceinline__ void read_slab(const AttentionArgs& args, const Work&
 template <class S>
 __device__ __forceinline__ void read_split(const AttentionArgs& args, const Work& work,
                                            const Queries<S>& queries, const Team<S>& team,
-                                           Lane lane, PieceStream<S>& stream, WarpSums<S>& sums) {
+                                           FragmentLane lane, PieceStream<S>& stream,
+                                           WarpSums<S>& sums) {
   int part = work.first_part;
-  for (; part < work.num_chunks; part += work.part_stride) {
-    read_chunk<S>(args, work, part, queries, team, lane, stream, sums);
+  for (; part < work.num_bands; part += work.part_stride) {
+    read_band<S>(args, work, part, queries, team, lane, stream, sums);
     let_next_kernel_start();  // not before: its copies would delay those of the first parts
   }
   sums.end_codes();
   for (; part < work.num_parts; part += work.part_stride) {
-    read_slab<S>(args, work, part - work.num_chunks, queries, team, lane, stream, sums);
+    read_slab<S>(args, work, part - work.num_bands, queries, team, lane, stream, sums);
     let_next_kernel_start();
   }
   if constexpr (S::kTeam > 1) {
@@ -209,7 +212,7 @@ template <class S>
 __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
-  const Lane lane;
+  const FragmentLane lane;
   const Work work = Work::of<S>(args);
   const int live = min(S::kColumns, work.columns(args) - work.block * S::kColumns);
   if (live <= 0 || work.split >= work.splits) return;

@@ -49,7 +49,7 @@ void allocate_scratch(Device& device, AttentionLaunch& launch) {
   const std::size_t columns = heads * args.column_blocks * args.splits * S::kColumns;
   args.page_columns = args.page_capacity > 0 ? args.column_blocks * S::kColumns : 0;
   const std::size_t totals = heads * args.page_columns;
-  const std::size_t page_sums = (totals * args.page_capacity) << args.chunk_shift;
+  const std::size_t page_sums = (totals * args.page_capacity) << args.band_shift;
   const std::size_t partials = columns * (sizeof(float2) + S::kHeadDim * sizeof(float));
   std::byte* memory = device.scratch(Scratch::kAttention, (totals + page_sums) * sizeof(float2) +
                                                               (S::kMergesApart ? partials : 0));
@@ -72,8 +72,8 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   const AttentionSplit<S> split = AttentionSplit<S>::of(device, args.shape.num_kv_heads);
   args.splits = split.splits;
   args.column_blocks = (launch.columns + S::kColumns - 1) / S::kColumns;
-  args.chunk_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
-                     std::countr_zero(static_cast<unsigned>(S::kChunkTokens));
+  args.band_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
+                    std::countr_zero(static_cast<unsigned>(S::kBandTokens));
   allocate_scratch<S>(device, launch);
   device.kernels().allow_shared(attention_kernel<S>);
   launch_early(

@@ -1,4 +1,4 @@
-// What share of attention each page got. The sums over all pages come last, when what chunks got
+// What share of attention each page got. The sums over all pages come last, when what bands got
 // has left the L2 cache; so this is a kernel of its own, of many blocks, behind attention's.
 #include "backend/cuda/attention_launch.h"
 #include "backend/cuda/ptx.cuh"
@@ -23,20 +23,20 @@ __global__ void __launch_bounds__(32 * kWarps)
   const SequenceState state = state_of(args.sequences.states + sequence, kv);
   const int columns = state.num_rows * args.group;
   const int first = (blockIdx.x * kWarps + threadIdx.x / 32) * kPages;
-  const int pages = min(kPages, state.num_pages - first), chunks = 1 << args.chunk_shift;
+  const int pages = min(kPages, state.num_pages - first), bands = 1 << args.band_shift;
   if (state.num_rows == 0 || kv.page_mass == nullptr || first >= kv.max_pages) return;
   const std::ptrdiff_t head = sequence * args.shape.num_kv_heads + kv_head;
   const float2* totals = args.totals + head * args.page_columns;
   const float2* sums =
-      args.page_sums + (head * args.page_capacity + first) * chunks * args.page_columns;
+      args.page_sums + (head * args.page_capacity + first) * bands * args.page_columns;
   float got[kPages] = {};
   for (int column = lane; column < columns; column += 32) {
     const float2 total = __ldcg(totals + column);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
+    for (int band = 0; band < bands; ++band) {
 #pragma unroll
       for (int i = 0; i < kPages; ++i) {
         if (i >= pages) continue;
-        const float2 sum = __ldcg(sums + (i * chunks + chunk) * args.page_columns + column);
+        const float2 sum = __ldcg(sums + (i * bands + band) * args.page_columns + column);
         got[i] = fmaf(sum.y, exp2_approximately(sum.x - total.x) * total.y, got[i]);
       }
     }

@@ -47,7 +47,8 @@ struct TeamPartials {
 
 template <class S>
 __device__ __forceinline__ void store_exponents(const WarpSums<S>& sums, const Team<S>& team,
-                                                Lane lane, const TeamPartials<S>& partials) {
+                                                FragmentLane lane,
+                                                const TeamPartials<S>& partials) {
 #pragma unroll
   for (int n = 0; n < S::kScoreTiles; ++n) {
     const int at = team.index * S::kColumns + 8 * team.column_tile(n) + 2 * lane.t;
@@ -70,7 +71,7 @@ __device__ __forceinline__ void store_exponents(const WarpSums<S>& sums, const T
 // When the exponents of all teams are there, and no slot is read any more.
 template <class S>
 __device__ __forceinline__ void store_warp(const WarpSums<S>& sums, const Team<S>& team, int live,
-                                           Lane lane, const TeamPartials<S>& partials) {
+                                           FragmentLane lane, const TeamPartials<S>& partials) {
 #pragma unroll
   for (int n = 0; n < S::kColumnTiles; ++n) {
 #pragma unroll

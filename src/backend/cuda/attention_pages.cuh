@@ -1,4 +1,4 @@
-// A chunk of a unit: scores from its key piece, then its values times probabilities.
+// A band of a unit: scores from its key piece, then its values times probabilities.
 // Scales stay outside the products: they are folded into the queries (per channel) and into the
 // probabilities (per token), and codes go to the tensor cores as they are.
 #pragma once
@@ -61,9 +61,10 @@ struct ChannelScales {
 struct KeyScales {
   ChannelScales scale, offset;
   // By one instruction: matrices of 8 rows that are the same 8 channels, in the order in which
-  // fold() multiplies them. `from`: a chunk's scales.
+  // fold() multiplies them. `from`: a band's scales.
   template <class S>
-  __device__ __forceinline__ static KeyScales load(const std::byte* from, int tile, Lane lane) {
+  __device__ __forceinline__ static KeyScales load(const std::byte* from, int tile,
+                                                   FragmentLane lane) {
     const int matrix = lane.index / 8;
     std::uint32_t x[4];
     load_matrices(from + (1 - matrix % 2) * (2 * S::kHeadDim) + matrix / 2 * 16 + 32 * tile, x);
@@ -87,7 +88,7 @@ __device__ __forceinline__ Operand fold(const Operand& q, ChannelScales scale, C
 // `factors`: [columns].
 template <class S>
 __device__ __forceinline__ void page_scores(const std::byte* piece, const std::byte* queries,
-                                            const float* factors, Lane lane,
+                                            const float* factors, FragmentLane lane,
                                             float (&products)[S::kScoreTiles][S::kTokenTiles][4],
                                             ScoreMap<S>& map, const CodesAhead<S>& ahead) {
   const std::byte* scales = piece + S::kPlanes * S::kPlaneBytes;
@@ -137,11 +138,11 @@ __device__ __forceinline__ void page_scores(const std::byte* piece, const std::b
   }
 }
 
-// This lane's value scales or offsets of a chunk: tokens g and g + 8 of each tile.
+// This lane's value scales or offsets of a band: tokens g and g + 8 of each tile.
 template <class S>
 struct TokenHalves {
   __half2 tile[S::kTokenTiles];
-  __device__ __forceinline__ TokenHalves(const std::byte* from, int group, Lane lane) {
+  __device__ __forceinline__ TokenHalves(const std::byte* from, int group, FragmentLane lane) {
     if constexpr (S::kValueGroups == 1) {
       // By one instruction: a matrix for each tile, rows its 8 first and its 8 last tokens in turn.
       std::uint32_t x[4];
@@ -161,9 +162,9 @@ struct TokenHalves {
   }
 };
 
-// The least e such that this lane's value scales of the chunk are at most 2^e, as far as fp16 goes.
+// The least e such that this lane's value scales of the band are at most 2^e, as far as fp16 goes.
 template <class S>
-__device__ __forceinline__ float value_exponent(const std::byte* scales, Lane lane) {
+__device__ __forceinline__ float value_exponent(const std::byte* scales, FragmentLane lane) {
   __half2 most = __float2half2_rn(0x1p-24f);
 #pragma unroll
   for (int group = 0; group < S::kValueGroups; ++group) {
@@ -193,7 +194,7 @@ inline constexpr float kCentre = kConsistent<S>    ? 0.0f
 // bear it.
 template <class S>
 __device__ __forceinline__ void subtract_centres(
-    const std::uint32_t (&b)[S::kColumnTiles][S::kTokenTiles][2], int group, Lane lane,
+    const std::uint32_t (&b)[S::kColumnTiles][S::kTokenTiles][2], int group, FragmentLane lane,
     WarpSums<S>& sums) {
   std::uint32_t centre[4];
   code_fragment<S>(0x88888888, 0, centre);
@@ -248,7 +249,7 @@ __device__ __forceinline__ void add_codeless(
 // make_room returned. `added`: the sum of the probabilities of this lane's tokens.
 template <class S>
 __device__ __forceinline__ void add_page_values(
-    const std::byte* piece, bool raised, const Team<S>& team, Lane lane,
+    const std::byte* piece, bool raised, const Team<S>& team, FragmentLane lane,
     const float (&probabilities)[S::kScoreTiles][S::kTokenTiles][4], WarpSums<S>& sums,
     float (&added)[S::kScoreTiles][2], const CodesAhead<S>& ahead) {
   static_assert(S::kTeam == 1 || S::kValueGroups == 1, "operands are shared once");

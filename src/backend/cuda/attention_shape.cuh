@@ -1,12 +1,12 @@
 // Decode attention, the words of its files:
 //
-// A *chunk* is 64 consecutive tokens of a unit (32 of pages of 32): one lane's codes of all its
+// A *band* is 64 consecutive tokens of a unit (32 of pages of 32): one lane's codes of all its
 // token tiles are one load. A *slab* is 16 or 32 consecutive tokens of a FullKv. What is copied to
-// shared memory at a time is a *piece*: the keys, or the values, of a chunk or of a slab.
+// shared memory at a time is a *piece*: the keys, or the values, of a band or of a slab.
 // A *column* is one (row, query head of the group): the queries that read one kv head are the
 // columns of the products' B operand, keys and values are their A operand (layout.h).
 //
-// A CTA reads its *split* of one sequence and kv head: of its *parts* (the chunks of all pages,
+// A CTA reads its *split* of one sequence and kv head: of its *parts* (the bands of all pages,
 // then the slabs), parts 2 j and 2 j + 1 belong to split j % splits, to its pair of teams
 // j / splits % (teams / 2). A *team* is one warp or, where columns are many, two that share the
 // work of each part (Team). Every team has its own softmax; they are merged in fixed order at the
@@ -45,13 +45,13 @@ struct AttentionArgs {
   float scale;  // times log2(e)
   int splits;
   int column_blocks;     // CTAs that share a split, each with its own columns
-  int chunk_shift;       // a page is 2^chunk_shift chunks
+  int band_shift;        // a page is 2^band_shift bands
   int* tickets;          // [sequence, kv head], zero; null where kMergesApart
   float2* partial_sums;  // [sequence, kv head, block, split, column]: exponent, sum
   float* partials;       // [.., channel], not normalized; both zero, unless kMergesApart
   float2* totals;        // [sequence, kv head, column of any block]: exponent, 1 / sum
-  float2* page_sums;     // [sequence, kv head, page, chunk, column of any block]: exponent, sum
-  int page_columns;      // in totals, and of a chunk in page_sums
+  float2* page_sums;     // [sequence, kv head, page, band, column of any block]: exponent, sum
+  int page_columns;      // in totals, and of a band in page_sums
   int page_capacity;     // pages in page_sums: the most of a sequence that wants their masses
   SequenceTables sequences;
 };
@@ -60,20 +60,20 @@ template <int kHeadDimension, int kTiles, int kColumnTileCount, int kPlaneCount,
 struct AttentionShape {
   static constexpr int kHeadDim = kHeadDimension;
   static constexpr int kChannelTiles = kHeadDim / 16;
-  static constexpr int kTokenTiles = kTiles;  // of a chunk: tile_slabs(page_size)
-  static constexpr int kChunkTokens = 16 * kTokenTiles;
+  static constexpr int kTokenTiles = kTiles;  // of a band: tile_slabs(page_size)
+  static constexpr int kBandTokens = 16 * kTokenTiles;
   static constexpr int kColumnTiles = kColumnTileCount;
   static constexpr int kColumns = 8 * kColumnTiles;  // of a CTA
   static constexpr int kPlanes = kPlaneCount;        // 1: upper, 2: both
   static constexpr int kTeam = kTeamWarps;           // warps
   static constexpr int kValueGroups = (kHeadDim + kValueGroup - 1) / kValueGroup;
-  static constexpr int kSlabTiles = kPlanes;  // so that a slab fills a slot as a chunk does
+  static constexpr int kSlabTiles = kPlanes;  // so that a slab fills a slot as a band does
   static constexpr int kSlabTokens = 16 * kSlabTiles;
 
   // Key piece: upper plane, lower plane, key_scale, key_offset. Value piece: upper plane, lower
-  // plane, value_scale, value_offset of the chunk. Slab piece: rows of kRowBytes.
-  static constexpr int kPlaneBytes = kChunkTokens * kHeadDim / 2;
-  static constexpr int kValueScaleBytes = 2 * kChunkTokens * kValueGroups;
+  // plane, value_scale, value_offset of the band. Slab piece: rows of kRowBytes.
+  static constexpr int kPlaneBytes = kBandTokens * kHeadDim / 2;
+  static constexpr int kValueScaleBytes = 2 * kBandTokens * kValueGroups;
   // NOTE: an odd number of 16-byte units, so that the 8 rows of an ldmatrix lie in different banks.
   static constexpr int kRowBytes = 2 * kHeadDim + 16;
   static constexpr int kKeyBytes = kPlanes * kPlaneBytes + 4 * kHeadDim;
@@ -99,7 +99,7 @@ struct AttentionShape {
   // H200, 128k tokens: draft 0.146 ms with it and 0.144 without, verifying 32 columns 0.178 and
   // 0.148.
   static constexpr int kSlots = 2;
-  // Slots, and where the units of the next chunks are (PieceStream), of a team.
+  // Slots, and where the units of the next bands are (PieceStream), of a team.
   static constexpr int kStreamBytes = kSlots * kSlotBytes + kPlanes * 32 * 8;
   // Whether codes of the next part are asked for while those of this one are read (CodesAhead). Not
   // where lanes read what others copied, and not where columns leave no registers for it.
@@ -133,9 +133,9 @@ struct AttentionShape {
 };
 
 // Where this lane is in fragments (ptx.cuh).
-struct Lane {
+struct FragmentLane {
   int index, g, t;
-  __device__ Lane() : index(threadIdx.x % 32), g(index / 4), t(index % 4) {}
+  __device__ FragmentLane() : index(threadIdx.x % 32), g(index / 4), t(index % 4) {}
 };
 
 // As the layer has it. NOTE: from L2, as all that changes from pass to pass and is read before
@@ -157,7 +157,7 @@ struct Work {
   int sequence, kv_head, split, block;
   const SequenceKv* kv;
   SequenceState state;
-  int num_chunks;      // parts [0, num_chunks)
+  int num_bands;       // parts [0, num_bands)
   int gathered_slabs;  // then so many slabs, then those of the ring
   int num_parts;
   int splits;  // of a draft: those that read something
@@ -179,15 +179,15 @@ struct Work {
     work.teams = blockDim.x / (32 * S::kTeam);
     const int pages = kv.pages_listed > 0 ? kv.pages_listed : work.state.num_pages;
     const int end = work.state.first_position + work.state.num_rows - work.state.first_full;
-    work.num_chunks = pages << args.chunk_shift;
+    work.num_bands = pages << args.band_shift;
     work.gathered_slabs = (kv.num_gathered + S::kSlabTokens - 1) / S::kSlabTokens;
     work.num_parts =
-        work.num_chunks + work.gathered_slabs + (end + S::kSlabTokens - 1) / S::kSlabTokens;
+        work.num_bands + work.gathered_slabs + (end + S::kSlabTokens - 1) / S::kSlabTokens;
     work.splits = args.splits;
     bool beside = true;
     if constexpr (S::kPlanes == 1) {
       const int before = work.state.first_position - work.state.first_full;
-      const int parts = work.num_chunks + work.gathered_slabs + before / S::kSlabTokens + 1;
+      const int parts = work.num_bands + work.gathered_slabs + before / S::kSlabTokens + 1;
       work.splits = min(work.splits, (parts + work.teams - 1) / work.teams);
       beside = work.splits == args.splits;  // else each warp has but one part
     }

@@ -9,7 +9,7 @@ namespace quantspec::cuda {
 // Products of queries and keys. As page_scores.
 template <class S>
 __device__ __forceinline__ void slab_scores(const std::byte* piece, const std::byte* queries,
-                                            const float* factors, Lane lane,
+                                            const float* factors, FragmentLane lane,
                                             float (&products)[S::kScoreTiles][S::kSlabTiles][4],
                                             ScoreMap<S>& map) {
   // Matrices of an ldmatrix: tokens 0-7 and 8-15 of channels 0-7, then of 8-15.
@@ -43,7 +43,7 @@ __device__ __forceinline__ void slab_scores(const std::byte* piece, const std::b
 // Products of tokens that a column does not see become -inf. `first`: of the slab, counted as
 // `visible` ([columns]: so many tokens are seen) counts.
 template <class S>
-__device__ __forceinline__ void hide_unseen(int first, const int* visible, Lane lane,
+__device__ __forceinline__ void hide_unseen(int first, const int* visible, FragmentLane lane,
                                             float (&products)[S::kScoreTiles][S::kSlabTiles][4]) {
 #pragma unroll
   for (int n = 0; n < S::kScoreTiles; ++n) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void hide_unseen(int first, const int* visible, Lane 
 // The values of one tile as an A operand (channels x tokens).
 template <class S>
 __device__ __forceinline__ void load_values(const std::byte* piece, int token_tile,
-                                            int channel_tile, Lane lane,
+                                            int channel_tile, FragmentLane lane,
                                             std::uint32_t (&values)[4]) {
   // Matrices: channels 0-7 and 8-15 of tokens 0-7, then of 8-15.
   const int token = 16 * token_tile + lane.index % 8 + lane.index / 16 * 8;
@@ -71,7 +71,8 @@ __device__ __forceinline__ void load_values(const std::byte* piece, int token_ti
 }
 
 template <class S>
-__device__ __forceinline__ bool all_finite(const std::byte* piece, const Team<S>& team, Lane lane) {
+__device__ __forceinline__ bool all_finite(const std::byte* piece, const Team<S>& team,
+                                           FragmentLane lane) {
   __half2 nan = __float2half2_rn(0.0f);
 #pragma unroll 4
   for (int tile = 0; tile < S::kOutTiles; ++tile) {
@@ -99,7 +100,7 @@ __device__ __forceinline__ std::uint32_t seen_of(std::uint32_t pair, int token, 
 inline __device__ __noinline__ float4 add_seen_product(float4 out, uint4 values, uint2 b,
                                                        int token_tile, const int* visible,
                                                        int first) {
-  const Lane lane;
+  const FragmentLane lane;
   const int token = 16 * token_tile + 2 * lane.t;
   float4 result = out;
   for (int column = 0; column < 8; ++column) {
@@ -119,8 +120,8 @@ inline __device__ __noinline__ float4 add_seen_product(float4 out, uint4 values,
 template <class S>
 __device__ __forceinline__ void add_slab_values(
     const std::byte* piece, bool hidden, int first, const int* visible, bool raised,
-    const Team<S>& team, Lane lane, float (&probabilities)[S::kScoreTiles][S::kSlabTiles][4],
-    WarpSums<S>& sums) {
+    const Team<S>& team, FragmentLane lane,
+    float (&probabilities)[S::kScoreTiles][S::kSlabTiles][4], WarpSums<S>& sums) {
   std::uint32_t b[S::kColumnTiles][S::kSlabTiles][2];
 #pragma unroll
   for (int n = 0; n < S::kScoreTiles; ++n) {

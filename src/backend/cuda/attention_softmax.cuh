@@ -44,13 +44,13 @@ struct WarpSums {
   }
 
   // All but the output, where a team keeps it.
-  __device__ __forceinline__ void put_away(const Team<S>& team, Lane lane) const {
+  __device__ __forceinline__ void put_away(const Team<S>& team, FragmentLane lane) const {
     team.put_away(0, sum, lane);
     team.put_away(1, exponent, lane);
 #pragma unroll
     for (int i = 0; i < S::kValueGroups; ++i) team.put_away(2 + i, zero[i], lane);
   }
-  __device__ __forceinline__ void take_back(const Team<S>& team, Lane lane) {
+  __device__ __forceinline__ void take_back(const Team<S>& team, FragmentLane lane) {
     team.take_back(0, sum, lane);
     team.take_back(1, exponent, lane);
 #pragma unroll
@@ -101,7 +101,8 @@ struct ScoreMap {
 template <class S, int kTiles>
 __device__ __forceinline__ bool make_room(const float (&products)[S::kScoreTiles][kTiles][4],
                                           const ScoreMap<S>& map, float value_exponent,
-                                          const Team<S>& team, Lane lane, WarpSums<S>& sums) {
+                                          const Team<S>& team, FragmentLane lane,
+                                          WarpSums<S>& sums) {
   float greatest[S::kScoreTiles][2];
   bool enough = true;
 #pragma unroll
@@ -174,7 +175,8 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], const std::uint32_t (&a)[
 // Of queries, [column tile * channel tiles + channel tile, lane]. NOTE: rounded ones are what all
 // keys meet, codes, their offsets and those in full precision. What a query errs by, times what
 // keys have in common, is then in all scores alike and cancels; keys may have much in common.
-__device__ __forceinline__ Operand load_query(const std::byte* queries, int tile, Lane lane) {
+__device__ __forceinline__ Operand load_query(const std::byte* queries, int tile,
+                                              FragmentLane lane) {
   const uint2 x = reinterpret_cast<const uint2*>(queries)[tile * 32 + lane.index];
   return {{x.x, x.y}};
 }

@@ -57,7 +57,7 @@ class PieceStream {
  public:
   // `shared`: kStreamBytes of this team.
   __device__ PieceStream(const AttentionArgs& args, const Work& work, std::byte* shared,
-                         const Team<S>& team, Lane lane)
+                         const Team<S>& team, FragmentLane lane)
       : args_(args),
         work_(work),
         team_(team),
@@ -93,7 +93,7 @@ class PieceStream {
   template <Piece kPiece>
   __device__ __forceinline__ CodesAhead<S> ahead() {
     CodesAhead<S> ahead;
-    ahead.any = S::kCopiesAhead && part_ < work_.num_chunks;
+    ahead.any = S::kCopiesAhead && part_ < work_.num_bands;
     if (!ahead.any) return ahead;
     if (kPiece == kKeys) look_up();
     ahead.to = afresh(static_cast<int>(slot_address<kPiece>() + 16 * lane_.index));
@@ -126,13 +126,13 @@ class PieceStream {
 
   // Whether the part to copy has tokens of the launch's own rows.
   __device__ __forceinline__ bool own_tokens() const {
-    const int slab = part_ - work_.num_chunks - work_.gathered_slabs;
+    const int slab = part_ - work_.num_bands - work_.gathered_slabs;
     return (slab + 1) * S::kSlabTokens > work_.state.first_position - work_.state.first_full;
   }
-  // !kCodes: a chunk's have been asked for (ahead).
+  // !kCodes: a band's have been asked for (ahead).
   template <Piece kPiece, bool kCodes>
   __device__ __forceinline__ void issue() {
-    if (part_ < work_.num_chunks) {
+    if (part_ < work_.num_bands) {
       if (kCodes) copy_codes<kPiece>();
       copy_scales<kPiece>();
     } else if (part_ < work_.num_parts) {
@@ -153,13 +153,13 @@ class PieceStream {
   __device__ __forceinline__ std::uint32_t slot_address() const {
     return shared_address(slots_) + kPiece * S::kSlotBytes;
   }
-  __device__ __forceinline__ int chunk_of_page() const {
-    return part_ & ((1 << args_.chunk_shift) - 1);
+  __device__ __forceinline__ int band_of_page() const {
+    return part_ & ((1 << args_.band_shift) - 1);
   }
   // Where they lie in a unit.
   template <Piece kPiece>
   __device__ __forceinline__ int codes() const {
-    return kPiece * args_.shape.page_size * (S::kHeadDim / 2) + chunk_of_page() * S::kPlaneBytes;
+    return kPiece * args_.shape.page_size * (S::kHeadDim / 2) + band_of_page() * S::kPlaneBytes;
   }
   template <Piece kPiece>
   __device__ __forceinline__ void copy_codes() {
@@ -179,7 +179,7 @@ class PieceStream {
     constexpr int kBytes = kPiece == kValues ? S::kValueScaleBytes : 2 * S::kHeadDim;
     const int gap = kPiece == kValues ? 2 * page_size * S::kValueGroups - kBytes : 0;
     const int first =
-        page_size * S::kHeadDim + kPiece * (4 * S::kHeadDim + chunk_of_page() * kBytes);
+        page_size * S::kHeadDim + kPiece * (4 * S::kHeadDim + band_of_page() * kBytes);
     const std::byte* scales = unit(0) + first;
 #pragma unroll
     for (int at = 0; at < 2 * kBytes; at += 512) {
@@ -191,13 +191,13 @@ class PieceStream {
     }
   }
 
-  // Each lane looks up the unit of one of the team's next 32 chunks.
+  // Each lane looks up the unit of one of the team's next 32 bands.
   __device__ __forceinline__ void find_units() {
     __syncwarp();
     const int mine = part_ + lane_.index * work_.part_stride;
-    if (mine < work_.num_chunks) {
+    if (mine < work_.num_bands) {
       const SequenceKv& kv = *work_.kv;
-      int page = mine >> args_.chunk_shift;
+      int page = mine >> args_.band_shift;
       // NOTE: from L2, as Work's state.
       if (kv.pages_listed > 0) {
         page = __ldcg(kv.page_lists + work_.kv_head * kv.pages_listed + page);
@@ -226,7 +226,7 @@ class PieceStream {
 
   template <Piece kPiece>
   __device__ __forceinline__ void copy_slab() const {
-    const int slab = part_ - work_.num_chunks;
+    const int slab = part_ - work_.num_bands;
     const SequenceKv& kv = *work_.kv;
     const bool gathered = slab < work_.gathered_slabs;
     const FullKv& full = gathered ? kv.gathered : kv.full;
@@ -267,7 +267,7 @@ class PieceStream {
   // [plane, 32]: the units looked up, in each plane that this warp copies. NOTE: in shared memory,
   // as registers are few.
   const std::byte** units_;
-  Lane lane_;
+  FragmentLane lane_;
   int part_;          // of the next piece to copy
   int num_used_ = 0;  // of the units looked up
 };

@@ -41,14 +41,15 @@ class Team {
   }
 
   // Sums wait where operands will be, while scores need the registers.
-  __device__ __forceinline__ void put_away(const float (&x)[S::kOutTiles][4], Lane lane) const {
+  __device__ __forceinline__ void put_away(const float (&x)[S::kOutTiles][4],
+                                           FragmentLane lane) const {
     if constexpr (S::kTeam > 1) {
       float4* to = reinterpret_cast<float4*>(operands_ + member * S::kOperandBytes) + lane.index;
 #pragma unroll
       for (int i = 0; i < S::kOutTiles; ++i) to[32 * i] = {x[i][0], x[i][1], x[i][2], x[i][3]};
     }
   }
-  __device__ __forceinline__ void take_back(float (&x)[S::kOutTiles][4], Lane lane) const {
+  __device__ __forceinline__ void take_back(float (&x)[S::kOutTiles][4], FragmentLane lane) const {
     if constexpr (S::kTeam > 1) {
       const float4* from =
           reinterpret_cast<const float4*>(operands_ + member * S::kOperandBytes) + lane.index;
@@ -62,11 +63,11 @@ class Team {
 
   // What belongs to this warp's columns waits, while the output needs the registers.
   __device__ __forceinline__ void put_away(int place, const float (&x)[S::kScoreTiles][2],
-                                           Lane lane) const {
+                                           FragmentLane lane) const {
     if constexpr (S::kTeam > 1) *kept(place, lane) = {x[0][0], x[0][1], x[1][0], x[1][1]};
   }
   __device__ __forceinline__ void take_back(int place, float (&x)[S::kScoreTiles][2],
-                                            Lane lane) const {
+                                            FragmentLane lane) const {
     if constexpr (S::kTeam > 1) {
       const float4 y = *kept(place, lane);
       x[0][0] = y.x, x[0][1] = y.y, x[1][0] = y.z, x[1][1] = y.w;
@@ -75,7 +76,8 @@ class Team {
 
   // This warp multiplied a column's sums with `factor`: so must be the output's. Called for all of
   // its columns or none.
-  __device__ __forceinline__ void rescale(int n, int column, float factor, Lane lane) const {
+  __device__ __forceinline__ void rescale(int n, int column, float factor,
+                                          FragmentLane lane) const {
     if (lane.g == 0) factors_[8 * column_tile(n) + 2 * lane.t + column] = factor;
   }
 
@@ -83,7 +85,8 @@ class Team {
   // called rescale() since the last time; rescale_output(n, column, factor) is what that asks for.
   template <int kTiles, typename F>
   __device__ __forceinline__ void share(std::uint32_t (&b)[S::kColumnTiles][kTiles][2],
-                                        bool rescaled, Lane lane, const F& rescale_output) const {
+                                        bool rescaled, FragmentLane lane,
+                                        const F& rescale_output) const {
     if constexpr (S::kTeam > 1) {
       exchange(b, rescaled, lane, rescale_output);
     }
@@ -92,7 +95,7 @@ class Team {
  private:
   template <int kTiles, typename F>
   __device__ __forceinline__ void exchange(std::uint32_t (&b)[S::kColumnTiles][kTiles][2],
-                                           bool rescaled, Lane lane,
+                                           bool rescaled, FragmentLane lane,
                                            const F& rescale_output) const {
     static_assert(S::kTeam == 2 && kTiles % 2 == 0 && kTiles <= S::kTokenTiles);
     uint4* mine = reinterpret_cast<uint4*>(operands_ + member * S::kOperandBytes) + lane.index;
@@ -129,7 +132,7 @@ class Team {
     }
   }
 
-  __device__ __forceinline__ float4* kept(int place, Lane lane) const {
+  __device__ __forceinline__ float4* kept(int place, FragmentLane lane) const {
     static_assert(S::kScoreTiles == 2);
     return reinterpret_cast<float4*>(kept_ + member * S::kKeptBytes) + 32 * place + lane.index;
   }

@@ -29,7 +29,7 @@ bool heads_are_normed(const LinearArgs& args) {
 LinearShape shape_of(const LinearArgs& args) {
   LinearShape shape{.op = args.op,
                     .num_rows = args.num_rows,
-                    .chunks = args.chunks,
+                    .bands = args.bands,
                     .tiles = {},
                     .normed = args.norm.weight != nullptr,
                     .heads_normed = heads_are_normed(args),
@@ -44,8 +44,8 @@ std::optional<LinearConfig> share_out(const Device& device, const LinearArgs& ar
   return share_out(machine_of(device), Format::kSizes, shape_of(args));
 }
 template <LinearFormat Format>
-int chunks_of_part(const Device& device, const LinearArgs& args) {
-  return chunks_of_part(machine_of(device), Format::kSizes, shape_of(args));
+int bands_of_part(const Device& device, const LinearArgs& args) {
+  return bands_of_part(machine_of(device), Format::kSizes, shape_of(args));
 }
 
 // For the kernel.
@@ -65,16 +65,16 @@ void set(LinearArgs& args, const LinearConfig& config) {
   args.places = config.places;
 }
 
-// The op over so many chunks of the inputs, from a chunk on.
+// The op over so many bands of the inputs, from a band on.
 template <LinearFormat Format>
-LinearArgs part_of(const LinearArgs& args, int first_chunk, int chunks) {
-  if (chunks == args.chunks) return args;
+LinearArgs part_of(const LinearArgs& args, int first_band, int bands) {
+  if (bands == args.bands) return args;
   LinearArgs part = args;
-  const int first = first_chunk * kChunkInputs, unit = first / Format::kUnit;
+  const int first = first_band * kBandInputs, unit = first / Format::kUnit;
   LinearSource& source = part.sources[0];
-  part.cols = std::min(chunks * kChunkInputs, args.cols - first);
+  part.cols = std::min(bands * kBandInputs, args.cols - first);
   part.units = divide_up(part.cols, Format::kUnit);
-  part.chunks = divide_up(part.cols, kChunkInputs);
+  part.bands = divide_up(part.cols, kBandInputs);
   part.x += first;
   source.data += std::ptrdiff_t{unit} * Format::kUnitStep;
   if (source.lower != nullptr) source.lower += std::ptrdiff_t{unit} * kLowerUnitBytes;
@@ -165,17 +165,17 @@ void run_rows(Device& device, LinearArgs args, int end) {
   }
 }
 
-// With parts of so many chunks.
+// With parts of so many bands.
 template <LinearFormat Format, int... kTiles>
-void run(Device& device, LinearArgs args, int part_chunks, int end) {
+void run(Device& device, LinearArgs args, int part_bands, int end) {
   args.units = divide_up(args.cols, Format::kUnit);
-  for (int first = 0; first < args.chunks; first += part_chunks) {
-    run_rows<Format, kTiles...>(device, part_of<Format>(args, first, part_chunks), end);
+  for (int first = 0; first < args.bands; first += part_bands) {
+    run_rows<Format, kTiles...>(device, part_of<Format>(args, first, part_bands), end);
   }
 }
 template <LinearFormat Format, int... kTiles>
 void run(Device& device, const LinearArgs& args, int end) {
-  run<Format, kTiles...>(device, args, chunks_of_part<Format>(device, args), end);
+  run<Format, kTiles...>(device, args, bands_of_part<Format>(device, args), end);
 }
 
 // With a format of two units to a stage, if the rows suit it: a few, in one launch that is_alone(),
@@ -197,7 +197,7 @@ bool run_alone(Device& device, LinearArgs args, int end) {
 // Fills in what the matrices of an op have in common, and runs its rows [args.first_row, end).
 void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, int end) {
   args.cols = args.x_stride = first.inputs();
-  args.chunks = divide_up(args.cols, kChunkInputs);
+  args.bands = divide_up(args.cols, kBandInputs);
   args.group = first.group;
   if (read == WeightRead::kFull) {
     args.stride = padded_cols(args.cols) * size_of(first.full.dtype);
@@ -218,11 +218,11 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
       if (run_alone<PlaneFormat<kBoth, kGroup, 2, 2>>(device, args, end)) return;
     }
     using TwoTiles = PlaneFormat<kBoth, kGroup, 2>;
-    const int part_chunks = chunks_of_part<TwoTiles>(device, args);
+    const int part_bands = bands_of_part<TwoTiles>(device, args);
     if (end - args.first_row <= TwoTiles::max_rows(2)) {
-      run<TwoTiles, 1, 2>(device, args, part_chunks, end);
+      run<TwoTiles, 1, 2>(device, args, part_bands, end);
     } else {  // sums of two tiles would not fit in registers
-      run<PlaneFormat<kBoth, kGroup, 1>, 5>(device, args, part_chunks, end);
+      run<PlaneFormat<kBoth, kGroup, 1>, 5>(device, args, part_bands, end);
     }
   };
   const bool upper = read == WeightRead::kUpper;

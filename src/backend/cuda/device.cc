@@ -26,7 +26,7 @@ std::size_t shared_limit(int capability) {
 }
 
 // Tables have room for so many at first, so that few grow.
-constexpr std::size_t kLeastLanes = 64, kLeastRows = 2048;
+constexpr std::size_t kRoomOfLanes = 64, kRoomOfRows = 2048;
 
 std::size_t room_for(std::size_t count, std::size_t least) {
   return std::bit_ceil(std::max(count, least));
@@ -77,9 +77,9 @@ Device::Device(int ordinal) : gpu_(Gpu::at(ordinal)) {
   kernels_ = Kernels(num_sms_, max_shared_bytes_);
   QUANTSPEC_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   staging_ = gpu_.allocate_on_host(kStagingBytes);
-  states_.memory = allocate(kLeastLanes * sizeof(SequenceState));
-  rows_.memory = allocate(kLeastRows * sizeof(RowPlace));
-  kv_.memory = allocate(kLeastLanes * sizeof(SequenceKv));
+  states_.memory = allocate(kRoomOfLanes * sizeof(SequenceState));
+  rows_.memory = allocate(kRoomOfRows * sizeof(RowPlace));
+  kv_.memory = allocate(kRoomOfLanes * sizeof(SequenceKv));
 }
 
 Device::~Device() {
@@ -191,8 +191,8 @@ std::span<const RoundLane> Device::lanes() const { return lanes_; }
 
 void Device::begin_batch(std::span<const RoundLane> lanes) {
   lanes_.assign(lanes.begin(), lanes.end());
-  put(lane_table_, lanes_, kLeastLanes);
-  grow(lane_states_, room_for(lanes.size(), kLeastLanes) * sizeof(SequenceState));
+  put(lane_table_, lanes_, kRoomOfLanes);
+  grow(lane_states_, room_for(lanes.size(), kRoomOfLanes) * sizeof(SequenceState));
 }
 
 LaneTable Device::lane_table(int first, int count) const {
@@ -204,7 +204,7 @@ LaneTable Device::lane_table(int first, int count) const {
 void Device::bind_lanes(const KvShape& shape, std::span<const LaneKey> keys,
                         const RoundOps::LaneViews& views) {
   if (bound_.size() < keys.size() || num_layers_ != shape.num_layers) {
-    const std::size_t room = room_for(keys.size(), kLeastLanes);
+    const std::size_t room = room_for(keys.size(), kRoomOfLanes);
     bound_.clear();  // also where there is no memory for more
     grow(lane_kv_.memory, 2 * room * shape.num_layers * sizeof(SequenceKv));
     num_layers_ = shape.num_layers;
@@ -273,9 +273,9 @@ SequenceTables Device::tables(std::span<const SequenceRows> sequences, int num_r
     }
     if (num_kv_heads > 0) kv_to_put_.push_back(sequence_kv(rows.kv, num_kv_heads));
   }
-  return {put(states_, to_put_, kLeastLanes),
-          num_rows > 0 ? put(rows_, rows_to_put_, kLeastRows) : nullptr,
-          num_kv_heads > 0 ? put(kv_, kv_to_put_, kLeastLanes) : nullptr, 1,
+  return {put(states_, to_put_, kRoomOfLanes),
+          num_rows > 0 ? put(rows_, rows_to_put_, kRoomOfRows) : nullptr,
+          num_kv_heads > 0 ? put(kv_, kv_to_put_, kRoomOfLanes) : nullptr, 1,
           static_cast<int>(sequences.size())};
 }
 

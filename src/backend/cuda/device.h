@@ -36,7 +36,7 @@ class PrefillGemm;
 
 // The most sequences of a launch of attention, so that its scratch memory has a limit; an op of
 // more of them has several launches.
-inline constexpr int kMaxSequences = 32;
+inline constexpr int kLaunchSequences = 32;
 
 // What changes of a sequence from pass to pass.
 struct alignas(16) SequenceState {
@@ -94,12 +94,12 @@ struct SequenceTables {
 };
 
 // Calls launch(first, count) for an op's sequences, by index, so that each launch has
-// kMaxSequences at most.
+// kLaunchSequences at most.
 template <typename Launch>
 void for_launches(std::ptrdiff_t sequences, const Launch& launch) {
   const int size = static_cast<int>(sequences);
-  for (int first = 0; first < size; first += kMaxSequences) {
-    launch(first, std::min(kMaxSequences, size - first));
+  for (int first = 0; first < size; first += kLaunchSequences) {
+    launch(first, std::min(kLaunchSequences, size - first));
   }
 }
 

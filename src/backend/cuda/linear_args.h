@@ -44,7 +44,7 @@ struct LinearArgs {
   std::size_t stride;
   std::size_t lower_stride;
   int units;       // of cols, Format::kUnit each
-  int chunks;      // of cols, 128 each
+  int bands;       // of cols, 128 each
   int group;       // of planes
   const float* x;  // [num_rows, cols], rows x_stride apart
   int first_row;   // of the rows of the op

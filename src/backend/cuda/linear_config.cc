@@ -45,12 +45,12 @@ class Sharing {
   // rows". Between 4224 and 8192 inputs, where half has room for two stages, too, nothing was
   // measured. The next kernel's blocks then come later.
   bool takes_all_memory() const {
-    return format_.stage_units == 2 && shape_.chunks > 8 * kSlices && one_block_suffices();
+    return format_.stage_units == 2 && shape_.bands > 8 * kSlices && one_block_suffices();
   }
 
   // The row_warps to begin with. Narrow blocks finish with few barriers and clusters leave
   // multiprocessors idle, wide ones prepare fewer activations.
-  // NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 14 chunks
+  // NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 14 bands
   // of activations for a warp, of matrices that take more than a block 16, 1 is the fastest; 2 is
   // up to 16, of the largest matrices up to 32; then 8. Where activations are streamed nothing is
   // prepared. fp32 was measured with 16 bits: as narrow as leaves room for a ring of 4 stages, but
@@ -59,9 +59,9 @@ class Sharing {
     if (wants_whole_heads()) return kSlices;
     if (streamed()) return 1;
     if (format_.planes) {
-      const int chunks = divide_up(shape_.num_rows * shape_.chunks, kLinearWarps);  // of a warp
-      if (chunks <= (one_block_suffices() ? 14 : 16)) return 1;
-      return chunks <= (total_tiles() > 12 * machine_.num_sms ? 32 : 16) ? 2 : kSlices;
+      const int bands = divide_up(shape_.num_rows * shape_.bands, kLinearWarps);  // of a warp
+      if (bands <= (one_block_suffices() ? 14 : 16)) return 1;
+      return bands <= (total_tiles() > 12 * machine_.num_sms ? 32 : 16) ? 2 : kSlices;
     }
     if (shape_.num_rows > 4 && total_tiles() > 8 * machine_.num_sms) return kSlices;
     constexpr int kRoom[] = {68 << 10, 116 << 10};  // for activations, with 1 and 2 row_warps
@@ -156,9 +156,9 @@ class Sharing {
     };
     places.barriers = take(format_.planes ? kLinearWarps * config.depth * 8 : 0);
     if (!streamed()) {
-      const int chunks = chunks_of_block(slices);
-      places.stride = chunks * kChunkInputs + format_.padding / format_.input;
-      places.group_stride = (chunks * format_.chunk_groups) | 1;
+      const int bands = bands_of_block(slices);
+      places.stride = bands * kBandInputs + format_.padding / format_.input;
+      places.group_stride = (bands * format_.band_groups) | 1;
       places.values = take(places.stride * rows * format_.columns * format_.input);
       places.groups = take(format_.group * places.group_stride * rows);
     }
@@ -167,11 +167,11 @@ class Sharing {
     places.total = end;
   }
   // The most that a block of so many slices has.
-  int chunks_of_block(int slices) const {
+  int bands_of_block(int slices) const {
     int most = 0;
     for (int slice = 0; slice < kSlices; slice += slices) {
-      const int begin = slice * shape_.chunks / kSlices;
-      most = std::max(most, (slice + slices) * shape_.chunks / kSlices - begin);
+      const int begin = slice * shape_.bands / kSlices;
+      most = std::max(most, (slice + slices) * shape_.bands / kSlices - begin);
     }
     return most;
   }
@@ -192,18 +192,18 @@ std::optional<LinearConfig> share_out(const LinearMachine& machine, const Linear
   return std::nullopt;
 }
 
-int chunks_of_part(const LinearMachine& machine, const LinearSizes& format,
-                   const LinearShape& shape) {
+int bands_of_part(const LinearMachine& machine, const LinearSizes& format,
+                  const LinearShape& shape) {
   if (shape.op != LinearOp::kAdd || format.streamed > 0 || machine.capability >= 90) {
-    return shape.chunks;
+    return shape.bands;
   }
   LinearShape part = shape;
   part.num_rows = 1;
-  for (int parts = 1; parts <= shape.chunks; ++parts) {
-    part.chunks = divide_up(shape.chunks, parts);
-    if (share_out(machine, format, part)) return part.chunks;
+  for (int parts = 1; parts <= shape.bands; ++parts) {
+    part.bands = divide_up(shape.bands, parts);
+    if (share_out(machine, format, part)) return part.bands;
   }
-  return shape.chunks;
+  return shape.bands;
 }
 
 int clusters_of_launch(const LinearMachine& machine, const LinearSizes& format,

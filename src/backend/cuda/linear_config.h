@@ -18,7 +18,7 @@ inline constexpr int kSlices = 8;
 inline constexpr int kLinearWarps = 8;
 inline constexpr int kLinearThreads = 32 * kLinearWarps;
 inline constexpr int kMaxSources = 3;
-inline constexpr int kChunkInputs = 128;  // that a warp prepares at a time
+inline constexpr int kBandInputs = 128;  // that a warp prepares at a time
 
 enum class LinearOp { kStore, kAdd, kGateUp, kQkv };
 
@@ -35,11 +35,11 @@ struct LinearSizes {
   int stage;        // of a stage: such units of each of the tiles
   int streamed;     // of a stage, for each activation row; 0: activations are prepared
   // Where they are prepared:
-  int columns;       // of B that an activation row takes
-  int input;         // of an activation in one column, in shared memory
-  int padding;       // that columns are longer than they need to be, so that banks differ
-  int chunk_groups;  // groups of kChunkInputs of a row
-  int group;         // of what is kept beside a group's activations
+  int columns;      // of B that an activation row takes
+  int input;        // of an activation in one column, in shared memory
+  int padding;      // that columns are longer than they need to be, so that banks differ
+  int band_groups;  // groups of kBandInputs of a row
+  int group;        // of what is kept beside a group's activations
 };
 
 constexpr LinearSizes plane_sizes(bool both, int group, int together, int stage_units) {
@@ -53,7 +53,7 @@ constexpr LinearSizes plane_sizes(bool both, int group, int together, int stage_
           .columns = 2,
           .input = 1,
           .padding = 64,
-          .chunk_groups = kChunkInputs / group,
+          .band_groups = kBandInputs / group,
           .group = 16};
 }
 // Of matrices of 16 bits, beside which activations are streamed as fp32.
@@ -66,7 +66,7 @@ inline constexpr LinearSizes kHalfSizes{.planes = false,
                                         .columns = 0,
                                         .input = 0,
                                         .padding = 0,
-                                        .chunk_groups = 0,
+                                        .band_groups = 0,
                                         .group = 0};
 inline constexpr LinearSizes kFp32Sizes{.planes = false,
                                         .unit = 32,
@@ -77,7 +77,7 @@ inline constexpr LinearSizes kFp32Sizes{.planes = false,
                                         .columns = 1,
                                         .input = 4,
                                         .padding = 128,
-                                        .chunk_groups = 0,
+                                        .band_groups = 0,
                                         .group = 0};
 
 // Bytes of a stage of a ring: weights, then streamed activations, then the norm's weights.
@@ -93,12 +93,12 @@ constexpr int stage_bytes(int weights, int streamed, int num_rows, bool normed) 
 // long rows, whose preparation takes longer, one more saves up to 2%, of longer ones yet, which
 // have larger rings, three more 2%: a layer of 8B takes 44.0 us with 1, 43.4 with 2, 43.1 with 4
 // of 5.
-constexpr int early_stages(bool bulk, int stage_units, LinearOp op, int chunks, int depth) {
+constexpr int early_stages(bool bulk, int stage_units, LinearOp op, int bands, int depth) {
   if (!bulk) return depth / 2;
   if (stage_units == 1) return 3;
   const bool large = op == LinearOp::kGateUp || op == LinearOp::kStore;
-  if (chunks > 12 * kSlices && depth > 4) return 4;
-  return large || chunks > 8 * kSlices ? 2 : 1;
+  if (bands > 12 * kSlices && depth > 4) return 4;
+  return large || bands > 8 * kSlices ? 2 : 1;
 }
 
 // --- sharing out ---------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ struct LinearMachine {
 struct LinearShape {
   LinearOp op;
   int num_rows;                        // of activations
-  int chunks;                          // of kChunkInputs, of a row
+  int bands;                           // of kBandInputs, of a row
   std::array<int, kMaxSources> tiles;  // of each matrix, 0 where there is none
   bool normed;                         // whether activations are
   bool heads_normed;                   // kQkv: whether queries or keys are
@@ -152,12 +152,12 @@ struct LinearConfig {
 std::optional<LinearConfig> share_out(const LinearMachine& machine, const LinearSizes& format,
                                       const LinearShape& shape);
 
-// How many chunks of the inputs one launch takes: all where clusters share them or where they are
+// How many bands of the inputs one launch takes: all where clusters share them or where they are
 // streamed. Otherwise (before 9.0) a long activation row may not fit in a block's shared memory;
 // what is added to something is then added part by part, and the parts are the same for every
 // number of rows.
-int chunks_of_part(const LinearMachine& machine, const LinearSizes& format,
-                   const LinearShape& shape);
+int bands_of_part(const LinearMachine& machine, const LinearSizes& format,
+                  const LinearShape& shape);
 
 // The clusters (or blocks, where there are none) of a launch, of a kernel of which the GPU holds
 // `resident` at a time.

@@ -21,7 +21,7 @@ constexpr LinearShape shape(LinearOp op, int inputs, std::array<int, kMaxSources
   for (int& rows : outputs) rows = row_tiles(rows);
   return {.op = op,
           .num_rows = 1,
-          .chunks = divide_up(inputs, kChunkInputs),
+          .bands = divide_up(inputs, kBandInputs),
           .tiles = outputs,
           .normed = op != LinearOp::kAdd,
           .heads_normed = false,
@@ -140,7 +140,7 @@ TEST(LinearConfigOnHost, KeepsItsDecisionsForModels) {
     ASSERT_TRUE(found);
     const int early = c.format.streamed > 0 ? 0
                                             : early_stages(c.format.planes, c.format.stage_units,
-                                                           shape.op, shape.chunks, found->depth);
+                                                           shape.op, shape.bands, found->depth);
     EXPECT_EQ(c.decision, (Decision{found->num_rows, found->row_warps, found->depth, found->buffers,
                                     found->row_blocks, found->places.total, early}))
         << "case " << &c - kCases;
@@ -185,13 +185,13 @@ TEST(LinearConfigOnHost, TakesFewerRowsAndPartsWhereMemoryIsShort) {
 
   LinearShape longest = shape(LinearOp::kAdd, 65536, {4096});
   EXPECT_FALSE(share_out(kA100, kFp32, longest));
-  const int chunks = chunks_of_part(kA100, kFp32, longest);
-  EXPECT_LT(chunks, longest.chunks);
+  const int bands = bands_of_part(kA100, kFp32, longest);
+  EXPECT_LT(bands, longest.bands);
   longest.num_rows = 8;
-  EXPECT_EQ(chunks, chunks_of_part(kA100, kFp32, longest)) << "depends on the number of rows";
+  EXPECT_EQ(bands, bands_of_part(kA100, kFp32, longest)) << "depends on the number of rows";
   longest.num_rows = 1;
-  EXPECT_EQ(longest.chunks, chunks_of_part(kA100, kHalf, longest)) << "streamed";
-  longest.chunks = chunks;
+  EXPECT_EQ(longest.bands, bands_of_part(kA100, kHalf, longest)) << "streamed";
+  longest.bands = bands;
   EXPECT_TRUE(share_out(kA100, kFp32, longest));
 }
 

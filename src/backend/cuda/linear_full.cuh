@@ -107,7 +107,7 @@ struct FullFormat {
 
   // What a lane makes operands of: rows 8 m + g.
   template <int kTiles>
-  struct Lane {
+  struct OperandPlaces {
     // Where in a stage its inputs are, 8 t .. 8 t + 3 of every 32; the next 4 are 16 bytes on or,
     // of odd rows, back. Rows beyond the last are the last.
     int inputs[kTiles];
@@ -116,7 +116,7 @@ struct FullFormat {
     bool squaring;  // of the first tiles, in one warp of a slice
     float squares[kTiles];
 
-    __device__ Lane(const LinearArgs& args, bool normed, bool first_of_slice)
+    __device__ OperandPlaces(const LinearArgs& args, bool normed, bool first_of_slice)
         : normed(normed), squaring(normed && first_of_slice), squares{} {
       const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -169,8 +169,8 @@ struct FullFormat {
 
   // Calls between() when the stage has been read.
   template <bool kNormed, int kTiles, typename F>
-  __device__ static void multiply(Lane<kTiles>& lane, std::uint32_t stage, Sums<kTiles>& sums,
-                                  const F& between) {
+  __device__ static void multiply(OperandPlaces<kTiles>& lane, std::uint32_t stage,
+                                  Sums<kTiles>& sums, const F& between) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     // Inputs 8 t .. 8 t + 7 of each half of the unit.
     const auto load = [](std::uint32_t place, std::uint32_t next, float4(&x)[4]) {
@@ -319,11 +319,11 @@ struct Fp32Format {
   }
 
   template <int kBatch>
-  __device__ static void put(const Inputs& to, int row, int chunk, int count,
+  __device__ static void put(const Inputs& to, int row, int band, int count,
                              const float4 (&x)[kBatch]) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int input = (chunk + i) * kChunkInputs + threadIdx.x % 32 * 4;
+      const int input = (band + i) * kBandInputs + threadIdx.x % 32 * 4;
       if (i < count) *reinterpret_cast<float4*>(to.at<4>(input, row)) = x[i];
     }
   }

@@ -49,7 +49,7 @@ __device__ __forceinline__ PowerOfTwo scale_to_half(float max) {
   return {__uint_as_float(scale), __uint_as_float((254u << 23) - scale)};
 }
 
-// x[i]: four inputs of a row from first + i * kChunkInputs on, zeros from `end` on. aligned: rows
+// x[i]: four inputs of a row from first + i * kBandInputs on, zeros from `end` on. aligned: rows
 // are, to 16 bytes.
 // NOTE: past L1: it may hold what an earlier kernel read there, since this one started before the
 // kernel that writes the row had ended.
@@ -61,8 +61,8 @@ __device__ __forceinline__ void load_inputs(const float* row, int first, int end
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       x[i] = {};
-      if (first + i * kChunkInputs < end) {
-        x[i] = __ldcg(reinterpret_cast<const float4*>(from + i * kChunkInputs));
+      if (first + i * kBandInputs < end) {
+        x[i] = __ldcg(reinterpret_cast<const float4*>(from + i * kBandInputs));
       }
     }
     return;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void load_inputs(const float* row, int first, int end
   for (int j = 0; j < 4; ++j) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int at = i * kChunkInputs + j;
+      const int at = i * kBandInputs + j;
       const float next = first + at < end ? __ldcg(from + at) : 0.0f;
       x[i] = {x[i].y, x[i].z, x[i].w, next};
     }
@@ -145,8 +145,8 @@ concept LoadedFormat = requires(const LinearArgs& args, const LinearSource& sour
   Format::load(args, place, stage);
 };
 
-// Puts chunks of kChunkInputs of an activation row into shared memory, 4 inputs of each lane: from
-// `chunk` on, at most `count`. A lane reads them where lane_inputs() says.
+// Puts bands of kBandInputs of an activation row into shared memory, 4 inputs of each lane: from
+// `band` on, at most `count`. A lane reads them where lane_inputs() says.
 template <typename Format>
 concept PreparedFormat =
     !kStreamed<Format> &&
@@ -164,7 +164,7 @@ concept StreamedFormat = kStreamed<Format> &&
     requires(const LinearArgs& args, const InputPlace& place, std::uint32_t stage, int i) {
   { Format::begin_inputs(args) } -> std::same_as<const float*>;
   Format::template load_inputs<1>(args, place, i, stage);
-  typename Format::template Lane<1>;
+  typename Format::template OperandPlaces<1>;
 };
 
 // multiply() adds the products of a stage to the sums, and for_each_sum() says what a lane's sums

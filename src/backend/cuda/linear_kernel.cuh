@@ -33,7 +33,7 @@ namespace quantspec::cuda {
 
 // --- prepare -------------------------------------------------------------------------------------
 
-// A warp takes its own slice, of every row_warps-th activation row, kBatch chunks at a time, so
+// A warp takes its own slice, of every row_warps-th activation row, kBatch bands at a time, so
 // that they overlap. So where a block has all slices, a warp waits for no other before it
 // multiplies. kAligned: rows are, to 16 bytes.
 template <typename Format, bool kNormed, bool kAligned>
@@ -42,7 +42,7 @@ class Preparation {
   // Before other kernels are waited for: the norm's weights are there. And before a ring is
   // started, behind which they would come late.
   __device__ Preparation(const LinearArgs& args, const WarpRole& role)
-      : args_(args), role_(role), row_(role.row), chunk_(role.first_of_slice) {
+      : args_(args), role_(role), row_(role.row), band_(role.first_of_slice) {
     load_weights();
   }
 
@@ -55,13 +55,13 @@ class Preparation {
     float square = 0.0f;
 #pragma unroll 1
     while (row_ < args_.num_rows) {
-      const int row = row_, chunk = chunk_;
+      const int row = row_, band = band_;
       float4 x[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) x[i] = next_[i];
-      chunk_ += kBatch;
-      if (chunk_ >= role_.end_of_slice) {
-        chunk_ = role_.first_of_slice;
+      band_ += kBatch;
+      if (band_ >= role_.end_of_slice) {
+        band_ = role_.first_of_slice;
         row_ += role_.row_warps;
       }
       load(next_);
@@ -73,14 +73,14 @@ class Preparation {
           square = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, square))));
           x[i] = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
         }
-        if (chunk_ != chunk) load_weights();
+        if (band_ != band) load_weights();
         if (row_ != row) {
           square = warp_sum(square);
           if (role_.lane == 0) squares[role_.slice_of_block * args_.num_rows + row] = square;
           square = 0.0f;
         }
       }
-      Format::template put<kBatch>(inputs, row, chunk, role_.end_of_slice - chunk, x);
+      Format::template put<kBatch>(inputs, row, band, role_.end_of_slice - band, x);
     }
   }
 
@@ -93,16 +93,16 @@ class Preparation {
   __device__ void load_weights() {
     if constexpr (kNormed) load_part(args_.norm.weight, weight_);
   }
-  // The batch from chunk_ on of a row; zeros beyond the slice.
+  // The batch from band_ on of a row; zeros beyond the slice.
   __device__ void load_part(const float* row, float4 (&x)[kBatch]) const {
-    const int first = (role_.first_chunk + chunk_) * kChunkInputs + role_.lane * 4;
-    const int end = (role_.first_chunk + role_.end_of_slice) * kChunkInputs;
+    const int first = (role_.first_band + band_) * kBandInputs + role_.lane * 4;
+    const int end = (role_.first_band + role_.end_of_slice) * kBandInputs;
     load_inputs(row, first, min(end, args_.cols), kAligned || args_.x_stride % 4 == 0, x);
   }
 
   const LinearArgs& args_;
   const WarpRole& role_;
-  int row_, chunk_;  // the next; chunk_: of the block
+  int row_, band_;  // the next; band_: of the block
   float4 weight_[kBatch], next_[kBatch];
 };
 
@@ -124,8 +124,7 @@ __device__ __forceinline__ Inputs prepared_inputs(const LinearArgs& args, std::b
 template <typename Format, int kTiles, int kOp>
 __device__ __forceinline__ int early_stages(const LinearArgs& args) {
   return early_stages(WeightStream<Format, kTiles, kOp>::kBulk, Format::kStageUnits,
-                      kOp == kAnyOp ? args.op : static_cast<LinearOp>(kOp), args.chunks,
-                      args.depth);
+                      kOp == kAnyOp ? args.op : static_cast<LinearOp>(kOp), args.bands, args.depth);
 }
 
 // kOp: the op or kAnyOp. kTiles: tiles of activations, Format::max_rows(kTiles) rows. kAlone:
@@ -187,10 +186,10 @@ __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
   float* const partials = reinterpret_cast<float*>(shared + places.partials);
   auto lane_inputs = [&] {
     if constexpr (kStreamed<Format>) {
-      return typename Format::template Lane<kTiles>(args, normed, role.row == 0);
+      return typename Format::template OperandPlaces<kTiles>(args, normed, role.row == 0);
     } else {
       return Format::template lane_inputs<kTiles>(
-          args, inputs, role.first_unit * Format::kUnit - role.first_chunk * kChunkInputs);
+          args, inputs, role.first_unit * Format::kUnit - role.first_band * kBandInputs);
     }
   }();
   const int units = role.end_unit - role.first_unit;

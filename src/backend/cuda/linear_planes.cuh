@@ -30,7 +30,7 @@ struct PlaneFormat {
   static constexpr int kInputBytes = kSizes.input;
   static constexpr bool kPlanes = kSizes.planes;
   static constexpr bool kOfEachOp = kGroup == 128;
-  static constexpr int kChunkGroups = kSizes.chunk_groups;  // and of a unit
+  static constexpr int kBandGroups = kSizes.band_groups;  // and of a unit
   static constexpr int kUpperBytes = upper_unit_bytes(kGroup);
   static constexpr int kUnitStep = kUpperBytes;
   static constexpr float kStep = kBoth ? 1.0f : 16.0f;  // m
@@ -88,7 +88,7 @@ struct PlaneFormat {
   }
 
   template <int kBatch>
-  __device__ static void put(const Inputs& to, int row, int chunk, int count,
+  __device__ static void put(const Inputs& to, int row, int band, int count,
                              const float4 (&x)[kBatch]) {
     constexpr int kWidth = kGroup / 4;  // lanes of a group
     const int lane = threadIdx.x % 32, own = lane % kWidth;
@@ -112,16 +112,16 @@ struct PlaneFormat {
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) sum[i] = __reduce_add_sync(lanes_of_group<kWidth>(), sum[i]);
-    std::byte* at = to.at<1>(chunk * kChunkInputs + lane * 4, 2 * row);
+    std::byte* at = to.at<1>(band * kBandInputs + lane * 4, 2 * row);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       if (i < count) {
         *reinterpret_cast<std::uint32_t*>(at) = hi[i];
         *reinterpret_cast<std::uint32_t*>(at + to.stride) = lo[i];
       }
-      at += kChunkInputs;
+      at += kBandInputs;
     }
-    // Lane i of a group writes what is kept beside the group of chunk i.
+    // Lane i of a group writes what is kept beside the group of band i.
     if (own >= min(count, kBatch)) return;
     float own_max = max[0];
     int own_sum = sum[0];
@@ -133,7 +133,7 @@ struct PlaneFormat {
       }
     }
     const float step = own_max <= FLT_MAX ? power_for(own_max).inverse : NAN;
-    to.groups[row * to.group_stride + (chunk + own) * kChunkGroups + lane / kWidth] = {
+    to.groups[row * to.group_stride + (band + own) * kBandGroups + lane / kWidth] = {
         kStep * step, step, static_cast<float>(own_sum) * step, 0};
   }
   // For a group's greatest magnitude: by a 64th of its power of two more, so that |x'| is below
@@ -190,7 +190,7 @@ struct PlaneFormat {
   // up later.
   template <int kTiles>
   struct UnitDots {
-    static constexpr int kSecond = kChunkGroups == 2 || kTiles <= 2;  // where second halves go
+    static constexpr int kSecond = kBandGroups == 2 || kTiles <= 2;  // where second halves go
     Dots<kTiles> of[kTogether][kSecond + 1] = {};
   };
 
@@ -215,7 +215,7 @@ struct PlaneFormat {
     };
     add_half.template operator()<0>();
     add_half.template operator()<1>();
-    if constexpr (kChunkGroups == 1 && kSecond == 1) {
+    if constexpr (kBandGroups == 1 && kSecond == 1) {
 #pragma unroll
       for (int i = 0; i < kTogether * 4 * kTiles; ++i) {
         const int tile = i / (4 * kTiles), n = i / 4 % kTiles;
@@ -230,8 +230,8 @@ struct PlaneFormat {
     const std::uint32_t scales =
         stage + kIndex * kUpperBytes + 4 * kPlaneUnitWords + threadIdx.x % 32 / 4 * 8;
 #pragma unroll
-    for (int group = 0; group < kChunkGroups; ++group) {
-      add_group(inputs, unit * kChunkGroups + group, scales + group * kGroupScaleBytes, dots.of,
+    for (int group = 0; group < kBandGroups; ++group) {
+      add_group(inputs, unit * kBandGroups + group, scales + group * kGroupScaleBytes, dots.of,
                 group, sums);
     }
   }

@@ -57,9 +57,9 @@ __device__ __forceinline__ TilePlace partner(const LinearArgs& args, TilePlace p
 
 // --- stream --------------------------------------------------------------------------------------
 
-// In chunks of kChunkInputs.
+// In bands of kBandInputs.
 __device__ __forceinline__ int slice_begin(const LinearArgs& args, int slice) {
-  return slice * args.chunks / kSlices;
+  return slice * args.bands / kSlices;
 }
 
 // What a warp is: its place in the block, its slice.
@@ -71,8 +71,8 @@ struct WarpRole {
   int block_slices;
   int rank;  // of the block in its cluster
   int first_unit, end_unit;
-  int first_chunk;                   // of the block
-  int first_of_slice, end_of_slice;  // chunks, since first_chunk
+  int first_band;                    // of the block
+  int first_of_slice, end_of_slice;  // bands, since first_band
   int first_block, stride;           // row blocks that it takes
 
   __device__ WarpRole(const LinearArgs& args, int unit, bool alone) {
@@ -85,11 +85,11 @@ struct WarpRole {
     block_slices = kSlices >> row_shift;
     rank = blockIdx.x & (row_warps - 1);
     const int slice = rank * block_slices + slice_of_block;
-    first_unit = slice_begin(args, slice) * (kChunkInputs / unit);
-    end_unit = min(slice_begin(args, slice + 1) * (kChunkInputs / unit), args.units);
-    first_chunk = slice_begin(args, rank * block_slices);
-    first_of_slice = slice_begin(args, slice) - first_chunk;
-    end_of_slice = slice_begin(args, slice + 1) - first_chunk;
+    first_unit = slice_begin(args, slice) * (kBandInputs / unit);
+    end_unit = min(slice_begin(args, slice + 1) * (kBandInputs / unit), args.units);
+    first_band = slice_begin(args, rank * block_slices);
+    first_of_slice = slice_begin(args, slice) - first_band;
+    end_of_slice = slice_begin(args, slice + 1) - first_band;
     first_block = blockIdx.x >> row_shift;
     stride = gridDim.x >> row_shift;
   }

@@ -43,13 +43,13 @@ struct Tile {
 // to: [K, V][kKeys][kStride]
 template <typename T>
 __device__ void copy_block(const PrefillRows& rows, const __half* kv, int first, __half* to) {
-  constexpr int kChunks = T::kHeadDim / 8;  // of 16 bytes, in a row
-  for (int i = threadIdx.x; i < 2 * T::kKeys * kChunks; i += T::kThreads) {
-    const int row = i / kChunks, chunk = i % kChunks;  // row: keys, then values
+  constexpr int kCopies = T::kHeadDim / 8;  // of 16 bytes, in a row
+  for (int i = threadIdx.x; i < 2 * T::kKeys * kCopies; i += T::kThreads) {
+    const int row = i / kCopies, copy = i % kCopies;  // row: keys, then values
     const int which = row / T::kKeys, key = first + row % T::kKeys;
     const bool valid = key < rows.num_keys();
     const std::size_t slot = static_cast<std::size_t>(which) * rows.capacity + (valid ? key : 0);
-    copy_async16(to + row * T::kStride + chunk * 8, kv + slot * T::kHeadDim + chunk * 8, valid);
+    copy_async16(to + row * T::kStride + copy * 8, kv + slot * T::kHeadDim + copy * 8, valid);
   }
   commit_async_copies();
 }
@@ -58,13 +58,13 @@ __device__ void copy_block(const PrefillRows& rows, const __half* kv, int first,
 template <typename T>
 __device__ void copy_queries(const PrefillRows& rows, const __half* q, int head, int first,
                              __half* to) {
-  constexpr int kChunks = T::kHeadDim / 8;
-  for (int i = threadIdx.x; i < T::kRows * kChunks; i += T::kThreads) {
-    const int row = i / kChunks, chunk = i % kChunks;
+  constexpr int kCopies = T::kHeadDim / 8;
+  for (int i = threadIdx.x; i < T::kRows * kCopies; i += T::kThreads) {
+    const int row = i / kCopies, copy = i % kCopies;
     const bool valid = first + row < rows.num_rows;
     const std::size_t from =
         static_cast<std::size_t>(valid ? first + row : 0) * rows.num_heads + head;
-    copy_async16(to + row * T::kStride + chunk * 8, q + from * T::kHeadDim + chunk * 8, valid);
+    copy_async16(to + row * T::kStride + copy * 8, q + from * T::kHeadDim + copy * 8, valid);
   }
 }
 

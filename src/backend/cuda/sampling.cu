@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
 __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
     draft_token_kernel(LaneTable table, int depth, const float* probs) {
   __shared__ RowExchange exchange;
-  __shared__ double chunks[kMostChunks];
+  __shared__ double bands[kMostBands];
   RowBlocks blocks(exchange);
   const RoundLane& lane = table.lanes[blocks.row()];
   const RoundTokens at = lane.at;
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
     return;
   }
   const auto weight = [&](int i) { return probs[i]; };
-  Draw draw(blocks, chunks, at.vocab_size);
+  Draw draw(blocks, bands, at.vocab_size);
   const double sum = draw.weigh(weight);
   const double left = rng.uniform(position, RandomStream::kDraft) * sum;
   const TokenId token = draw.token(weight, left);
@@ -164,9 +164,9 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
 // A row of the target's that ends the round: the token to take instead of the drafted one, drawn
 // from what the target has more of than the draft (others), or after all of them (others null).
 // For warp 0 of one block; -1 for all others.
-__device__ TokenId draw_excess(RowBlocks& blocks, double* chunks, int vocab_size,
-                               const float* probs, const float* others, float uniform) {
-  Draw draw(blocks, chunks, vocab_size);
+__device__ TokenId draw_excess(RowBlocks& blocks, double* bands, int vocab_size, const float* probs,
+                               const float* others, float uniform) {
+  Draw draw(blocks, bands, vocab_size);
   if (others != nullptr) {
     const auto excess = [&](int i) {
       const float more = probs[i] - others[i];
@@ -184,7 +184,7 @@ __device__ TokenId draw_excess(RowBlocks& blocks, double* chunks, int vocab_size
 __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
     accept_kernel(LaneTable table, const float* target) {
   __shared__ RowExchange exchange;
-  __shared__ double chunks[kMostChunks];
+  __shared__ double bands[kMostBands];
   RowBlocks blocks(exchange);
   const auto [lane, row] = LaneRow::of(table, blocks.row());
   if (lane == nullptr || lane->at.by_argmax) return;
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   }
   const float uniform =
       rng.uniform(position, bonus ? RandomStream::kSample : RandomStream::kResidual);
-  const TokenId token = draw_excess(blocks, chunks, vocab_size, target, draft, uniform);
+  const TokenId token = draw_excess(blocks, bands, vocab_size, target, draft, uniform);
   if (token >= 0) arrive(at, row, rows, length, token);
 }
 
@@ -242,7 +242,7 @@ __global__ void random_words_kernel(std::uint64_t seed, std::int64_t position, R
 // --- host ----------------------------------------------------------------------------------------
 
 void check_draws(const Device& device, const LaneTable& lanes) {
-  check(chunks_per_block(lanes.vocab_size, row_blocks(device)) <= kMostChunks,
+  check(bands_per_block(lanes.vocab_size, row_blocks(device)) <= kMostBands,
         "a draw on the GPU is from 262144 tokens at most, from 2097152 on 9.0 and later");
 }
 

@@ -11,53 +11,53 @@
 
 namespace quantspec::cuda {
 
-inline constexpr int kChunk = 256;  // tokens summed as the CPU sums them, before looking into them
-inline constexpr int kChunkLanes = 16;
-inline constexpr int kMostChunks = 1024;  // of a block
+inline constexpr int kBand = 256;  // tokens summed as the CPU sums them, before looking into them
+inline constexpr int kBandLanes = 16;
+inline constexpr int kMostBands = 1024;  // of a block
 
-// A block's part of the vocabulary, in chunks.
-__host__ __device__ constexpr int chunks_per_block(int vocab_size, int blocks) {
-  return ((vocab_size + kChunk - 1) / kChunk + blocks - 1) / blocks;
+// A block's part of the vocabulary, in bands.
+__host__ __device__ constexpr int bands_per_block(int vocab_size, int blocks) {
+  return ((vocab_size + kBand - 1) / kBand + blocks - 1) / blocks;
 }
 
-// Inverse CDF over weight(i) >= 0, i < vocab_size, in two steps: the sums of chunks, in the CPU's
+// Inverse CDF over weight(i) >= 0, i < vocab_size, in two steps: the sums of bands, in the CPU's
 // order of addition (16 sums side by side, then those), and a walk that halves its way down: over
-// the blocks, over the chunks of one, over the tokens of one.
+// the blocks, over the bands of one, over the tokens of one.
 class Draw {
  public:
-  __device__ Draw(RowBlocks& blocks, double* chunks, int vocab_size)
+  __device__ Draw(RowBlocks& blocks, double* bands, int vocab_size)
       : blocks_(blocks),
-        chunks_(chunks),
+        bands_(bands),
         vocab_size_(vocab_size),
-        per_block_(chunks_per_block(vocab_size, blocks.count())) {}
+        per_block_(bands_per_block(vocab_size, blocks.count())) {}
 
   // The sum of all weights. Must come before token().
   template <typename Weight>
   __device__ double weigh(const Weight& weight) {
-    const int lane = static_cast<int>(threadIdx.x) % kChunkLanes;
-    __syncthreads();  // an earlier use of chunks_ has ended
-    for (int chunk = static_cast<int>(threadIdx.x) / kChunkLanes; chunk < per_block_;
-         chunk += kRowThreads / kChunkLanes) {
-      const int begin = first_token() + chunk * kChunk + lane;
-      float values[kChunk / kChunkLanes];
+    const int lane = static_cast<int>(threadIdx.x) % kBandLanes;
+    __syncthreads();  // an earlier use of bands_ has ended
+    for (int band = static_cast<int>(threadIdx.x) / kBandLanes; band < per_block_;
+         band += kRowThreads / kBandLanes) {
+      const int begin = first_token() + band * kBand + lane;
+      float values[kBand / kBandLanes];
 #pragma unroll
-      for (int k = 0; k < kChunk / kChunkLanes; ++k) {
-        const int token = begin + k * kChunkLanes;
+      for (int k = 0; k < kBand / kBandLanes; ++k) {
+        const int token = begin + k * kBandLanes;
         values[k] = token < vocab_size_ ? weight(token) : 0.0f;
       }
       double own = 0;
 #pragma unroll
-      for (int k = 0; k < kChunk / kChunkLanes; ++k) own += values[k];
+      for (int k = 0; k < kBand / kBandLanes; ++k) own += values[k];
       double sum = 0;
       const unsigned half = 0xFFFFu << (lane_id() & 16);
 #pragma unroll
-      for (int k = 0; k < kChunkLanes; ++k) sum += __shfl_sync(half, own, k, kChunkLanes);
-      if (lane == 0) chunks_[chunk] = sum;
+      for (int k = 0; k < kBandLanes; ++k) sum += __shfl_sync(half, own, k, kBandLanes);
+      if (lane == 0) bands_[band] = sum;
     }
     __syncthreads();
     double part = 0;
     if (warp_id() == 0) {
-      for (int chunk = lane_id(); chunk < per_block_; chunk += 32) part += chunks_[chunk];
+      for (int band = lane_id(); band < per_block_; band += 32) part += bands_[band];
       part = RowBlocks::in_warp(part, Plus{});
     }
     parts_ = blocks_.gather(part);
@@ -70,20 +70,20 @@ class Draw {
     const auto reaches = [](double left, double weight) { return left < weight; };
     const Walked block = walk_parts(parts_, blocks_.count(), left, reaches);
     if (warp_id() != 0 || block.index != blocks_.rank()) return -1;
-    const auto chunk_weight = [&](int i) { return chunks_[i]; };
-    const Walked chunk = Walk(per_block_, chunk_weight).find(block.left, reaches);
-    const int begin = first_token() + max(chunk.index, 0) * kChunk;
+    const auto band_weight = [&](int i) { return bands_[i]; };
+    const Walked band = Walk(per_block_, band_weight).find(block.left, reaches);
+    const int begin = first_token() + max(band.index, 0) * kBand;
     const auto token_weight = [&](int i) { return static_cast<double>(weight(begin + i)); };
     const Walked token =
-        Walk(min(kChunk, vocab_size_ - begin), token_weight).find(chunk.left, reaches);
+        Walk(min(kBand, vocab_size_ - begin), token_weight).find(band.left, reaches);
     return begin + max(token.index, 0);
   }
 
  private:
-  __device__ int first_token() const { return blocks_.rank() * per_block_ * kChunk; }
+  __device__ int first_token() const { return blocks_.rank() * per_block_ * kBand; }
 
   RowBlocks& blocks_;
-  double* chunks_;                 // shared, [per_block_]
+  double* bands_;                  // shared, [per_block_]
   const double* parts_ = nullptr;  // shared, [blocks]
   int vocab_size_;
   int per_block_;

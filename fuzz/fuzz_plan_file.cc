@@ -6,7 +6,7 @@
 using namespace quantspec;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const PlanContext context{.num_layers = 40, .page_size = 64, .context = 8192};
+  const PlanContext context{.num_layers = 40, .page_size = 64};
   const auto path = memory_folder().write("plan.json", {reinterpret_cast<const char*>(data), size});
   Plan plan;
   try {

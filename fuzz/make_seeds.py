@@ -256,7 +256,8 @@ def plan_file_seeds():
     yield "small", "layers", dump({"name": "a plan", "default": {"weights": 4, "pages": "mass"},
                                    "head": {"weights": 16}, "layers": layers,
                                    "target_full_layers": [2]})
-    yield "small", "default", dump({"default": {"weights": 16, "kv": "upper", "pages": "streaming"}})
+    yield "small", "default", dump({"default": {"weights": 16, "kv": "upper", "pages": "mass",
+                                               "budget": "1/8"}})
     yield "large", "layers", dump({"layers": [{"layer": i} for i in range(100_000)]})
     yield "large", "full layers", dump({"target_full_layers": [i % 40 for i in range(100_000)]})
 

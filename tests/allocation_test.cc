@@ -132,7 +132,7 @@ std::vector<Sampling> samplings() {
 }
 
 std::vector<Plan> plans_named(const std::string& spec, const Model& model) {
-  const PlanContext context{model.config().num_layers, kPageSize, kPrompt, kBudget};
+  const PlanContext context{model.config().num_layers, kPageSize, kBudget};
   return spec == "auto" ? auto_plans(context) : std::vector{make_plan(spec, context)};
 }
 

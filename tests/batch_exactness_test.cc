@@ -43,10 +43,11 @@ TEST_P(BatchExactness, RoundsOfManySequencesGiveEachWhatItGivesAlone) {
   const bool slow = GetParam() == "reference" || GetParam() == "cpu/scalar";
   const int count = slow ? 40 : 120, num_requests = slow ? 6 : 44;
   const int layers = model_.model.config().num_layers;
-  const PlanContext context{layers, kPage, 6 * kPage, 3 * kPage};
+  const PlanContext context{layers, kPage, 3 * kPage};
+  const PlanContext half{layers, kPage, KvBudget::one_in(2)};
   const std::vector<Plan> plans = {Plan::draft(layers, WeightRead::kUpper),
                                    make_plan("quantspec+sparse+w8", context),
-                                   make_plan("quantspec+bounds", context)};
+                                   make_plan("quantspec+bounds", half)};
   std::vector<Request> requests;
   for (int i = 0; i < num_requests; ++i) {
     DecodingOptions options = model_.greedy(0);

@@ -207,6 +207,18 @@ class BenchTest(unittest.TestCase):
                          [("quantspec", None), ("auto", 64), ("auto", 96)])
         self.refused("--plan", "auto", "--draft-budget", "256", message="--draft-budget 256")
 
+    def test_a_budget_may_be_a_share(self):
+        rows = self.report("--plan", "quantspec+sparse,streaming,auto", "--draft-len", "2",
+                           "--draft-budget", "1/2")["rows"]
+        self.assertEqual([(row["plan"], row["draft_budget"]) for row in rows[2:]],
+                         [("quantspec+sparse", 128), ("streaming", 128), ("auto", 128)])
+        for budget in ("1/1", "1/0", "2/4", "0.5", "1/", "-1", "0"):
+            self.refused("--draft-budget", budget, message=f"--draft-budget '{budget}': must be")
+        self.refused("--draft-budget", "64,1/9x", message="or a share such as 1/4, with commas")
+        self.refused("--draft-budget", "1/4,1/4", message="has 1/4 twice")
+        self.refused("--plan", "quantspec+sparse", "--draft-budget", "1/32",
+                     message="--draft-budget 1/32 is 8 tokens; from 32 to 255 tokens fit")
+
     def test_names_are_the_same_in_every_format(self):
         args = ("--plan", "quantspec+w4,streaming+w4,snapkv+w16", "--draft-len", "2",
                 "--draft-budget", "96")

@@ -298,7 +298,16 @@ class Generate(CliTest):
                              "exclude each other")
         self.check_error(generate("-p", prompt, "--plan", "streaming", "--draft-budget", "99999"),
                          2, "--draft-budget")
+        self.check_error(generate("-p", prompt, "--draft-budget", "1/1"), 2,
+                         "--draft-budget '1/1': must be tokens, from 1 to 268435456, or a share "
+                         "such as 1/4")
         self.check_error(generate("-p", prompt, "--draft-store", "/nowhere"), 1, "/nowhere")
+
+    def test_a_share_is_of_a_text_of_any_length(self):
+        texts = {generate_json("-p", PROMPT, "-n", "40", "--temp", "0", *plan)["text"]
+                 for plan in (("--draft-len", "0"), ("--plan", "quantspec+sparse"),
+                              ("--plan", "quantspec+bounds", "--draft-budget", "1/8"))}
+        self.assertEqual(len(texts), 1)
 
     def test_a_name_is_one_plan_and_auto_is_the_default(self):
         def choice(*args):

@@ -109,6 +109,13 @@ class EvalTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 
+    def test_a_budget_may_be_a_share(self):
+        data = self.report("fidelity", *SMALL, "--plan", "quantspec+sparse,streaming",
+                           "--draft-budget", "1/2")
+        self.assertEqual(data["meta"]["draft_budget"], "1/2")
+        self.assertEqual([row["reading"] for row in data["rows"] if row["kind"] == "fidelity"][-2:],
+                         ["quantspec+sparse", "streaming"])
+
     def test_values_of_prompts_give_their_mean(self):
         books = f"text:{ROOT / 'tests/testdata/datasets/books'}"
         rows = self.report("fidelity", *SMALL[:2], "-d", books, "--ctx-size", "256", "--tokens", "16",

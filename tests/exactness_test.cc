@@ -114,8 +114,8 @@ TEST_P(BundledExactness, GreedyOutputDoesNotDependOnThePlan) {
   DecodingOptions options = model.greedy(0);
   options.sampling.repeat_penalty = 1.3f;
   const Tokens plain = model.generate(prompt, count, options);
-  const PlanContext context{model.model.config().num_layers, model.pool.shape().page_size,
-                            static_cast<int>(prompt.size())};
+  const int page_size = model.pool.shape().page_size;
+  const PlanContext context{model.model.config().num_layers, page_size};
   std::vector<std::string> names = {"snapkv+w8", "quantspec+sparse", "quantspec+bounds+w8"};
   if (is_best(GetParam())) {
     names.insert(names.end(),
@@ -124,7 +124,8 @@ TEST_P(BundledExactness, GreedyOutputDoesNotDependOnThePlan) {
   std::int64_t rejections = 0;
   options.draft_len = 5;
   for (const std::string& name : names) {
-    options.plans = {make_plan(name, context)};
+    options.plans = {
+        plan_at(make_plan(name, context), static_cast<int>(prompt.size()), page_size, name)};
     RoundStats stats;
     EXPECT_EQ(model.generate(prompt, count, options, &stats), plain) << name;
     EXPECT_GT(stats.accepted, 0) << name;
@@ -136,20 +137,19 @@ TEST_P(BundledExactness, GreedyOutputDoesNotDependOnThePlan) {
   EXPECT_EQ(model.generate(prompt, count, options), plain) << "auto";
 }
 
-// Rounds under one key may be repeated as they were issued; whatever pages come meanwhile, they are
-// to draft what rounds do that are issued anew, as those of other options are.
+// Rounds under one key may be repeated as they were issued; whatever pages come meanwhile, and
+// however many of them are read, they are to draft what rounds do that are issued anew, as those of
+// other options are.
 TEST_P(Exactness, ARepeatedRoundOfASparsePlanDraftsWhatAnIssuedOneDoes) {
   constexpr int kPage = 32, kPrompt = 3 * kPage, kDecoded = 7 * kPage;
   constexpr int kCapacity = kPrompt + 10 + kDecoded + 5;
   LoadedModel model(testdata("models/llama-gqa3"), GetParam(), 2, kPage);
   const Tokens tokens = tiny_prompt(kPrompt + 10, model.model.config().vocab_size);
-  for (const std::string name : {"quantspec+sparse", "quantspec+bounds"}) {
-    SCOPED_TRACE(name);
-    // Lists begin after a few rounds: there are two pages at first.
+  const auto expect_same = [&](const std::string& name, KvBudget budget, std::size_t variants) {
+    SCOPED_TRACE(name + " of " + budget.text());
     DecodingOptions options = model.greedy(4);
     options.sampling.repeat_penalty = 1.3f;
-    options.plans = {
-        make_plan(name, {model.model.config().num_layers, kPage, kDecoded, 3 * kPage})};
+    options.plans = {make_plan(name, {model.model.config().num_layers, kPage, budget})};
     DecodingOptions other = options;
     other.spec_sampling = SpecSampling::kCoupled;  // of greedy ones the same tokens
     const KvOptions kv = kv_options(options.plans);
@@ -160,7 +160,7 @@ TEST_P(Exactness, ARepeatedRoundOfASparsePlanDraftsWhatAnIssuedOneDoes) {
       issues.clear();
       model.decoder.prefill(repeats, std::span(tokens).first(prompt));
       model.decoder.prefill(issues, std::span(tokens).first(prompt));
-      std::set<int> variants;
+      std::set<int> seen;
       while (repeats.tokens().size() < static_cast<std::size_t>(prompt + kDecoded)) {
         issues.set_options(issues.options().spec_sampling == SpecSampling::kCoupled ? options
                                                                                     : other);
@@ -168,12 +168,16 @@ TEST_P(Exactness, ARepeatedRoundOfASparsePlanDraftsWhatAnIssuedOneDoes) {
         const auto repeated = model.decoder.step(repeats, 5);
         ASSERT_EQ(repeated.accepted, issued.accepted) << "at " << repeats.tokens().size();
         ASSERT_EQ(repeats.tokens(), issues.tokens());
-        variants.insert(repeats.cache().list_variant());
+        seen.insert(repeats.cache().list_variant());
       }
-      EXPECT_LE(variants.size(), 2);  // before and after lists begin, whatever pages come
+      EXPECT_EQ(seen.size(), variants);
     }
     EXPECT_GT(repeats.stats().accepted, 20);
     EXPECT_GT(repeats.stats().rejections, 20);
+  };
+  for (const std::string name : {"quantspec+sparse", "quantspec+bounds"}) {
+    expect_same(name, 3 * kPage, 2);            // lists begin: there are two pages at first
+    expect_same(name, KvBudget::one_in(2), 4);  // of eight pages at last: one to four are read
   }
 }
 

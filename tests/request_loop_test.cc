@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <random>
+#include <set>
 
 #include "base/clock.h"
 #include "base/expect_error.h"
@@ -62,6 +63,83 @@ TEST_F(RequestLoopTest, APausedRequestWritesNothingAndGoesOnAsIfNothingHadBeen) 
   while (loop.step()) {
   }
   EXPECT_EQ(paused, other);
+}
+
+// --- plans ---------------------------------------------------------------------------------------
+
+class SharedPlans : public RequestLoopTest {
+ protected:
+  struct Done {
+    Tokens tokens;
+    std::set<int> plans;  // that drafted
+    RoundStats stats;
+  };
+  Request request(int prompt, Done& done) const {
+    Request request{.prompt = Tokens(prompt, 3), .predict = 60};
+    for (int i = 0; i < prompt; ++i) request.prompt[i] = 5 + (i * i + prompt) % 40;
+    request.sampling.seed = prompt;
+    request.on_tokens = [&done](const Step& step) {
+      done.tokens.insert(done.tokens.end(), step.tokens.begin(), step.tokens.end());
+      if (step.choice.draft_len > 0) done.plans.insert(step.choice.plan);
+      return true;
+    };
+    request.on_end = [&done](const Request::Ended& ended) { done.stats = ended.stats; };
+    return request;
+  }
+  RequestLoopOptions with(std::vector<Plan> plans) const {
+    RequestLoopOptions options = this->options();
+    options.sequences = 3;
+    options.plans = std::move(plans);
+    return options;
+  }
+  PlanContext context(KvBudget budget) const {
+    return {model_.model.config().num_layers, 32, budget};
+  }
+};
+
+// A share is one value for all of them, and each reads so much of its own pages: it drafts in
+// company what it drafts alone.
+TEST_F(SharedPlans, OneSparsePlanIsForTextsOfAnyLength) {
+  for (const char* name : {"quantspec+sparse", "quantspec+bounds+w8"}) {
+    const RequestLoopOptions options = with({make_plan(name, context(KvBudget::one_in(2)))});
+    const auto run = [&](RequestLoop& loop, int prompt, Done& done) {
+      Request request = this->request(prompt, done);
+      request.forced = DraftChoice{0, 4};
+      loop.submit(std::move(request));
+    };
+    std::array<Done, 3> together, alone;
+    constexpr std::array kPrompts = {1, 130, 400};
+    RequestLoop loop(model_.model, model_.pool.shape(), options);
+    for (int i = 0; i < 3; ++i) run(loop, kPrompts[i], together[i]);
+    while (loop.step()) {
+    }
+    for (int i = 0; i < 3; ++i) {
+      RequestLoop own(model_.model, model_.pool.shape(), options);
+      run(own, kPrompts[i], alone[i]);
+      while (own.step()) {
+      }
+      EXPECT_EQ(together[i].tokens.size(), 60u);
+      EXPECT_EQ(together[i].tokens, alone[i].tokens);
+      EXPECT_EQ(together[i].stats.drafted_at, alone[i].stats.drafted_at);
+      EXPECT_EQ(together[i].stats.accepted_at, alone[i].stats.accepted_at);
+    }
+  }
+}
+
+// Where there is a choice, a sequence does without a plan until it makes a difference to it.
+TEST_F(SharedPlans, AutoReadsFewPagesOfLongTextsOnly) {
+  const std::vector<Plan> plans = auto_plans(context(96));
+  ASSERT_EQ(plans.back().from_tokens, 160);
+  RequestLoop loop(model_.model, model_.pool.shape(), with(plans));
+  Done brief, lengthy;
+  loop.submit(request(20, brief));
+  loop.submit(request(400, lengthy));
+  while (loop.step()) {
+  }
+  const auto few = [](const Done& done) { return done.plans.contains(3) + done.plans.contains(4); };
+  EXPECT_EQ(few(brief), 0);
+  EXPECT_EQ(few(lengthy), 2);
+  EXPECT_EQ(brief.tokens.size() + lengthy.tokens.size(), 120u);
 }
 
 // --- preemption ----------------------------------------------------------------------------------
@@ -229,7 +307,7 @@ TEST_F(RequestLoopTest, CountsWhatItsRoundsDraft) {
 }
 
 TEST_F(RequestLoopTest, PlansForOneSequenceAreRefused) {
-  const PlanContext context{model_.model.config().num_layers, 32, 512, 96};
+  const PlanContext context{model_.model.config().num_layers, 32, 96};
   RequestLoopOptions with = options();
   with.plans = {make_plan("streaming", context)};
   expect_error(ErrorKind::kInvalidRequest, {"plan streaming", "one sequence"},

@@ -41,7 +41,7 @@ class ScheduleExactness : public ::testing::TestWithParam<std::string> {
       : alone_(testdata("models/llama-gqa3"), GetParam(), 1, kPage),
         model_(testdata("models/llama-gqa3"), GetParam(), 3, kPage) {
     const int layers = model_.model.config().num_layers;
-    const PlanContext context{layers, kPage, kContext, 3 * kPage};
+    const PlanContext context{layers, kPage, KvBudget::one_in(2)};
     plans_ = {Plan::draft(layers, WeightRead::kUpper), make_plan("quantspec+w8", context),
               make_plan("quantspec+sparse", context)};
   }

@@ -18,7 +18,7 @@ class WarmEngine : public ::testing::TestWithParam<std::string> {
  protected:
   WarmEngine() : model_(testdata("models/llama-gqa3"), GetParam(), 1, kPage) {
     const int layers = model_.model.config().num_layers;
-    const PlanContext context{layers, kPage, kContext, 3 * kPage};
+    const PlanContext context{layers, kPage, 3 * kPage};
     plans_ = {Plan::draft(layers, WeightRead::kUpper), make_plan("quantspec+sparse", context),
               make_plan("quantspec+bounds", context)};
   }

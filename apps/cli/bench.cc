@@ -30,7 +30,7 @@ struct BenchArgs {
   // As typed; empty: not at all.
   std::vector<std::string> plans;
   std::vector<std::optional<int>> draft_lens;
-  std::vector<int> budgets;
+  std::vector<KvBudget> budgets;
   std::vector<int> streams;
   std::filesystem::path trace;
   int late_prompt = 0;
@@ -74,17 +74,12 @@ void add_drafts(CLI::App& app, BenchArgs& args) {
                  "measures fastest (default: auto)",
                  args.draft_lens, 0);
   add_value(app, "--draft-budget", "LIST",
-            "tokens that sparse plans read, auto's too (default: a\nquarter of the context; for "
-            "auto a sixteenth as well)",
+            "what sparse plans read, auto's too: tokens, or shares\n"
+            "such as 1/8 (default: 1/4; for auto 1/16 as well)",
             [&args](const std::string& text) {
               for (const std::string& part : split_list(text)) {
-                const auto value = parse_number<int>(part);
-                if (!value || *value < 1 || *value > kMostContext) {
-                  throw UsageError(fmt::format(
-                      "--draft-budget '{}': must be tokens, from 1 to {}, with commas between",
-                      text, kMostContext));
-                }
-                add_to_list("--draft-budget", text, part, *value, args.budgets);
+                const KvBudget budget = parse_draft_budget(part, text, ", with commas between");
+                add_to_list("--draft-budget", text, part, budget, args.budgets);
               }
             });
   add_choice<Sweep>(app, "--sweep", "WHAT",

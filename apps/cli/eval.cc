@@ -57,9 +57,10 @@ void add_plans(CLI::App& app, EvalArgs& args, const std::string& default_plans) 
                             "plan:FILE too (default:{}{})",
                             default_plans.size() < 30 ? " " : "\n", default_plans),
                 args.plans);
-  add_int(app, "--draft-budget", "N",
-          "tokens that sparse drafts read (default: a quarter of\nthe context)", args.budget, 1,
-          kMostContext);
+  add_draft_budget(app,
+                   "what sparse drafts read: tokens, or a share such as 1/8\n"
+                   "(default: 1/4)",
+                   args.budget);
 }
 
 void add_round(CLI::App& app, EvalArgs& args) {

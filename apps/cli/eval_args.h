@@ -24,7 +24,7 @@ struct EvalArgs {
   int streams = 0;          // 0: one generation after another
   int recall_distance = 0;  // 0: half of the prompt
   std::vector<std::string> plans;
-  int budget = 0;
+  KvBudget budget = {};
   std::vector<std::optional<int>> draft_lens;  // nullopt: auto
   int round = 5;
   float temperature = 0.8f;

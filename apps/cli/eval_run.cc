@@ -66,8 +66,9 @@ class Setup {
     for (const std::string& spec : args_.plans) {
       names.push_back(spec);
       if (spec != "auto") {
-        const PlanContext context{config_.num_layers, page_size, prompt_tokens, args_.budget};
-        names.back() = make_plan(spec, context).name;
+        const PlanContext context{config_.num_layers, page_size, args_.budget};
+        const Message what = Message::format("{} {}", field::kPlan, spec);
+        names.back() = plan_at(make_plan(spec, context), prompt_tokens, page_size, what).name;
       }
       if (std::ranges::count(names, names.back()) > 1) {
         throw UsageError(fmt::format("--plan {}: the list has {} already", spec, names.back()));
@@ -114,7 +115,7 @@ class Setup {
   std::vector<Plan> plans(int prompt_tokens) const {
     std::vector<Plan> plans;
     for (const std::string& spec : args_.plans) {
-      const auto named = engine_->plans(spec, prompt_tokens, args_.budget);
+      const auto named = engine_->plans_at(prompt_tokens, spec, args_.budget);
       plans.insert(plans.end(), named.begin(), named.end());
     }
     return plans;
@@ -211,6 +212,11 @@ int run_axes(const EvalArgs& args) { return run_windows(args, "axes", axis_varia
 
 namespace {
 
+// Tokens, or a share as "1/4"; 0: none was given.
+OrderedJson budget_json(const KvBudget& budget) {
+  return budget.is_share() ? OrderedJson(budget.text()) : OrderedJson(budget.tokens(0));
+}
+
 // Prompts of every context, and the plans; loads the model.
 std::vector<FidelityTask> load_tasks(Setup& setup, const EvalArgs& args) {
   std::vector<FidelityTask> tasks;
@@ -231,7 +237,7 @@ int run_fidelity(const EvalArgs& args) {
   const auto tasks = load_tasks(setup, args);
   std::vector<FidelityRow> rows;
   setup.run(
-      "fidelity", {{"draft_budget", args.budget}, {"round", args.round}},
+      "fidelity", {{"draft_budget", budget_json(args.budget)}, {"round", args.round}},
       [&] { eval_fidelity(setup.model(), tasks, args.round, setup.progress(), rows); },
       [&] { return report(rows); });
   return 0;
@@ -245,7 +251,8 @@ int run_prefill(const EvalArgs& args) {
   if (chunks.empty()) chunks.push_back(setup.engine().model().backend().prefill_chunk());
   PrefillResult result;
   setup.run(
-      "prefill", {{"chunks", chunks}, {"draft_budget", args.budget}, {"round", args.round}},
+      "prefill",
+      {{"chunks", chunks}, {"draft_budget", budget_json(args.budget)}, {"round", args.round}},
       [&] { eval_prefill(setup.model(), tasks, chunks, args.round, setup.progress(), result); },
       [&] { return report(result); });
   return 0;
@@ -264,9 +271,9 @@ int run_lossless(const EvalArgs& args) {
   options.seed = args.seed;
   options.draft_lens = args.draft_lens;
   for (const std::string& spec : args.plans) {
-    options.drafters.push_back({spec, setup.engine().plans(spec, context, args.budget)});
+    options.drafters.push_back({spec, setup.engine().plans_at(context, spec, args.budget)});
   }
-  OrderedJson meta = {{"draft_budget", args.budget},
+  OrderedJson meta = {{"draft_budget", budget_json(args.budget)},
                       {"temperature", as_typed(args.temperature)},
                       {"seed", args.seed}};
   const auto differ = [](const auto& rows) {
@@ -321,7 +328,7 @@ int run_sensitivity(const EvalArgs& args) {
   try {
     setup.run(
         "sensitivity",
-        {{"draft_budget", args.budget},
+        {{"draft_budget", budget_json(args.budget)},
          {"round", args.round},
          {"draft_bytes", args.draft_bytes ? OrderedJson(*args.draft_bytes) : OrderedJson(nullptr)},
          {"target_bytes", args.target_bytes}},

@@ -109,21 +109,23 @@ void print(const GenerateArgs& args, const std::string& text) {
 }
 
 void require_use_of_budget(const GenerateArgs& args, std::span<const Plan> plans) {
-  const auto uses = [](const LayerPlan& layer) { return layer.kv.budget > 0; };
+  const auto uses = [](const LayerPlan& layer) { return layer.kv.budget.given(); };
   const bool used = std::ranges::any_of(
       plans, [&](const Plan& plan) { return std::ranges::any_of(plan.layers, uses); });
-  if (args.draft_budget == 0 || used) return;
+  if (!args.draft_budget.given() || used) return;
   throw UsageError(fmt::format(
       "--draft-budget {}: {} reads all pages; it is for a sparse plan, such as quantspec+sparse",
-      args.draft_budget, args.plan));
+      args.draft_budget.text(), args.plan));
 }
 
 // None: the session's own.
 std::vector<Plan> choose_plans(const GenerateArgs& args, const Engine& engine, int prompt_tokens) {
   if (args.drafts_by_own_plans()) return {};
-  std::vector<Plan> plans = engine.plans(args.plan, prompt_tokens, args.draft_budget);
+  std::vector<Plan> plans = engine.plans(args.plan, args.draft_budget);
   require_use_of_budget(args, plans);
-  return plans;
+  const auto gathers = [](const LayerPlan& layer) { return layer.kv.gathers(); };
+  if (std::ranges::none_of(plans.front().layers, gathers)) return plans;
+  return engine.plans_at(prompt_tokens, args.plan, args.draft_budget);
 }
 
 int finish(const GenerateArgs& args, const Run& run) {

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/cli/limits.h"
 #include "apps/cli/options.h"
 #include "sampler/parameters.h"
 
@@ -91,6 +92,21 @@ inline void add_float(CLI::App& app, const std::string& names, const std::string
       throw UsageError(fmt::format("{} '{}': must be a number", long_name(names), text));
     }
   });
+}
+
+// `part` of what was typed, `text`, as a budget.
+inline KvBudget parse_draft_budget(const std::string& part, const std::string& text,
+                                   const char* more = "") {
+  const auto budget = KvBudget::parse(part);
+  if (budget && budget->tokens(0) <= kMostContext) return *budget;
+  throw UsageError(
+      fmt::format("--draft-budget '{}': must be tokens, from 1 to {}, or a share such as 1/4{}",
+                  text, kMostContext, more));
+}
+
+inline void add_draft_budget(CLI::App& app, const std::string& help, KvBudget& target) {
+  add_value(app, "--draft-budget", "N|1/N", help,
+            [&target](const std::string& text) { target = parse_draft_budget(text, text); });
 }
 
 inline void add_seed(CLI::App& app, const std::string& help,

@@ -29,7 +29,7 @@ struct GenerateArgs {
   PromptArgs prompt;
   GenerateOptions generation;  // without its sampling, which needs the model
   std::string plan = "auto";
-  int draft_budget = 0;  // of its sparse plans; 0: as Engine::plans()
+  KvBudget draft_budget = {};  // of its sparse plans; none given: as Engine::plans()
   SamplingArgs sampling;
   bool compare = false;
   bool json = false;

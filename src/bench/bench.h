@@ -35,8 +35,7 @@ struct BenchOptions {
   int predict = 512;                   // tokens that a run decodes, whatever they are
   std::vector<std::string> plans = {"quantspec", "auto"};       // make_plan()'s, auto and all
   std::vector<std::optional<int>> draft_lens = {std::nullopt};  // nullopt: chosen by measured cost
-  std::vector<int> draft_budgets = {
-      0};  // tokens that sparse plans read; 0: a quarter of the context
+  std::vector<KvBudget> draft_budgets = {{}};  // of sparse plans; none given: as Engine::plans()
   std::vector<int> budget_shares = {};  // if any: instead, the context over these, in whole pages
   std::vector<float> temperatures = {1};
   SpecSampling spec_sampling = SpecSampling::kRejection;

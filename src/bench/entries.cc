@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <numeric>
 #include <span>
@@ -21,18 +20,21 @@ namespace bench {
 
 namespace {
 
-std::optional<int> budget_of(const Plan& plan) {
+// The most tokens that a layer reads by it.
+std::optional<int> budget_of(const Plan& plan, int context) {
   int most = 0;
-  for (const LayerPlan& layer : plan.layers) most = std::max(most, layer.kv.budget);
+  for (const LayerPlan& layer : plan.layers) {
+    most = std::max(most, layer.kv.budget.tokens(context));
+  }
   return most > 0 ? std::optional(most) : std::nullopt;
 }
 
-std::vector<int> budgets(Engine& engine, const BenchOptions& options, int context) {
+std::vector<KvBudget> budgets(Engine& engine, const BenchOptions& options, int context) {
   if (options.budget_shares.empty()) return options.draft_budgets;
   const int page_size = engine.pool().shape().page_size;
-  std::vector<int> budgets;
+  std::vector<KvBudget> budgets;
   for (const int share : options.budget_shares) {
-    budgets.push_back(std::max(1, context / share / page_size) * page_size);
+    budgets.emplace_back(std::max(1, context / share / page_size) * page_size);
   }
   return budgets;
 }
@@ -64,14 +66,15 @@ struct Candidate {
 };
 
 // NOTE: the budget of auto is that of its sparse plans, where it was given.
-Candidate resolve(Engine& engine, const std::string& spec, int context, int budget, bool many) {
-  std::vector<Plan> plans = engine.plans(spec, context, budget);
+Candidate resolve(Engine& engine, const std::string& spec, int context, KvBudget budget,
+                  bool many) {
+  std::vector<Plan> plans = engine.plans_at(context, spec, budget);
   if (many) RequestLoop::require_plans(plans);
   const bool is_auto = spec == "auto";
   std::string name = is_auto ? spec : plans.front().name;
-  const auto used = !is_auto     ? budget_of(plans.front())
-                    : budget > 0 ? std::optional(budget)
-                                 : std::nullopt;
+  const auto used = !is_auto         ? budget_of(plans.front(), context)
+                    : budget.given() ? std::optional(budget.tokens(context))
+                                     : std::nullopt;
   return {std::move(name), std::move(plans), used};
 }
 
@@ -82,10 +85,10 @@ Message reason(const Message& why, const std::string& spec) {
 
 // Of one spec: a plan by every budget that makes a difference to it.
 std::vector<Candidate> candidates_of(Engine& engine, const Asked& asked,
-                                     std::span<const int> budgets, int context, bool many,
+                                     std::span<const KvBudget> budgets, int context, bool many,
                                      std::vector<LeftOut>& left_out) {
   std::vector<Candidate> candidates;
-  for (const int budget : budgets) {
+  for (const KvBudget& budget : budgets) {
     try {
       Candidate candidate = resolve(engine, asked.spec, context, budget, many);
       if (std::ranges::find(candidates, candidate) == candidates.end()) {
@@ -101,7 +104,7 @@ std::vector<Candidate> candidates_of(Engine& engine, const Asked& asked,
 
 std::vector<Candidate> all_candidates(Engine& engine, const BenchOptions& options, int context,
                                       std::vector<LeftOut>& left_out) {
-  const std::vector<int> budgets_wanted = budgets(engine, options, context);
+  const std::vector<KvBudget> budgets_wanted = budgets(engine, options, context);
   std::vector<Candidate> all;
   for (const Asked& asked : asked_for(options, engine.config().num_layers)) {
     auto some =
@@ -120,12 +123,14 @@ std::vector<Candidate> all_candidates(Engine& engine, const BenchOptions& option
 void require_use_of_budgets(const BenchOptions& options, std::span<const Candidate> candidates,
                             std::span<const LeftOut> left_out) {
   const bool shares = !options.budget_shares.empty();
-  const bool asked = shares || std::ranges::any_of(options.draft_budgets, std::identity());
+  const bool asked = shares || std::ranges::any_of(options.draft_budgets, &KvBudget::given);
   const auto has_budget = [](const Candidate& one) { return one.budget.has_value(); };
   if (!asked || std::ranges::any_of(candidates, has_budget)) return;
+  std::vector<std::string> budgets;
+  for (const KvBudget& budget : options.draft_budgets) budgets.push_back(budget.text());
   const Message typed =
       shares ? Message::format("{}", field::kBudgetShares)
-             : Message::format("{} {}", field::kDraftBudget, fmt::join(options.draft_budgets, ","));
+             : Message::format("{} {}", field::kDraftBudget, fmt::join(budgets, ","));
   if (!left_out.empty()) {
     fail(ErrorKind::kInvalidRequest, "{}: no plan can use it; {}", typed, describe(left_out));
   }

@@ -14,7 +14,7 @@ struct Entry {
   std::string plan;          // the row's
   DecodingOptions decoding;  // but for the seed
   KvStore store = KvStore::kHierarchical;
-  std::optional<int> budget = {};  // the row's
+  std::optional<int> budget = {};  // the row's, in tokens
 
   bool is_plain() const { return decoding.plans.empty(); }
   // The same tokens every time, whatever the clock says.

@@ -82,7 +82,7 @@ TEST(Entries, AutoHasTheBudgetsThatAreGiven) {
   const auto entries = make_entries(engine(), options, 512);
   EXPECT_EQ(names(entries),
             (std::vector<std::string>{"plain-fp16/0", "plain-int8/0", "auto@64/4", "auto@128/4"}));
-  EXPECT_EQ(entries[3].decoding.plans.back().layers[0].kv.budget, 128);
+  EXPECT_EQ(entries[3].decoding.plans.back().layers[0].kv.budget, KvBudget(128));
 }
 
 TEST(Entries, AreNamedAlikeHoweverTheyWereTyped) {
@@ -118,11 +118,10 @@ TEST(Entries, AllLeavesOutWhatTheContextCannotHold) {
   EXPECT_EQ(left_out.back().plan, "quantspec+bounds+w8");
   EXPECT_EQ(describe(left_out).text(),
             "plan all leaves out: at 100 tokens streaming, streaming+w4, streaming+w8, snapkv, "
-            "snapkv+w4, snapkv+w8, retrieval, retrieval+w4, retrieval+w8 (a quarter of the "
-            "context, its budget, is 25; from 64 to 99 tokens fit a context of 100); "
-            "quantspec+sparse, quantspec+sparse+w8, quantspec+bounds, quantspec+bounds+w8 (a "
-            "quarter of the context, its budget, is 25; from 32 to 99 tokens fit a context of "
-            "100)");
+            "snapkv+w4, snapkv+w8, retrieval, retrieval+w4, retrieval+w8 (draft budget 1/4 "
+            "is 25 tokens; from 64 to 99 tokens fit a context of 100); "
+            "quantspec+sparse, quantspec+sparse+w8, quantspec+bounds, quantspec+bounds+w8 (draft "
+            "budget 1/4 is 25 tokens; from 32 to 99 tokens fit a context of 100)");
   EXPECT_NE(refusal_of(options_of({"quantspec+sparse"}, {4}), 100), "");
   BenchOptions options = options_of({"all"}, {4});
   options.draft_budgets = {512};

@@ -54,7 +54,7 @@ std::size_t bytes_of(const KvOptions& kv, Engine& engine, int capacity) {
                       KvCache::ring_bytes_for(shape, backend, capacity, kv);
   for (const KvAccess& access : kv.accesses) {
     if (!access.gathers()) continue;
-    const int slots = access.tokens == KvTokens::kSnap ? capacity : access.budget;
+    const int slots = access.tokens == KvTokens::kSnap ? capacity : access.budget.tokens(capacity);
     bytes += shape.num_layers * backend.full_kv_bytes(shape, (slots + 15) / 16 * 16);
   }
   return bytes;

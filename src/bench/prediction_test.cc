@@ -18,7 +18,7 @@ Predictor predictor(int page_size = kv_shape(model(), 0).page_size,
 }
 
 PassRead read_of(const std::string& plan, const Predictor& predictor = bench::predictor()) {
-  const PlanContext context{model().num_layers, predictor.page_size, kContext, 1024};
+  const PlanContext context{model().num_layers, predictor.page_size, 1024};
   return predictor.read_of(make_plan(plan, context), kContext);
 }
 

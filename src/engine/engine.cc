@@ -93,8 +93,8 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   return engine;
 }
 
-std::vector<Plan> Engine::plans(std::string_view spec, int prompt_tokens, int budget) const {
-  const PlanContext context{config().num_layers, pool_.shape().page_size, prompt_tokens, budget,
+std::vector<Plan> Engine::plans(std::string_view spec, KvBudget budget) const {
+  const PlanContext context{config().num_layers, pool_.shape().page_size, budget,
                             model_.weights().head_read()};
   const bool choose = spec == "auto";
   std::vector<Plan> plans = choose ? auto_plans(context) : std::vector{make_plan(spec, context)};
@@ -107,19 +107,30 @@ std::vector<Plan> Engine::plans(std::string_view spec, int prompt_tokens, int bu
   return plans;
 }
 
+std::vector<Plan> Engine::plans_at(int prompt_tokens, std::string_view spec,
+                                   KvBudget budget) const {
+  std::vector<Plan> at = plans(spec, budget);
+  if (spec == "auto" && !budget.given()) return at;
+  const Message what = Message::format("{} {}", field::kPlan, spec);
+  for (Plan& plan : at) {
+    plan = plan_at(std::move(plan), prompt_tokens, pool_.shape().page_size, what);
+  }
+  return at;
+}
+
 // QuantSpec's drafts with the weights that are kept.
 std::vector<Plan> Engine::own_plans() const {
   switch (draft_weights_) {
     case DraftWeights::kUpper:
-      return plans("quantspec", 0);
+      return plans("quantspec");
     case DraftWeights::kBoth:
-      return plans("quantspec+w8", 0);
+      return plans("quantspec+w8");
     case DraftWeights::kFull:
-      return plans("quantspec+w16", 0);
+      return plans("quantspec+w16");
     case DraftWeights::kAuto:
       break;
   }
-  std::vector<Plan> own = plans("quantspec", 0);
+  std::vector<Plan> own = plans("quantspec");
   const Plan eight_bits = Plan::draft(config().num_layers, WeightRead::kBoth);
   if (model_.reads(eight_bits)) own.push_back(eight_bits);
   return own;

@@ -201,11 +201,14 @@ class Engine {
   // however long it is.
   std::vector<TokenId> encode(std::string_view prompt, bool add_special, int room) const;
   // The plans of this name (model/plan.h; `auto` is several, of which those are left out whose
-  // weights are not kept) for a prompt of so many tokens. budget: tokens that sparse ones read, 0:
-  // a quarter of the prompt. Plans of 4-bit weights read the head at 8 bits where a draft store
-  // keeps the head so, unless a plan file says 4. Throws kInvalidRequest for an unknown name, a
-  // budget that does not fit, and weights that are not kept.
-  std::vector<Plan> plans(std::string_view spec, int prompt_tokens, int budget = 0) const;
+  // weights are not kept), for texts of any length. budget: what sparse ones read; none given: a
+  // quarter, and for `auto` a sixteenth as well. Plans of 4-bit weights read the head at 8 bits
+  // where a draft store keeps the head so, unless a plan file says 4. Throws kInvalidRequest for an
+  // unknown name, a budget that is too small, and weights that are not kept.
+  std::vector<Plan> plans(std::string_view spec, KvBudget budget = {}) const;
+  // The same for prompts of so many tokens, as plan_at() has them; but `auto` without a budget does
+  // as ever.
+  std::vector<Plan> plans_at(int prompt_tokens, std::string_view spec, KvBudget budget = {}) const;
 
   // --- for measurements, below the sessions ---
   const Model& model() const { return model_; }

@@ -250,7 +250,7 @@ TEST_F(EngineTest, OneSessionIsForOneCallAtATime) {
 
 // Also one that has a loop of its own, inside a chunk of another's prompt.
 TEST_F(EngineTest, CallbacksMayUseOtherSessions) {
-  const std::vector<Plan> plans = {engine_->plans("quantspec", 0)};
+  const std::vector<Plan> plans = {engine_->plans("quantspec")};
   const std::string alone = run(greedy(10), "In spring").text;
   for (const bool own : {false, true}) {
     std::vector<std::string> inner;
@@ -275,7 +275,7 @@ TEST_F(EngineTest, CallbacksMayUseOtherSessions) {
 
 // Threads whose sessions have a loop of their own take turns with those that share one.
 TEST_F(EngineTest, SessionsWithPlansOfTheirOwnRunBesideOthers) {
-  const std::vector<Plan> plans = {engine_->plans("quantspec+w8", 0)};
+  const std::vector<Plan> plans = {engine_->plans("quantspec+w8")};
   const auto run_own = [&](std::string_view prompt) {
     return engine_->create_session(plans)->generate(prompt, greedy(30)).text;
   };

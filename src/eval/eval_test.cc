@@ -255,7 +255,7 @@ TEST(Sensitivity, WritesAPlanThatFitsTheBytesOfTheUniformOne) {
   const std::filesystem::path file = ::testing::TempDir() + "/eval_test_plan.json";
   NewFile new_file(file);
   write_plan_file(*result.chosen, new_file);
-  const Plan read = read_plan_file(file, {config.num_layers, kPageSize, 160, 0});
+  const Plan read = read_plan_file(file, {config.num_layers, kPageSize});
   EXPECT_EQ(read.layers, result.chosen->layers);
   EXPECT_EQ(read.head, result.chosen->head);
   EXPECT_EQ(read.target_full_layers, result.chosen->target_full_layers);

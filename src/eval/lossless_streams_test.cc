@@ -28,7 +28,7 @@ LosslessOptions options_for(const LoadedModel& loaded) {
   options.drafters = {{"w4", {Plan::draft(layers, WeightRead::kUpper)}},
                       {"auto",
                        {Plan::draft(layers, WeightRead::kUpper),
-                        make_plan("quantspec+sparse", {layers, kPageSize, kLength, 64})}}};
+                        make_plan("quantspec+sparse", {layers, kPageSize, 64})}}};
   options.draft_lens = {1, 5, std::nullopt};
   options.seed = 3;
   return options;
@@ -86,7 +86,7 @@ TEST(LosslessStreams, PlansForOneSequenceAreRefused) {
   LoadedModel loaded = tiny("cpu");
   LosslessOptions options = options_for(loaded);
   const int layers = loaded.model.config().num_layers;
-  options.drafters = {{"streaming", {make_plan("streaming", {layers, kPageSize, kLength, 96})}}};
+  options.drafters = {{"streaming", {make_plan("streaming", {layers, kPageSize, 96})}}};
   std::vector<StreamRow> rows;
   expect_error(ErrorKind::kInvalidRequest, {"plan streaming", "one sequence"}, [&] {
     eval_lossless_streams(eval_model(loaded), prompts(loaded, 1, 70, 0), 2, options, {}, rows);

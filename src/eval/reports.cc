@@ -36,7 +36,8 @@ ReportRow chosen_row(const Plan& plan, int layer) {
                       : kv.tokens == KvTokens::kByMass ? "mass"
                                                        : "all";
   ReportValue budget;
-  if (kv.chooses_pages()) budget = std::int64_t{kv.budget};
+  if (kv.chooses_pages() && kv.budget.is_share()) budget = kv.budget.text();
+  if (kv.chooses_pages() && !kv.budget.is_share()) budget = std::int64_t{kv.budget.tokens(0)};
   const bool full = std::ranges::count(plan.target_full_layers, layer) > 0;
   row.insert(row.end(), {{"kv", std::string(kReads[static_cast<int>(kv.read)])},
                          {"pages", std::string(pages)},

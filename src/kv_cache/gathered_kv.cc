@@ -19,9 +19,11 @@ constexpr int kChunk = 8;       // of kRetrieval
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+int budget_of(const KvAccess& access) { return access.budget.tokens(0); }
+
 // Slots of the window of kStreaming: the ring, of more than one page, covers the rest.
 int window_slots(const KvAccess& access, int page_size) {
-  return round_up(std::max(0, access.budget - kSinks - page_size), 16);
+  return round_up(std::max(0, budget_of(access) - kSinks - page_size), 16);
 }
 
 // Slots that are in use when there is nothing more to gather; of kSnap, before it grows.
@@ -30,9 +32,9 @@ int full_slots(const KvShape& shape, const KvAccess& access) {
     case KvTokens::kStreaming:
       return kSinks + window_slots(access, shape.page_size);
     case KvTokens::kSnap:
-      return access.budget - kSnapQueries;
+      return budget_of(access) - kSnapQueries;
     default:
-      return access.budget / kChunk * kChunk;
+      return budget_of(access) / kChunk * kChunk;
   }
 }
 
@@ -40,9 +42,15 @@ void require_budget(const KvAccess& access) {
   const int least = access.tokens == KvTokens::kSnap        ? kSnapQueries + 1
                     : access.tokens == KvTokens::kStreaming ? kSinks + 1
                                                             : kChunk;
-  if (access.budget >= least) return;
+  if (access.budget.is_share()) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} {}: drafts that gather tokens need their number before they know the text; {} 2048, "
+         "say, works, and quantspec+sparse reads a share",
+         field::kDraftBudget, access.budget.text(), field::kDraftBudget);
+  }
+  if (budget_of(access) >= least) return;
   fail(ErrorKind::kInvalidRequest, "{} {}: this plan needs at least {} tokens", field::kDraftBudget,
-       access.budget, least);
+       access.budget.text(), least);
 }
 
 float dot(const float* a, const float* b, int count) {

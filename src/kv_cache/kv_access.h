@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kv_cache/kv_budget.h"
 #include "quant/quant.h"
 
 namespace quantspec {
@@ -24,14 +25,19 @@ enum class KvTokens : std::uint8_t {
 struct KvAccess {
   KvRead read = KvRead::kUpper;  // of pages; kFull: of the layer's copy in full precision
   KvTokens tokens = KvTokens::kAll;
-  int budget = 0;            // tokens, where `tokens` is a choice
+  KvBudget budget = {};      // where `tokens` is a choice
   bool record_mass = false;  // target passes: what kByMass chooses from
 
   static constexpr KvAccess target() {
-    return {KvRead::kBoth, KvTokens::kAll, 0, /*record_mass=*/true};
+    return {KvRead::kBoth, KvTokens::kAll, {}, /*record_mass=*/true};
   }
   bool chooses_pages() const { return tokens == KvTokens::kByMass || tokens == KvTokens::kByBound; }
   bool gathers() const { return tokens >= KvTokens::kStreaming; }
+  // So many of a sequence's pages are read.
+  int pages_read(int num_pages, int page_size) const {
+    if (chooses_pages()) return budget.pages(num_pages, page_size);
+    return tokens == KvTokens::kAll ? num_pages : 0;
+  }
   bool operator==(const KvAccess&) const = default;
 };
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backend/params/attention.h"
-#include "base/error.h"
+#include "base/expect_error.h"
 #include "kv_cache/kv_cache.h"
 
 namespace quantspec {
@@ -355,6 +355,44 @@ TEST_P(Access, ByBoundReadsThePagesWhoseKeysCouldMatchBest) {
   expect_sees(cache, access, visible);
 }
 
+// A share is of the pages that are there: a sequence that grows gets more, one value serves texts
+// of any length, and whoever keeps what views show is told of every change.
+TEST_P(Access, AShareGrowsWithTheSequence) {
+  for (const KvTokens tokens : {KvTokens::kByMass, KvTokens::kByBound}) {
+    const KvAccess access{KvRead::kUpper, tokens, KvBudget::one_in(4)};
+    for (const int prompt : {1, 70, kPrompt}) {
+      Cache cache(GetParam(), text_, {.accesses = {access}});
+      cache.prefill(prompt);
+      cache.decode(prompt + 1);
+      std::map<int, std::size_t> listed;  // by list_variant()
+      for (int length = prompt + 1; length <= kLength; length += 5) {
+        cache.decode(length);
+        const std::size_t pages = cache.cache().quantized() / kPage;
+        const KvView view = cache.cache().view(0, access);
+        const std::size_t expected = pages < 2 ? 0 : std::max<std::size_t>(1, pages / 4);
+        EXPECT_EQ(view.page_lists.size(), kKvHeads * expected) << "at " << length;
+        EXPECT_EQ(view.pages.size(), pages);
+        const auto [known, is_new] =
+            listed.emplace(cache.cache().list_variant(), view.page_lists.size());
+        EXPECT_EQ(known->second, view.page_lists.size()) << "at " << length;
+      }
+      EXPECT_EQ(listed.size(), prompt < kPrompt ? 4u : 1u);  // 0 to 3 pages, or 3 of them
+    }
+  }
+}
+
+TEST_P(Access, ByBoundReadsAShareOfThePagesThatCouldMatchBest) {
+  const KvAccess share{KvRead::kUpper, KvTokens::kByBound, KvBudget::one_in(3)};
+  const KvAccess tokens{KvRead::kUpper, KvTokens::kByBound, 4 * kPage};
+  Cache cache(GetParam(), text_, {.accesses = {share, tokens}});
+  cache.prefill(kPrompt);
+  cache.decode(kLength);
+  ASSERT_EQ(cache.cache().quantized() / kPage, 14);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    EXPECT_EQ(cache.draft(layer, share), cache.draft(layer, tokens));
+  }
+}
+
 TEST_P(Access, StreamingReadsTheFirstTokensAndTheLatest) {
   // Windows longer and shorter than a page, and than the text.
   for (const int budget : {200, 60, 45, 4000}) {
@@ -518,6 +556,10 @@ TEST_P(Access, RefusesBudgetsThatAreTooSmall) {
   for (const KvTokens tokens : {KvTokens::kStreaming, KvTokens::kSnap, KvTokens::kRetrieval}) {
     const KvAccess access{KvRead::kUpper, tokens, 5};
     EXPECT_THROW(Cache(GetParam(), text_, {.accesses = {access}}), Error);
+    const KvAccess share{KvRead::kUpper, tokens, KvBudget::one_in(4)};
+    expect_error(ErrorKind::kInvalidRequest,
+                 {"draft budget 1/4: drafts that gather tokens need their number", "2048", "works"},
+                 [&] { Cache(GetParam(), text_, {.accesses = {share}}); });
   }
   EXPECT_THROW(Cache(GetParam(), text_, {.full_layers = {kLayers}}), Error);
   const KvAccess streaming{KvRead::kUpper, KvTokens::kStreaming, 100};

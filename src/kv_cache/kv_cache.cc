@@ -159,8 +159,12 @@ void KvCache::commit() {
       throw;
     }
   }
-  for (const KvAccess& access : options_.accesses) {  // a list begins
-    list_changes_ += access.chooses_pages() && budget_pages(access) == page;
+  for (const KvAccess& access : options_.accesses) {
+    const auto listed = [&](int pages) {  // none where all are read
+      const int read = access.pages_read(pages, shape().page_size);
+      return read < pages ? read : 0;
+    };
+    list_changes_ += access.chooses_pages() && listed(page + 1) != listed(page);
   }
   for (GatheredKv& tokens : gathered_) {
     for (int layer = 0; layer < shape().num_layers; ++layer) {
@@ -227,7 +231,8 @@ KvView KvCache::view(int layer, const KvAccess& access) const {
   if (access.record_mass && records_mass_ && records_now_) view.page_mass = selector_.mass(layer);
   if (access.tokens == KvTokens::kByBound ||
       (access.tokens == KvTokens::kByMass && !keeps_all(options_, layer) && selector_.has_mass())) {
-    view.page_lists = selector_.lists(layer, num_pages, budget_pages(access));
+    view.page_lists =
+        selector_.lists(layer, num_pages, access.pages_read(num_pages, shape().page_size));
     const bool by_mass = access.tokens == KvTokens::kByMass;
     view.page_scores = by_mass ? selector_.mass(layer) : selector_.bounds();
   }
@@ -237,10 +242,6 @@ KvView KvCache::view(int layer, const KvAccess& access) const {
     view.num_gathered = tokens.count(layer);
   }
   return view;
-}
-
-int KvCache::budget_pages(const KvAccess& access) const {
-  return std::max(1, access.budget / shape().page_size);
 }
 
 int KvCache::first_full(int length) const {

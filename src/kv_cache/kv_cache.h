@@ -174,7 +174,6 @@ class KvCache {
   void commit();
   int max_pages() const { return first_full(capacity_) / shape().page_size; }
   const GatheredKv* gathered(const KvAccess& access) const;
-  int budget_pages(const KvAccess& access) const;
   void add_pages(int count);
   // Pages [first_page, num_pages).
   std::span<const PagePlanes> planes(int first_page, int num_pages) const;

@@ -50,26 +50,24 @@ std::size_t kv_bytes(const KvShape& shape, const KvAccess& access, int context) 
   const int first_full = first_full_position(context, shape.page_size);
   const int ring_tokens = context - first_full;
   const int pages = first_full / shape.page_size;
-  const int chosen = std::min(pages, std::max(1, access.budget / shape.page_size));
+  const int read = access.pages_read(pages, shape.page_size);
   const std::size_t ring = full_tokens_bytes(shape, ring_tokens);
   const std::size_t page = shape.num_kv_heads * unit_bytes(shape, access.read);
   switch (access.tokens) {
     case KvTokens::kAll:
-      return ring + pages * page;
     case KvTokens::kNone:
-      return ring;
     case KvTokens::kByMass:
-      return ring + chosen * page;
+      return ring + read * page;
     case KvTokens::kByBound:
-      return ring + chosen * page + kScaleBytes * shape.num_kv_heads * shape.head_dim * pages;
+      return ring + read * page + kScaleBytes * shape.num_kv_heads * shape.head_dim * pages;
     case KvTokens::kStreaming:  // the budget includes the ring; the others' tokens come beside it
-      return ring +
-             full_tokens_bytes(shape, std::clamp(access.budget - ring_tokens, 0, first_full));
+      return ring + full_tokens_bytes(shape, std::clamp(access.budget.tokens(context) - ring_tokens,
+                                                        0, first_full));
     case KvTokens::kSnap:
     case KvTokens::kRetrieval:
       break;
   }
-  return ring + full_tokens_bytes(shape, std::min(access.budget, first_full));
+  return ring + full_tokens_bytes(shape, std::min(access.budget.tokens(context), first_full));
 }
 
 std::size_t pass_bytes(const Weights& weights, const WeightMemory& memory, const KvShape& shape,

@@ -35,6 +35,8 @@ TEST_F(PassBytesTest, OfKvAreWhatEachAccessReads) {
   EXPECT_EQ(bytes({KvRead::kBoth}) - bytes({KvRead::kUpper}),
             4 * shape_.units() * shape_.lower_unit_bytes());
   EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByMass, 64}) - ring_only, 2 * upper);
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByMass, KvBudget::one_in(2)}) - ring_only, 2 * upper);
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByMass, KvBudget::one_in(9)}) - ring_only, upper);
   EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByMass, 9999}), bytes({KvRead::kUpper}));
   EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByBound, 64}) - ring_only,
             2 * upper + 4 * 4 * shape_.units() * shape_.head_dim);

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -192,23 +193,43 @@ Plan Plan::draft(int num_layers, WeightRead weights) {
   return uniform(std::string(kNames[static_cast<int>(weights)]), num_layers, weights, {});
 }
 
-int draft_budget(const KvAccess& access, int own, const PlanContext& context, const Message& what) {
+namespace {
+
+int least_budget(const KvAccess& access, int page_size) {
   constexpr int kLeastGathered = 64;
-  const int given = own > 0 ? own : context.budget;
-  const int budget = given > 0 ? given : context.context / 4;
-  const int least = access.chooses_pages() ? context.page_size : kLeastGathered;
-  if (budget >= least && budget < context.context) return budget;
-  if (least >= context.context) {
-    fail(ErrorKind::kInvalidRequest, "{}: of a prompt of {} tokens there is nothing to leave out",
-         what, context.context);
+  return access.chooses_pages() ? page_size : kLeastGathered;
+}
+
+}  // namespace
+
+KvBudget draft_budget(const KvAccess& access, KvBudget own, const PlanContext& context,
+                      const Message& what) {
+  const KvBudget given = own.given() ? own : context.budget;
+  if (!given.given()) return KvBudget::one_in(4);
+  const int least = least_budget(access, context.page_size);
+  if (given.is_share() || given.tokens(0) >= least) return given;
+  fail(ErrorKind::kInvalidRequest, "{}: {} {}: must be {} tokens or more, or a share such as 1/4",
+       what, field::kDraftBudget, given.text(), least);
+}
+
+Plan plan_at(Plan plan, int prompt_tokens, int page_size, const Message& what) {
+  for (LayerPlan& layer : plan.layers) {
+    KvAccess& kv = layer.kv;
+    if (!layer.run || !(kv.gathers() || kv.chooses_pages())) continue;
+    const int least = least_budget(kv, page_size), tokens = kv.budget.tokens(prompt_tokens);
+    if (least >= prompt_tokens) {
+      fail(ErrorKind::kInvalidRequest, "{}: of a prompt of {} tokens there is nothing to leave out",
+           what, prompt_tokens);
+    }
+    if (tokens < least || tokens >= prompt_tokens) {
+      const std::string is = kv.budget.is_share() ? fmt::format(" is {} tokens", tokens) : "";
+      fail(ErrorKind::kInvalidRequest, "{}: {} {}{}; from {} to {} tokens fit a context of {}",
+           what, field::kDraftBudget, kv.budget.text(), is, least, prompt_tokens - 1,
+           prompt_tokens);
+    }
+    if (kv.gathers()) kv.budget = tokens;
   }
-  const std::string fits = fmt::format("from {} to {} tokens fit a context of {}", least,
-                                       context.context - 1, context.context);
-  if (own > 0) fail(ErrorKind::kInvalidRequest, "{}: budget {}: {}", what, own, fits);
-  if (given > 0)
-    fail(ErrorKind::kInvalidRequest, "{} {}: {}: {}", field::kDraftBudget, given, what, fits);
-  fail(ErrorKind::kInvalidRequest, "{}: a quarter of the context, its budget, is {}; {}", what,
-       budget, fits);
+  return plan;
 }
 
 Plan make_plan(std::string_view spec, const PlanContext& context) {
@@ -230,7 +251,7 @@ Plan make_plan(std::string_view spec, const PlanContext& context) {
     fail(ErrorKind::kInvalidRequest, "{}: {} has no pages to choose from", what, parts[0]);
   }
   if (layer.kv.gathers() || layer.kv.chooses_pages()) {
-    layer.kv.budget = draft_budget(layer.kv, 0, context, what);
+    layer.kv.budget = draft_budget(layer.kv, {}, context, what);
   }
   plan.layers = std::vector(context.num_layers, layer);
   for (const int index : skipped) plan.layers[index].run = false;
@@ -254,23 +275,36 @@ std::string describe_plans() {
   return text;
 }
 
+namespace {
+
+// The length from which on `auto` reads by this budget.
+int worth_from(const KvBudget& budget, int page_size) {
+  if (budget.is_share()) {  // reading less than four pages it would save next to nothing
+    const std::int64_t tokens = std::int64_t{4} * page_size * budget.parts();
+    return static_cast<int>(std::min<std::int64_t>(tokens, std::numeric_limits<int>::max()));
+  }
+  // There is a page more than it reads, and one that is still in the ring (first_full_position).
+  return (budget.tokens(0) / page_size + 2) * page_size;
+}
+
+}  // namespace
+
 std::vector<Plan> auto_plans(const PlanContext& context) {
   PlanContext dense = context;
-  dense.budget = 0;
+  dense.budget = {};
   std::vector<Plan> plans;
   for (const char* spec : {"quantspec", "quantspec+w8", "weights-only+w8"}) {
     plans.push_back(make_plan(spec, dense));
   }
-  std::vector<int> budgets = {context.budget};
-  if (context.budget == 0) budgets = {context.context / 4, context.context / 16};
-  for (const int budget : budgets) {
-    // With so few pages it would save next to nothing.
-    if (context.budget == 0 && budget < 4 * context.page_size) break;
+  std::vector<KvBudget> budgets = {context.budget};
+  if (!context.budget.given()) budgets = {KvBudget::one_in(4), KvBudget::one_in(16)};
+  for (const KvBudget& budget : budgets) {
     PlanContext sparse = context;
     sparse.budget = budget;
     for (const char* spec : {"quantspec+sparse", "quantspec+sparse+w8"}) {
       plans.push_back(make_plan(spec, sparse));
-      plans.back().name += fmt::format("@{}", budget);
+      plans.back().name += fmt::format("@{}", budget.text());
+      plans.back().from_tokens = worth_from(budget, context.page_size);
     }
   }
   return plans;

@@ -27,6 +27,9 @@ struct Plan {
   WeightRead head = WeightRead::kFull;
   // Of the target that verifies it: layers whose KV it reads in full precision instead of 8 bits.
   std::vector<int> target_full_layers = {};
+  // Where it is one of several, sequences of fewer tokens do without it: it would read about what
+  // another one reads.
+  int from_tokens = 0;
 
   bool operator==(const Plan&) const = default;
 
@@ -38,12 +41,11 @@ struct Plan {
   static Plan draft(int num_layers, WeightRead weights);
 };
 
-// What a plan's name is resolved with.
+// What a plan's name is resolved with: all that it means is the same for every text.
 struct PlanContext {
   int num_layers = 0;
   int page_size = 0;
-  int context = 0;  // tokens of the prompt
-  int budget = 0;   // tokens that a sparse draft reads; 0: a quarter of the context
+  KvBudget budget = {};  // of a sparse draft; none given: a quarter
   // How plans of 4-bit weights read the head, unless a plan file says (Weights::head_read()).
   WeightRead upper_head = WeightRead::kUpper;
 };
@@ -66,15 +68,21 @@ Plan read_plan_file(const std::filesystem::path& file, const PlanContext& contex
 // Writes one, and finishes the file.
 void write_plan_file(const Plan& plan, NewFile& file);
 
-// The plans among which `auto` chooses: 4- and 8-bit weights with all pages, and with fewer pages
-// (of the budget, if one is given) where the context is long enough for that to matter. Names of
-// the latter end in their budget: "quantspec+sparse@2048".
+// The plans among which `auto` chooses: 4- and 8-bit weights with all pages, and with fewer: of the
+// budget, if one is given, else a quarter and a sixteenth. Names of the latter end in their budget:
+// "quantspec+sparse@1/4"; they are for sequences that are long enough for that to matter.
 std::vector<Plan> auto_plans(const PlanContext& context);
 
-// The tokens that `access` reads in this context: `own`, the plan's, if it has one, else the
-// context's budget, else a quarter of the context. `what` names the plan in the message of the
-// kInvalidRequest that is thrown where that does not fit.
-int draft_budget(const KvAccess& access, int own, const PlanContext& context, const Message& what);
+// The budget by which `access` reads: `own`, the plan's, if it has one, else the context's, else a
+// quarter. `what` names the plan in the message of the kInvalidRequest that is thrown where that is
+// too small.
+KvBudget draft_budget(const KvAccess& access, KvBudget own, const PlanContext& context,
+                      const Message& what);
+
+// The plan as a measurement at prompts of so many tokens has it: the number of tokens that it
+// gathers is known before, where it is a share. Throws kInvalidRequest, with `what` for the plan,
+// where a budget leaves nothing out or too little in.
+Plan plan_at(Plan plan, int prompt_tokens, int page_size, const Message& what);
 
 // What a cache must give for these plans. Throws kInvalidRequest where two of them want different
 // targets.

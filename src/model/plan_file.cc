@@ -72,6 +72,21 @@ void require_known(const Json& object, const Fields& fields,
   }
 }
 
+// Tokens, or a share as a string; none: the file says nothing.
+KvBudget read_budget(const Fields& fields) {
+  constexpr std::string_view kExpected = "tokens, from 1 to 1073741824, or a share such as \"1/4\"";
+  const Json* value = fields.find("budget");
+  if (value == nullptr) return {};
+  const std::string* share = value->get_ptr<const std::string*>();
+  const auto budget = KvBudget::parse(share != nullptr ? *share : value->dump());
+  if (!budget || budget->is_share() != (share != nullptr)) fields.corrupt("budget", kExpected);
+  return *budget;
+}
+
+Json budget_json(const KvBudget& budget) {
+  return budget.is_share() ? Json(budget.text()) : Json(budget.tokens(0));
+}
+
 // `plan`: what holds where the file says nothing.
 LayerPlan read_layer(const Fields& fields, LayerPlan plan, const PlanContext& context) {
   plan.run = fields.flag("run", plan.run);
@@ -80,18 +95,18 @@ LayerPlan read_layer(const Fields& fields, LayerPlan plan, const PlanContext& co
   plan.kv.tokens =
       choice(fields, "pages", kPages, "all, none, mass, bounds, streaming, snapkv or retrieval",
              plan.kv.tokens);
-  const auto budget = fields.find_integer("budget", 1, 1 << 30);
+  const KvBudget budget = read_budget(fields);
   if (plan.kv.chooses_pages() || plan.kv.gathers()) {
     plan.kv.budget =
-        draft_budget(plan.kv, budget.value_or(plan.kv.budget), context, fields.where());
+        draft_budget(plan.kv, budget.given() ? budget : plan.kv.budget, context, fields.where());
     return plan;
   }
-  if (budget) {
+  if (budget.given()) {
     fail(ErrorKind::kCorruptFile,
          "{}: a budget of {} makes no sense where pages are \"{}\"; leave one of them out",
-         fields.where(), *budget, name_of(kPages, plan.kv.tokens));
+         fields.where(), budget.text(), name_of(kPages, plan.kv.tokens));
   }
-  plan.kv.budget = 0;
+  plan.kv.budget = {};
   return plan;
 }
 
@@ -123,7 +138,7 @@ Json layer_json(const LayerPlan& plan) {
                {"weights", std::stoi(std::string(name_of(kWeights, plan.weights)))},
                {"kv", name_of(kReads, plan.kv.read)},
                {"pages", name_of(kPages, plan.kv.tokens)}};
-  if (plan.kv.budget > 0) json["budget"] = plan.kv.budget;
+  if (plan.kv.budget.given()) json["budget"] = budget_json(plan.kv.budget);
   return json;
 }
 

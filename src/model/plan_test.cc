@@ -1,9 +1,11 @@
 #include "model/plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
 #include "base/clock.h"
 #include "base/expect_error.h"
@@ -11,7 +13,8 @@
 namespace quantspec {
 namespace {
 
-constexpr PlanContext kContext{.num_layers = 6, .page_size = 128, .context = 8192};
+constexpr PlanContext kContext{.num_layers = 6, .page_size = 128};
+constexpr KvBudget kQuarter = KvBudget::one_in(4);
 
 TEST(Plan, NamesMeanWhatTheySay) {
   const Plan quantspec = make_plan("quantspec", kContext);
@@ -21,14 +24,16 @@ TEST(Plan, NamesMeanWhatTheySay) {
   EXPECT_EQ(make_plan("weights-only+w8", kContext).layers[3],
             (LayerPlan{true, WeightRead::kBoth, {KvRead::kBoth}}));
   EXPECT_EQ(make_plan("snapkv+w4", kContext).layers[0],
-            (LayerPlan{true, WeightRead::kUpper, {KvRead::kUpper, KvTokens::kSnap, 2048}}));
+            (LayerPlan{true, WeightRead::kUpper, {KvRead::kUpper, KvTokens::kSnap, kQuarter}}));
   EXPECT_EQ(make_plan("quantspec+sparse", kContext).layers[0].kv,
-            (KvAccess{KvRead::kUpper, KvTokens::kByMass, 2048}));
+            (KvAccess{KvRead::kUpper, KvTokens::kByMass, kQuarter}));
   PlanContext budget = kContext;
   budget.budget = 1000;
   EXPECT_EQ(make_plan("quantspec+bounds", budget).layers[0].kv,
             (KvAccess{KvRead::kUpper, KvTokens::kByBound, 1000}));
-  EXPECT_EQ(make_plan("streaming", budget).layers[5].kv.budget, 1000);
+  EXPECT_EQ(make_plan("streaming", budget).layers[5].kv.budget, KvBudget(1000));
+  budget.budget = KvBudget::one_in(32);
+  EXPECT_EQ(make_plan("quantspec+sparse", budget).layers[0].kv.budget, KvBudget::one_in(32));
 }
 
 TEST(Plan, TheHeadIsReadAsTheLayersAre) {
@@ -94,36 +99,80 @@ TEST(Plan, UnknownNamesListTheKnownOnes) {
                [&] { make_plan("streaming+sparse", kContext); });
 }
 
-TEST(Plan, RefusesBudgetsThatDoNotFit) {
+TEST(Plan, RefusesBudgetsOfLessThanAPage) {
   PlanContext context = kContext;
-  for (const int budget : {100, 8192, 100000}) {
-    context.budget = budget;
-    expect_error(ErrorKind::kInvalidRequest,
-                 {"draft budget", "context of 8192", "from 128 to 8191"},
-                 [&] { make_plan("quantspec+sparse", context); });
-  }
-  context = kContext;
-  context.context = 400;
+  context.budget = 100;
   expect_error(ErrorKind::kInvalidRequest,
-               {"plan quantspec+sparse: a quarter", "is 100; from 128 to 399"},
+               {"plan quantspec+sparse: draft budget 100: must be 128 tokens or more", "1/4"},
                [&] { make_plan("quantspec+sparse", context); });
+  context.budget = 63;
+  expect_error(ErrorKind::kInvalidRequest, {"plan streaming", "must be 64 tokens or more"},
+               [&] { make_plan("streaming", context); });
+  context.budget = 128;
+  EXPECT_EQ(make_plan("quantspec+sparse", context).layers[0].kv.budget, KvBudget(128));
 }
 
-TEST(Plan, AutoChoosesAmongFewerPagesInLongContexts) {
+TEST(PlanAt, KnowsWhatItGathers) {
+  const Plan snap = plan_at(make_plan("snapkv", kContext), 8192, 128, "snapkv");
+  EXPECT_EQ(snap.layers[0].kv.budget, KvBudget(2048));
+  const Plan sparse = make_plan("quantspec+sparse", kContext);  // a share of what is there then
+  EXPECT_EQ(plan_at(sparse, 8192, 128, "sparse"), sparse);
+  const Plan dense = make_plan("quantspec", kContext);
+  EXPECT_EQ(plan_at(dense, 1, 128, "dense"), dense);
+}
+
+TEST(PlanAt, RefusesBudgetsThatDoNotFit) {
   PlanContext context = kContext;
-  context.context = 1000;
-  EXPECT_EQ(auto_plans(context).size(), 3u);
-  context.context = 32768;
-  const auto plans = auto_plans(context);
-  EXPECT_EQ(plans.size(), 7u);
-  EXPECT_EQ(plans.back().layers[0].kv.budget, 2048);
-  context.budget = 1024;
-  EXPECT_EQ(auto_plans(context).size(), 5u);
-  EXPECT_EQ(auto_plans(context).back().layers[0].kv.budget, 1024);
+  for (const int budget : {8192, 100000}) {
+    context.budget = budget;
+    expect_error(ErrorKind::kInvalidRequest,
+                 {"mine: draft budget", "context of 8192", "from 128 to 8191"},
+                 [&] { plan_at(make_plan("quantspec+sparse", context), 8192, 128, "mine"); });
+  }
+  const Plan quarter = make_plan("quantspec+sparse", kContext);
+  expect_error(ErrorKind::kInvalidRequest,
+               {"mine: draft budget 1/4 is 100 tokens; from 128 to 399 tokens fit"},
+               [&] { plan_at(quarter, 400, 128, "mine"); });
+  expect_error(ErrorKind::kInvalidRequest,
+               {"mine: of a prompt of 128 tokens there is nothing to leave out"},
+               [&] { plan_at(quarter, 128, 128, "mine"); });
+}
+
+TEST(Plan, AutoChoosesAmongFewerPagesInLongTexts) {
+  const auto plans = auto_plans(kContext);
+  ASSERT_EQ(plans.size(), 7u);
+  EXPECT_EQ(plans[3].layers[0].kv.budget, kQuarter);
+  EXPECT_EQ(plans[6].layers[0].kv.budget, KvBudget::one_in(16));
   // They differ in name, so that a log can tell them apart.
   EXPECT_EQ(plans[0].name, "quantspec");
-  EXPECT_EQ(plans[4].name, "quantspec+sparse+w8@8192");
-  EXPECT_EQ(plans[6].name, "quantspec+sparse+w8@2048");
+  EXPECT_EQ(plans[4].name, "quantspec+sparse+w8@1/4");
+  EXPECT_EQ(plans[6].name, "quantspec+sparse+w8@1/16");
+  // Less than four pages are not worth it.
+  EXPECT_EQ(plans[0].from_tokens, 0);
+  EXPECT_EQ(plans[3].from_tokens, 4 * 4 * 128);
+  EXPECT_EQ(plans[6].from_tokens, 16 * 4 * 128);
+}
+
+TEST(Plan, AutoHasTheBudgetThatIsGiven) {
+  PlanContext context = kContext;
+  context.budget = 1024;
+  const auto plans = auto_plans(context);
+  ASSERT_EQ(plans.size(), 5u);
+  EXPECT_EQ(plans.back().name, "quantspec+sparse+w8@1024");
+  EXPECT_EQ(plans.back().layers[0].kv.budget, KvBudget(1024));
+  // From so many tokens on there is a page more than it reads.
+  const int from = plans.back().from_tokens;
+  EXPECT_EQ(first_full_position(from, 128), 1024 + 128);
+  EXPECT_EQ(first_full_position(from - 1, 128), 1024);
+  context.budget = KvBudget::one_in(KvBudget::kMost);
+  EXPECT_EQ(auto_plans(context).back().from_tokens, std::numeric_limits<int>::max());
+}
+
+// A plan that was asked for is used for every text.
+TEST(Plan, IsForTextsOfAnyLength) {
+  for (const char* name : {"quantspec", "quantspec+sparse", "quantspec+bounds+w8", "streaming"}) {
+    EXPECT_EQ(make_plan(name, kContext).from_tokens, 0) << name;
+  }
 }
 
 TEST(Plan, ACacheIsMadeForAllPlans) {
@@ -156,7 +205,8 @@ TEST_F(PlanFile, IsReadLayerByLayer) {
     "name": "mine", "default": {"weights": 8, "pages": "mass", "budget": 640},
     "head": {"weights": 16},
     "layers": [{"layer": 0, "kv": "full", "pages": "all", "weights": 16},
-               {"layer": 3, "run": false}, {"layer": 5, "pages": "none"}],
+               {"layer": 2, "budget": "1/8"}, {"layer": 3, "run": false},
+               {"layer": 4, "pages": "bounds", "weights": 4}, {"layer": 5, "pages": "none"}],
     "target_full_layers": [0]})");
   const Plan plan = make_plan("plan:" + file.string(), kContext);
   EXPECT_EQ(plan.name, "plan:mine");
@@ -164,13 +214,24 @@ TEST_F(PlanFile, IsReadLayerByLayer) {
   EXPECT_EQ(plan.layers[0], (LayerPlan{true, WeightRead::kFull, {KvRead::kFull}}));
   EXPECT_EQ(plan.layers[1],
             (LayerPlan{true, WeightRead::kBoth, {KvRead::kUpper, KvTokens::kByMass, 640}}));
+  EXPECT_EQ(plan.layers[2].kv, (KvAccess{KvRead::kUpper, KvTokens::kByMass, KvBudget::one_in(8)}));
   EXPECT_FALSE(plan.layers[3].run);
+  EXPECT_EQ(plan.layers[4].kv, (KvAccess{KvRead::kUpper, KvTokens::kByBound, 640}));
   EXPECT_EQ(plan.layers[5].kv, (KvAccess{KvRead::kUpper, KvTokens::kNone}));
   EXPECT_EQ(plan.target_full_layers, std::vector{0});
 }
 
+TEST_F(PlanFile, WithoutABudgetHasTheOneThatIsGiven) {
+  PlanContext context = kContext;
+  const auto file = write(R"({"default": {"pages": "mass"}})");
+  EXPECT_EQ(read_plan_file(file, context).layers[0].kv.budget, kQuarter);
+  context.budget = 512;
+  EXPECT_EQ(read_plan_file(file, context).layers[0].kv.budget, KvBudget(512));
+}
+
 TEST_F(PlanFile, SurvivesWritingAndReading) {
   Plan plan = make_plan("quantspec+sparse+w8", kContext);
+  EXPECT_EQ(plan.layers[0].kv.budget, kQuarter);
   plan.name = "plan:written";
   plan.layers[2] = {false, WeightRead::kUpper, {KvRead::kBoth}};
   plan.layers[4].kv = {KvRead::kUpper, KvTokens::kByBound, 256};
@@ -227,8 +288,13 @@ TEST_F(PlanFile, SaysWhatIsWrong) {
   expect(R"({"default": {"weigths": 8}})", ErrorKind::kCorruptFile,
          {"default: there is no key \"weigths\"; known are run, weights, kv"});
   expect(R"({"target_ful_layers": [0]})", ErrorKind::kCorruptFile, {"target_full_layers"});
-  expect(R"({"default": {"pages": "mass", "budget": 8192}})", ErrorKind::kInvalidRequest,
-         {".json: default: budget 8192: from 128 to 8191 tokens fit"});
+  expect(R"({"default": {"pages": "mass", "budget": 127}})", ErrorKind::kInvalidRequest,
+         {".json: default: draft budget 127: must be 128 tokens or more"});
+  for (const char* budget :
+       {"0", "-1", "1073741825", "1.5", "\"512\"", "\"1/1\"", "\"2/3\"", "[]", "true"}) {
+    expect(fmt::format(R"({{"default": {{"pages": "mass", "budget": {}}}}})", budget),
+           ErrorKind::kCorruptFile, {"default: budget must be tokens, from 1", "\"1/4\"", budget});
+  }
   expect(R"({"default": {"budget": 512}})", ErrorKind::kCorruptFile,
          {"default: a budget of 512 makes no sense where pages are \"all\""});
   expect(R"({"default": {"layer": 1}})", ErrorKind::kCorruptFile, {"there is no key \"layer\""});

@@ -35,21 +35,11 @@ DraftLengths::DraftLengths(Options options)
   }
 }
 
-SequenceDrafts DraftLengths::sequence(std::span<const int> plans) const {
+SequenceDrafts DraftLengths::sequence() const {
   SequenceDrafts drafts;
   for (const Arm& arm : arms_) {
-    drafts.plans_.push_back({false, SequenceAcceptance(arm.acceptance), round_});
+    drafts.plans_.push_back({SequenceAcceptance(arm.acceptance), round_});
   }
-  for (const int plan : plans) {
-    check(plan >= 0 && plan < std::ssize(arms_), "a sequence drafts by plans of its engine");
-    drafts.plans_[plan].allowed = true;
-  }
-  return drafts;
-}
-
-SequenceDrafts DraftLengths::sequence() const {
-  SequenceDrafts drafts = sequence({});
-  for (auto& plan : drafts.plans_) plan.allowed = true;
   return drafts;
 }
 
@@ -126,12 +116,12 @@ bool DraftLengths::mostly_cut_short(std::span<const SequenceLoad> batch) {
 // Which plans some sequence could draft by now; false: none.
 bool DraftLengths::mark_usable(std::span<const SequenceLoad> batch) {
   bool any = false;
-  for (std::size_t plan = 0; plan < arms_.size(); ++plan) {
+  for (int plan = 0; plan < std::ssize(arms_); ++plan) {
     const auto user = std::ranges::find_if(batch, [&](const SequenceLoad& load) {
       check(load.cap >= 0, "a cap on the draft length is not negative");
       check(load.drafts->plans_.size() == arms_.size() && load.draft_bytes.size() == arms_.size(),
             "a sequence knows every plan of its engine");
-      return load.cap > 0 && load.drafts->plans_[plan].allowed;
+      return load.cap > 0 && load.may_draft_by(plan);
     });
     arms_[plan].usable = user != batch.end();
     if (arms_[plan].usable) arms_[plan].kv_bytes = user->draft_bytes[plan];
@@ -155,7 +145,7 @@ void DraftLengths::set_lanes(std::span<const SequenceLoad> batch, int plan, bool
   const float hope = 1 / std::sqrt(static_cast<float>(batch.size()));  // errors average out
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const SequenceLoad& load = batch[i];
-    const bool may = plan != kPlain && load.drafts->plans_[plan].allowed;
+    const bool may = plan != kPlain && load.may_draft_by(plan);
     DraftLane lane{nullptr, may ? std::min(load.cap, kMaxDraftLen) : 0, 0, load.verify_bytes};
     if (may) {
       const SequenceAcceptance& acceptance = load.drafts->plans_[plan].acceptance;

@@ -38,7 +38,6 @@ class SequenceDrafts {
  private:
   friend class DraftLengths;
   struct ByPlan {
-    bool allowed;
     SequenceAcceptance acceptance;
     int seen_round;  // up to which acceptance was told of rounds
   };
@@ -52,8 +51,10 @@ struct SequenceLoad {
   SequenceDrafts* drafts;
   int cap;              // most tokens to draft, >= 0: page border, tokens still wanted
   double verify_bytes;  // of KV that a verification reads of it (kv_bytes of the target's plan)
-  // The same of a draft pass, by plan. For plans that the sequence may not use: anything.
+  // The same of a draft pass, by plan; negative: the sequence drafts nothing by that plan now.
   std::span<const double> draft_bytes;
+
+  bool may_draft_by(int plan) const { return draft_bytes[plan] >= 0; }
 };
 
 struct RoundChoice {
@@ -76,10 +77,8 @@ class DraftLengths {
   // REQUIRES: as many plan_bytes as plans; 0 <= fixed_len <= kMaxDraftLen.
   explicit DraftLengths(Options options);
 
-  // For a new sequence that may draft by these plans (indices). It begins with the engine's
-  // estimates.
-  SequenceDrafts sequence(std::span<const int> plans) const;
-  SequenceDrafts sequence() const;  // by all plans
+  // For a new sequence. It begins with the engine's estimates.
+  SequenceDrafts sequence() const;
 
   // Batches of so many sequences allocate nothing from now on.
   void reserve(std::size_t sequences);

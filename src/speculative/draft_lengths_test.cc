@@ -23,7 +23,7 @@ namespace {
 struct Batch {
   DraftLengths lengths;
   std::vector<double> step;
-  std::vector<double> draft_bytes;
+  std::vector<std::vector<double>> draft_bytes;
   std::vector<SequenceDrafts> drafts;
   std::vector<int> caps;
   double row_seconds = 1e-4;
@@ -31,9 +31,7 @@ struct Batch {
 
   Batch(int sequences, std::vector<double> steps, std::optional<int> fixed_len = {},
         int max_rows = 1024, std::vector<char> by_mass = {})
-      : lengths(options(steps, fixed_len, max_rows, std::move(by_mass))),
-        step(steps),
-        draft_bytes(steps.size(), 1.0) {
+      : lengths(options(steps, fixed_len, max_rows, std::move(by_mass))), step(steps) {
     for (int i = 0; i < sequences; ++i) add(lengths.sequence());
   }
   static DraftLengths::Options options(const std::vector<double>& steps,
@@ -52,12 +50,19 @@ struct Batch {
   void add(SequenceDrafts sequence, int cap = kMaxDraftLen) {
     drafts.push_back(std::move(sequence));
     caps.push_back(cap);
+    draft_bytes.emplace_back(step.size(), 1.0);
+  }
+  // One that drafts by these plans alone.
+  void add_for(const std::vector<int>& plans, int cap = kMaxDraftLen) {
+    add(lengths.sequence(), cap);
+    std::ranges::fill(draft_bytes.back(), -1.0);
+    for (const int plan : plans) draft_bytes.back()[plan] = 1.0;
   }
 
   std::vector<SequenceLoad> loads() {
     std::vector<SequenceLoad> loads;
     for (std::size_t i = 0; i < drafts.size(); ++i) {
-      loads.push_back({&drafts[i], caps[i], 2.0, draft_bytes});
+      loads.push_back({&drafts[i], caps[i], 2.0, draft_bytes[i]});
     }
     return loads;
   }
@@ -143,10 +148,10 @@ TEST(DraftLengths, ANewSequenceBeginsWithWhatTheEngineKnows) {
 // One plan a round, and only for those that may use it.
 TEST(DraftLengths, SequencesMayHaveDifferentPlans) {
   Batch batch(0, {1e-3, 1.1e-3});
-  batch.add(batch.lengths.sequence(std::vector<int>{0}));
-  batch.add(batch.lengths.sequence(std::vector<int>{1}));
-  batch.add(batch.lengths.sequence(std::vector<int>{1}));
-  batch.add(batch.lengths.sequence({}));
+  batch.add_for({0});
+  batch.add_for({1});
+  batch.add_for({1});
+  batch.add_for({});
   int by_first = 0, by_second = 0;
   for (int i = 0; i < 300; ++i) {
     const Batch::Round round = batch.rounds(1, kMaxDraftLen);
@@ -159,6 +164,20 @@ TEST(DraftLengths, SequencesMayHaveDifferentPlans) {
   }
   EXPECT_GT(by_second, 10 * by_first);  // two of them are worth more than one
   EXPECT_GT(by_first, 0);
+}
+
+// It is a matter of the round: a sequence comes to use a plan as it grows.
+TEST(DraftLengths, ASequenceTakesToAPlanThatItMayComeToUse) {
+  Batch batch(1, {2e-3, 1e-3});
+  batch.draft_bytes[0][1] = -1;
+  for (int i = 0; i < 100; ++i) {
+    const Batch::Round round = batch.rounds(1, kMaxDraftLen);
+    EXPECT_TRUE(!round.drafts() || round.plan == 0);
+  }
+  batch.draft_bytes[0][1] = 1;
+  int by_second = 0;
+  for (int i = 0; i < 100; ++i) by_second += batch.rounds(1, kMaxDraftLen).plan == 1;
+  EXPECT_GT(by_second, 80);
 }
 
 TEST(DraftLengths, AFixedLengthStillChoosesThePlan) {
@@ -264,14 +283,14 @@ RC_GTEST_PROP(DraftLengths, KeepsCapsWhateverHappens, ()) {
   Batch batch(1, std::vector<double>(plans, 1e-3), fixed_len, max_rows);
   for (int i = 0; i < 60; ++i) {
     if (*rc::gen::inRange(0, 4) == 0) {  // the batch changes
-      batch.drafts.clear(), batch.caps.clear();
+      batch.drafts.clear(), batch.caps.clear(), batch.draft_bytes.clear();
       const int count = *rc::gen::inRange(1, max_rows + 1);
       for (int s = 0; s < count; ++s) {
         std::vector<int> allowed;
         for (int plan = 0; plan < plans; ++plan) {
           if (*rc::gen::inRange(0, 3) > 0) allowed.push_back(plan);
         }
-        batch.add(batch.lengths.sequence(allowed), *rc::gen::inRange(0, 40));
+        batch.add_for(allowed, *rc::gen::inRange(0, 40));
       }
     }
     const Batch::Round round = batch.rounds(1, *rc::gen::inRange(0, kMaxDraftLen + 1));
@@ -362,7 +381,6 @@ TEST(DraftLengths, RefusesWhatCannotBe) {
   EXPECT_THROW(DraftLengths({.plans = {"a"}}), Error);
   Batch batch(1, {1e-3}, {}, 2);
   EXPECT_THROW(batch.lengths.choose({}), Error);
-  EXPECT_THROW(batch.lengths.sequence(std::vector<int>{1}), Error);
   batch.caps = {-1};
   EXPECT_THROW(batch.rounds(1, 0), Error);
   batch.caps = {1};

@@ -27,6 +27,7 @@ RoundBytes::RoundBytes(const Model& model, const KvShape& shape, KvStore store, 
     plan_weights_.push_back(weights(plan));
     plan_kv_.emplace_back(shape, store, plan);
     by_mass_.push_back(chooses_by_mass(plan));
+    from_tokens_.push_back(plan.from_tokens);
   }
 }
 
@@ -40,7 +41,9 @@ DraftLengths::Options RoundBytes::options(std::optional<int> fixed_len) const {
 
 void RoundBytes::draft(int context, std::span<double> by_plan) const {
   check(by_plan.size() == plan_kv_.size(), "room for the bytes of every plan");
-  for (std::size_t i = 0; i < plan_kv_.size(); ++i) by_plan[i] = plan_kv_[i].after(context);
+  for (std::size_t i = 0; i < plan_kv_.size(); ++i) {
+    by_plan[i] = context < from_tokens_[i] ? -1 : plan_kv_[i].after(context);
+  }
 }
 
 }  // namespace quantspec

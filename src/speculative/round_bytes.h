@@ -24,7 +24,8 @@ class RoundBytes {
   // The plans, and what their passes read besides the cache.
   DraftLengths::Options options(std::optional<int> fixed_len) const;
   // K and V of a sequence of so many tokens: by the verification, and by a draft pass of every
-  // plan. REQUIRES: by_plan.size() is the number of plans.
+  // plan; negative for those that a sequence of so many does without (Plan::from_tokens).
+  // REQUIRES: by_plan.size() is the number of plans.
   double verify(int context) const { return target_kv_.after(context); }
   void draft(int context, std::span<double> by_plan) const;
 
@@ -34,7 +35,8 @@ class RoundBytes {
   std::vector<std::string> names_;
   std::vector<double> plan_weights_;
   std::vector<PlanKvBytes> plan_kv_;
-  std::vector<char> by_mass_;  // by plan
+  std::vector<char> by_mass_;     // by plan
+  std::vector<int> from_tokens_;  // likewise
 };
 
 }  // namespace quantspec

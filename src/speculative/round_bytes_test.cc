@@ -44,6 +44,18 @@ TEST_F(RoundBytesTest, WeightsAndCacheAreThoseOfAPass) {
   }
 }
 
+TEST_F(RoundBytesTest, PlansForLongerSequencesAreNotUsedYet) {
+  std::vector<Plan> plans = plans_;
+  plans[1].from_tokens = kContext + 1;
+  const RoundBytes bytes{model_, shape_, KvStore::kHierarchical, target_, plans};
+  std::vector<double> cache(plans.size());
+  bytes.draft(kContext, cache);
+  EXPECT_GE(cache[0], 0);
+  EXPECT_LT(cache[1], 0);
+  bytes.draft(kContext + 1, cache);
+  EXPECT_GE(cache[1], 0);
+}
+
 // A cache in full precision has no planes to choose between.
 TEST_F(RoundBytesTest, OfACacheInFullPrecisionAllIsRead) {
   const RoundBytes bytes = this->bytes(KvStore::kFull);

@@ -1,5 +1,6 @@
 // Any bytes as a plan file: an Error, or a plan that is the same when it was written and read
 // again.
+#include "base/files.h"
 #include "fuzz_input.h"
 #include "model/plan.h"
 

@@ -280,7 +280,7 @@ class Generate(CliTest):
         for plan in ["auto", "quantspec+sparse+w8", "snapkv", "layer-skip:1,4"]:
             budget = [] if plan.startswith("layer-skip") else ["--draft-budget", "256"]
             done = generate("--compare", "--json", "-p", prompt, "-n", "24", "--temp", "0",
-                            "--plan", plan, *budget)
+                            "--plan", plan, "--draft-len", "3", *budget)
             self.assertEqual(done.returncode, 0, done.stderr)
             run = json.loads(done.stdout)
             self.assertIs(run["identical"], True, plan)

@@ -49,6 +49,7 @@ DOORS = {
     "kv_cache": {"kv_cache/kv_cache.h", "kv_cache/prefix_tree.h"},
     "sampler": {"sampler/sampler.h", "sampler/acceptance.h", "sampler/parameters.h",
                 "sampler/sampling_params.h"},
+    "model": {"model/model.h", "model/draft_store.h"},  # of which few write or read a store
 }
 # A room implements the backend, so it may look up at that floor's doors.
 ROOM_SEES = {"backend", "backend/params", "backend/host", "sampler", "quant", "base"}

@@ -14,6 +14,7 @@
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/terminal.h"
+#include "base/fields.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/shown.h"

@@ -25,6 +25,7 @@ namespace {
 std::unique_ptr<Engine> load(const GenerateArgs& args, Progress& progress) {
   const PolledInterrupts polled;
   EngineOptions options = args.engine;
+  options.sequences = 1;
   options.progress = progress.callback();
   auto engine = Engine::load(options);
   progress.clear();
@@ -37,14 +38,13 @@ std::unique_ptr<Engine> load(const GenerateArgs& args, Progress& progress) {
 
 // One generation in a session of its own. `stream`: where the text goes as it comes, or null.
 Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions options,
-             std::vector<Plan> plans, Progress& progress, std::string_view stage,
-             TextStream* stream) {
+             Progress& progress, std::string_view stage, TextStream* stream) {
   const int room = engine.ctx_size() - static_cast<int>(prompt.size());
   const int wanted = options.predict < 0 ? room : std::min(room, options.predict);
   int written = 0;
   options.salt = stage;  // no run finds what another has read: prefill is compared, too
   options.progress = progress.callback(prompt.size());
-  const auto session = engine.create_session(std::move(plans));
+  const auto session = engine.create_session();
   Run run;
   run.backend = engine.backend_description();
   run.result = session->generate(prompt, options, [&](const TokenEvent& event) {
@@ -64,36 +64,26 @@ Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   return run;
 }
 
-// A plan that asks nothing of the cache but the target of `plans`.
-std::vector<Plan> plain_plans(const Engine& engine, const std::vector<Plan>& plans) {
-  if (plans.empty()) return {};
-  Plan plain = Plan::uniform("plain", engine.config().num_layers, WeightRead::kFull, {});
-  plain.target_full_layers = plans.front().target_full_layers;
-  return {plain};
-}
-
 // A few tokens, with drafts and without, silently. Of two runs that are compared the first would
 // else pay alone for what is done once, such as loading kernels.
 void warm_up(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions options,
-             const std::vector<Plan>& plans, Progress& progress) {
+             Progress& progress) {
   constexpr std::size_t kTokens = 16;
   options.predict = kTokens;
   options.ignore_eos = true;
   const std::vector<TokenId> begin(prompt.begin(),
                                    prompt.begin() + std::min(kTokens, prompt.size()));
-  generate(engine, begin, options, plans, progress, "warm-up", nullptr);
+  generate(engine, begin, options, progress, "warm-up", nullptr);
   options.draft_len = 0;
-  generate(engine, begin, options, plain_plans(engine, plans), progress, "warm-up", nullptr);
+  generate(engine, begin, options, progress, "warm-up", nullptr);
 }
 
-// The same without drafts, silently; nullopt when it was interrupted. `plans`: their target.
+// The same without drafts, silently; nullopt when it was interrupted.
 std::optional<Run> generate_plainly(Engine& engine, const std::vector<TokenId>& prompt,
-                                    GenerateOptions options, const std::vector<Plan>& plans,
-                                    Progress& progress) {
+                                    GenerateOptions options, Progress& progress) {
   options.draft_len = 0;
   try {
-    Run run = generate(engine, prompt, options, plain_plans(engine, plans), progress, "baseline",
-                       nullptr);
+    Run run = generate(engine, prompt, options, progress, "baseline", nullptr);
     if (!interrupted()) return run;
   } catch (const Interrupted&) {
     progress.clear();
@@ -108,24 +98,16 @@ void print(const GenerateArgs& args, const std::string& text) {
   say(text + (tints_text(args) ? legend(use_color(args.color, stderr)) : ""));
 }
 
-void require_use_of_budget(const GenerateArgs& args, std::span<const Plan> plans) {
+void require_use_of_budget(const GenerateArgs& args, const Engine& engine) {
+  if (!args.engine.draft_budget.given()) return;
   const auto uses = [](const LayerPlan& layer) { return layer.kv.budget.given(); };
-  const bool used = std::ranges::any_of(
-      plans, [&](const Plan& plan) { return std::ranges::any_of(plan.layers, uses); });
-  if (!args.draft_budget.given() || used) return;
+  const bool used = std::ranges::any_of(engine.draft_plans(), [&](const Plan& plan) {
+    return std::ranges::any_of(plan.layers, uses);
+  });
+  if (used) return;
   throw UsageError(fmt::format(
       "--draft-budget {}: {} reads all pages; it is for a sparse plan, such as quantspec+sparse",
-      args.draft_budget.text(), args.plan));
-}
-
-// None: the session's own.
-std::vector<Plan> choose_plans(const GenerateArgs& args, const Engine& engine, int prompt_tokens) {
-  if (args.drafts_by_own_plans()) return {};
-  std::vector<Plan> plans = engine.plans(args.plan, args.draft_budget);
-  require_use_of_budget(args, plans);
-  const auto gathers = [](const LayerPlan& layer) { return layer.kv.gathers(); };
-  if (std::ranges::none_of(plans.front().layers, gathers)) return plans;
-  return engine.plans_at(prompt_tokens, args.plan, args.draft_budget);
+      args.engine.draft_budget.text(), args.engine.plan));
 }
 
 int finish(const GenerateArgs& args, const Run& run) {
@@ -176,17 +158,16 @@ int run(const GenerateArgs& args) {
   }
   // Not polled for interrupts: until the text begins, there is nothing to lose.
   const std::vector<TokenId> prompt = engine->encode(text, true, engine->ctx_size());
-  const std::vector<Plan> plans = choose_plans(args, *engine, static_cast<int>(prompt.size()));
+  require_use_of_budget(args, *engine);
 
   const PolledInterrupts polled;
   TextStream stream(tints_text(args));
-  if (args.compare) warm_up(*engine, prompt, options, plans, progress);
-  Run run =
-      generate(*engine, prompt, options, plans, progress, "decode", args.json ? nullptr : &stream);
+  if (args.compare) warm_up(*engine, prompt, options, progress);
+  Run run = generate(*engine, prompt, options, progress, "decode", args.json ? nullptr : &stream);
   run.sampling = sampling;
   if (!args.compare || interrupted()) return finish(args, run);
 
-  auto baseline = generate_plainly(*engine, prompt, options, plans, progress);
+  auto baseline = generate_plainly(*engine, prompt, options, progress);
   if (!baseline) {
     print(args, "\nthe comparison was interrupted; this is the self-speculative run\n");
     return finish(args, run);

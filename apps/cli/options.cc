@@ -121,11 +121,11 @@ void add_speculation(CLI::App& app, GenerateArgs& args) {
             "as quantspec, 4-bit weights and KV (default: auto, what\n"
             "measures fastest among 4- and 8-bit weights, all pages\n"
             "and few)",
-            [&args](const std::string& text) { args.plan = text; });
+            [&args](const std::string& text) { args.engine.plan = text; });
   add_draft_budget(app,
                    "what sparse plans read, auto's too: tokens, or a share\n"
                    "such as 1/8 (default: 1/4; for auto 1/16 as well)",
-                   args.draft_budget);
+                   args.engine.draft_budget);
   add_choice<SpecSampling>(
       app, "--spec-sampling", "HOW",
       "rejection: the text has the model's distribution;\n"
@@ -292,12 +292,12 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
 
 // Options that are good one by one and make no sense together.
 void require_sense(const GenerateArgs& args) {
-  if (args.draft_budget.given() && args.drafts_by_own_plans()) {
+  if (args.engine.draft_budget.given() && args.drafts_by_own_plans()) {
     throw UsageError(
         fmt::format("--draft-budget {}: is for sparse plans; --draft-len 0, --draft-weights and "
                     "--kv-cache full "
                     "have none",
-                    args.draft_budget.text()));
+                    args.engine.draft_budget.text()));
   }
   if (args.compare && args.generation.draft_len == 0) {
     throw UsageError("--compare needs drafts to compare; --draft-len 0 is plain decoding");

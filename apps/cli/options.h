@@ -28,8 +28,6 @@ struct GenerateArgs {
   EngineOptions engine;
   PromptArgs prompt;
   GenerateOptions generation;  // without its sampling, which needs the model
-  std::string plan = "auto";
-  KvBudget draft_budget = {};  // of its sparse plans; none given: as Engine::plans()
   SamplingArgs sampling;
   bool compare = false;
   bool json = false;
@@ -43,12 +41,12 @@ struct GenerateArgs {
   // --plan has no say: drafts are as the engine's options are, or there are none.
   bool drafts_by_own_plans() const {
     return engine.draft_weights != DraftWeights::kAuto || engine.kv_store == KvStore::kFull ||
-           (generation.draft_len == 0 && plan == "auto");
+           (generation.draft_len == 0 && engine.plan == "auto");
   }
   // Draft lengths, or what drafts read, follow from measured times.
   bool depends_on_time() const {
     const bool fixed_plan =
-        drafts_by_own_plans() ? engine.draft_weights != DraftWeights::kAuto : plan != "auto";
+        drafts_by_own_plans() ? engine.draft_weights != DraftWeights::kAuto : engine.plan != "auto";
     return generation.draft_len != 0 && !(generation.draft_len && fixed_plan);
   }
 };

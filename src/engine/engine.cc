@@ -1,16 +1,16 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/fields.h"
 #include "base/log.h"
 #include "base/system_memory.h"
+#include "engine/fields.h"
 #include "engine/memory_plan.h"
 #include "engine/request_loop.h"
-#include "engine/turns.h"
+#include "model/draft_store.h"
 
 namespace quantspec {
 
@@ -48,6 +48,10 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   const auto report = [&](std::string_view stage, double done) {
     if (options.progress) options.progress(stage, done);
   };
+  if (options.plan != "auto" && options.draft_weights != DraftWeights::kAuto) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: it says what weights drafts read, and so does {}",
+         field::kPlan, options.plan, field::kDraftWeights);
+  }
   ModelConfig config = load_config(options.model);
   const KvShape shape = kv_shape(config, options.page_size);
   auto backend = make_backend({options.backend, options.num_threads, options.device});
@@ -55,6 +59,9 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
     log_debug("auto takes the CPU: " + cuda_unavailable());
   }
   backend->require_supported(shape);
+  // A name that is wrong is refused before there is anything to wait for.
+  const PlanContext context_of_plans{config.num_layers, shape.page_size, options.draft_budget};
+  if (options.plan != "auto") make_plan(options.plan, context_of_plans);
   Checkpoint checkpoint(options.model);
   std::vector<Message> warnings;
   const std::size_t available = backend->available_bytes();
@@ -88,7 +95,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   resolved.page_memory = memory.page_memory_bytes;
   resolved.host_cache = memory.host_cache_bytes;
   std::unique_ptr<Engine> engine(
-      new Engine(resolved, std::move(backend), std::move(model), std::move(tokenizer)));
+      new Engine(std::move(resolved), std::move(backend), std::move(model), std::move(tokenizer)));
   engine->load_ms_ = clock.milliseconds();
   return engine;
 }
@@ -118,9 +125,9 @@ std::vector<Plan> Engine::plans_at(int prompt_tokens, std::string_view spec,
   return at;
 }
 
-// QuantSpec's drafts with the weights that are kept.
-std::vector<Plan> Engine::own_plans() const {
-  switch (draft_weights_) {
+// What the options ask for, as far as the cache has it.
+std::vector<Plan> Engine::make_plans() const {
+  switch (options_.draft_weights) {
     case DraftWeights::kUpper:
       return plans("quantspec");
     case DraftWeights::kBoth:
@@ -130,77 +137,20 @@ std::vector<Plan> Engine::own_plans() const {
     case DraftWeights::kAuto:
       break;
   }
-  std::vector<Plan> own = plans("quantspec");
-  const Plan eight_bits = Plan::draft(config().num_layers, WeightRead::kBoth);
-  if (model_.reads(eight_bits)) own.push_back(eight_bits);
-  return own;
-}
-
-namespace {
-
-// What the plans need of the cache, for which the engine could not plan: it did not know them.
-void require_memory(const RequestLoopOptions& options, const KvShape& shape,
-                    const Backend& backend) {
-  KvOptions kv = kv_options(options.plans);
-  kv.store = options.store;
-  const std::size_t needed =
-      options.sequences * (KvCache::gathered_bytes_for(shape, backend, kv) +
-                           KvCache::ring_bytes_for(shape, backend, options.context, kv));
-  const std::size_t available = backend.available_bytes();
-  if (needed <= available) return;
-  fail(ErrorKind::kOutOfMemory,
-       "{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a smaller {} "
-       "or {} works",
-       field::kPlan, options.plans.front().name, needed / 1e6, available / 1e6, field::kDraftBudget,
-       field::kContext);
-}
-
-}  // namespace
-
-// Of one sequence, with pages for one context.
-RequestLoopOptions Engine::loop_options(std::vector<Plan> plans) const {
-  RequestLoopOptions options;
-  options.sequences = 1;
-  options.context = ctx_size_;
-  options.plans = std::move(plans);
-  options.store = kv_store_;
-  options.max_waiting = std::numeric_limits<int>::max();  // threads are the bound
-  return options;
-}
-
-std::unique_ptr<RequestLoop> Engine::make_loop(RequestLoopOptions options) const {
-  require_memory(options, pool_.shape(), *backend_);
-  return std::make_unique<RequestLoop>(model_, pool_.shape(), std::move(options));
-}
-
-// REQUIRES: it is the caller's turn.
-RequestLoop& Engine::shared_loop() {
-  if (shared_loop_ != nullptr) return *shared_loop_;
-  RequestLoopOptions options = loop_options(own_plans());
-  options.sequences = sequences_;
-  if (kv_store_ != KvStore::kFull) {  // which has no pages to share
-    options.pages = page_memory_ / pool_.page_bytes();
-    options.host_bytes = host_cache_;
-    if (sequences_ > 1) options.admission = Admission::kExpected;
+  std::vector<Plan> drafts = plans(options_.plan, options_.draft_budget);
+  if (options_.plan == "auto" && options_.kv_store == KvStore::kFull) {
+    std::erase_if(drafts, [](const Plan& plan) { return plan.layers.front().kv.chooses_pages(); });
   }
-  shared_loop_ = make_loop(std::move(options));
-  return *shared_loop_;
+  return drafts;
 }
 
-Engine::~Engine() = default;
-
-Engine::Engine(const EngineOptions& options, std::unique_ptr<Backend> backend, Model model,
+Engine::Engine(EngineOptions options, std::unique_ptr<Backend> backend, Model model,
                std::unique_ptr<Tokenizer> tokenizer)
-    : backend_(std::move(backend)),
+    : options_(std::move(options)),
+      backend_(std::move(backend)),
       model_(std::move(model)),
       tokenizer_(std::move(tokenizer)),
-      pool_(*backend_, kv_shape(model_.config(), options.page_size)),
-      draft_weights_(options.draft_weights),
-      kv_store_(options.kv_store),
-      ctx_size_(options.ctx_size),
-      sequences_(options.sequences),
-      page_memory_(options.page_memory),
-      host_cache_(*options.host_cache),
-      turns_(std::make_unique<Turns>()) {}
+      pool_(*backend_, kv_shape(model_.config(), options_.page_size)),
+      plans_(make_plans()) {}
 
 }  // namespace quantspec

@@ -8,11 +8,17 @@
 //                         return true;  // false would cancel
 //                       });
 //
-// An Engine owns weights, tokenizer, backend and the KV cache; a Session owns the text so far.
-// Threads may use sessions of one engine at the same time: their rounds run as one batch, their
-// prompts are read in slices between rounds, and nothing of that shows in what any of them gets
-// (docs/design.md, section 3). One session is for one thread at a time.
-// Errors are thrown as quantspec::Error; times are in milliseconds, sizes in bytes.
+// An Engine owns weights, tokenizer, backend and the KV cache, and a thread in which it generates
+// for all that ask: their rounds run as one batch, their prompts are read in slices between rounds,
+// and nothing of that shows in what any of them gets (docs/design.md, section 3). The thread starts
+// with the first request and sleeps while there is nothing to do. docs/requests.md follows one
+// through it.
+//
+// There are two ways in. A Session owns the text so far, and generate() returns when it is written:
+// for programs that do one thing after the other. Engine::submit() returns at once, and tells what
+// comes to callbacks: for servers. Threads may use the engine, and sessions of it, at the same
+// time; one session is for one thread at a time. Errors are thrown as quantspec::Error; times are
+// in milliseconds, sizes in bytes.
 #pragma once
 
 #include <atomic>
@@ -21,14 +27,17 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "base/request_id.h"
+#include "engine/token_event.h"
 #include "speculative/speculative.h"
 #include "tokenizer/tokenizer.h"
 
@@ -51,6 +60,10 @@ struct EngineOptions {
   DraftWeights draft_weights = DraftWeights::kAuto;
   std::filesystem::path draft_store = {};  // from `quantspec prepare`; empty: made while loading
   KvStore kv_store = KvStore::kHierarchical;
+  // By which requests draft, as Engine::plans() has them; `auto` keeps to draft_weights and to what
+  // the cache has. Other names exclude draft_weights.
+  std::string plan = "auto";
+  KvBudget draft_budget = {};
   // Requests that are in the cache at once; further ones wait. 0: 4, or 1 of a cache in full
   // precision, whose memory is not shared.
   int sequences = 0;
@@ -86,33 +99,24 @@ struct MemoryPlan {
   }
 };
 
+// How a text is continued.
 struct GenerateOptions {
   int predict = -1;  // tokens to generate; -1: until the model stops or the context is full
-  std::vector<std::string> stop =
-      {};  // text that ends the generation; it is not part of the output
+  std::vector<std::string> stop = {};  // text that ends the generation; it is no part of the output
+  std::vector<TokenId> stop_ids = {};  // tokens that do
   bool ignore_eos = false;
   SamplingParams sampling = {};
   SpecSampling spec_sampling = SpecSampling::kRejection;
   std::optional<int> draft_len = {};  // nullopt: chosen; 0: plain decoding
+  bool log_probs = false;             // of every token
   ProgressCallback progress = {};     // of the prefill
+  // On whose behalf: owners share the engine fairly. Greater priorities go first.
+  OwnerId owner = 0;
+  int priority = 0;
   // Prefixes that were read for requests of another salt are not found: owners who must not learn
   // from times what others asked have salts of their own, and so has what is to be timed.
   std::string salt = {};
 };
-
-enum class StopReason : std::uint8_t { kEos, kStop, kLength, kContext, kCancelled };
-std::string_view name_of(StopReason reason);
-
-// One generated token. `text` is what can be shown now: it may be empty (half a character, or what
-// could be the beginning of a stop string) and belong to earlier tokens. Text that was held back at
-// the end comes with one more event of the last token.
-struct TokenEvent {
-  TokenId id;
-  std::string_view text;
-  bool drafted;  // proposed by the draft and accepted; else the target's own
-};
-// Return false to cancel.
-using TokenCallback = std::function<bool(const TokenEvent&)>;
 
 struct Timings {
   double prefill_ms = 0;
@@ -124,8 +128,9 @@ struct Timings {
 struct GenerateResult {
   std::string text;
   std::vector<TokenId> tokens;
+  std::vector<float> log_probs;  // of each token, where they were asked for
   int prompt_tokens = 0;
-  int cached_tokens = 0;  // of the text before what was generated: found in the cache, not read
+  int cached_tokens = 0;  // of the text before what was generated: others had read them
   StopReason stop_reason = StopReason::kLength;
   Timings timings;
   RoundStats speculation;
@@ -134,18 +139,45 @@ struct GenerateResult {
   MemoryPlan memory;         // as used, for the tokens that the session holds
 };
 
+// How a submitted request ended. With an error it has what was generated before.
+struct Outcome {
+  GenerateResult result;
+  std::optional<Error> error = {};
+};
+
+// Who is told of a submitted request, by the engine's thread: others wait meanwhile. Callbacks may
+// submit and cancel; they may not wait for another request. One that throws ends its own request
+// with that error, and nothing else.
+struct Listener {
+  TokenCallback on_token = {};
+  std::function<void(const Outcome&)> on_end = {};  // once, after all else
+};
+
 class Engine;
 class RequestLoop;
-struct RequestLoopOptions;
-class Turns;
+
+// A submitted request. A value; may be dropped. From any thread, also from callbacks, as long as
+// the engine lives; of a request that has ended nothing happens.
+class Ticket {
+ public:
+  RequestId id() const { return id_; }
+  void cancel() const;
+  // From soon on a paused request is told nothing: for a reader that does not keep up. It keeps
+  // what it has while nobody else wants it, and goes on as if nothing had been.
+  void pause() const;
+  void resume() const;
+
+ private:
+  friend class Engine;
+  Ticket(RequestLoop& loop, RequestId id) : loop_(&loop), id_(id) {}
+  RequestLoop* loop_;
+  RequestId id_;
+};
 
 // A text being continued. REQUIRES: its engine outlives it.
 class Session {
  public:
-  // plans: by which to draft; none: QuantSpec's own, with the weights that the engine keeps. With
-  // plans of its own a session shares no batch and no prefixes with others.
-  explicit Session(Engine& engine, std::vector<Plan> plans = {});
-  ~Session();
+  explicit Session(Engine& engine) : engine_(engine) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -153,8 +185,8 @@ class Session {
   // gets what the tokenizer puts before a text (BOS). A request that is refused leaves the session
   // as it was; whatever else is thrown, also by a callback, leaves it empty.
   // Callbacks are called by the calling thread, and may generate with other sessions. A second call
-  // while one runs is refused. Throws kCorruptFile where the checkpoint was written to since it was
-  // loaded: the text may be of no model.
+  // while one runs is refused, and so is one by the engine's thread. Throws kCorruptFile where the
+  // checkpoint was written to since it was loaded: the text may be of no model.
   // All of the text before the generated tokens counts as a prompt (docs/design.md, section 3): a
   // second generate() reads again what the first one generated, and gives what one longer prompt
   // gives, bit for bit. Whole chunks of it are found where the cache still has them.
@@ -164,19 +196,15 @@ class Session {
                           const TokenCallback& on_token = {});
 
  private:
-  class Output;
-  class Running;
   class Busy;
+  class News;
   GenerateResult run(std::span<const TokenId> prompt, const GenerateOptions& options,
                      const TokenCallback& on_token);
-  void continue_text(Running& running, const GenerateOptions& options, Output& output,
-                     GenerateResult& result);
-  void require_room(std::size_t prompt_tokens) const;
+  static GenerateResult follow(News& news, const Ticket& ticket, const GenerateOptions& options,
+                               const TokenCallback& on_token);
   int room() const;
 
   Engine& engine_;
-  std::unique_ptr<RequestLoop> own_loop_;  // made, and ended, in the engine's turns
-  RequestLoop* loop_;
   std::vector<TokenId> text_;
   std::atomic<bool> generates_ = false;
 };
@@ -192,11 +220,18 @@ class Engine {
   const ModelConfig& config() const { return model_.config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   std::string backend_description() const { return backend_->description(); }
-  int ctx_size() const { return ctx_size_; }
+  int ctx_size() const { return options_.ctx_size; }
   double load_ms() const { return load_ms_; }
-  std::unique_ptr<Session> create_session(std::vector<Plan> plans = {}) {
-    return std::make_unique<Session>(*this, std::move(plans));
-  }
+  std::unique_ptr<Session> create_session() { return std::make_unique<Session>(*this); }
+
+  // Continues a text, which begins with what the tokenizer puts before one (BOS), or these tokens.
+  // Throws what RequestLoop::submit() does: kInvalidRequest, naming the field, for what can never
+  // be, and kOutOfMemory where too many requests wait. Nobody is told of what is refused.
+  Ticket submit(std::string_view prompt, const GenerateOptions& options, Listener listener);
+  Ticket submit(std::vector<TokenId> prompt, const GenerateOptions& options, Listener listener);
+  // Its requests: for statistics, which any thread may ask for. Made with the first.
+  const RequestLoop& requests();
+
   // The ids of a prompt, as Tokenizer::encode(). One that has more than `room` is refused soon,
   // however long it is.
   std::vector<TokenId> encode(std::string_view prompt, bool add_special, int room) const;
@@ -210,6 +245,9 @@ class Engine {
   // as ever.
   std::vector<Plan> plans_at(int prompt_tokens, std::string_view spec, KvBudget budget = {}) const;
 
+  // By which requests draft.
+  const std::vector<Plan>& draft_plans() const { return plans_; }
+
   // --- for measurements, below the sessions ---
   const Model& model() const { return model_; }
   PagePool& pool() { return pool_; }
@@ -217,26 +255,25 @@ class Engine {
 
  private:
   friend class Session;
-  Engine(const EngineOptions& options, std::unique_ptr<Backend> backend, Model model,
+  class Generation;
+  Engine(EngineOptions options, std::unique_ptr<Backend> backend, Model model,
          std::unique_ptr<Tokenizer> tokenizer);
-  std::vector<Plan> own_plans() const;
-  RequestLoop& shared_loop();
-  RequestLoopOptions loop_options(std::vector<Plan> plans) const;
-  std::unique_ptr<RequestLoop> make_loop(RequestLoopOptions options) const;
+  std::vector<Plan> make_plans() const;
+  RequestLoop& running_loop();
+  bool is_own_thread() const;
+  void require_room(std::size_t prompt_tokens, int room) const;
+  [[noreturn]] static void fail_empty_prompt();
 
+  EngineOptions options_;  // resolved
   std::unique_ptr<Backend> backend_;
   Model model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   PagePool pool_;
-  DraftWeights draft_weights_;
-  KvStore kv_store_;
-  int ctx_size_;
-  int sequences_;
-  std::size_t page_memory_;  // of the shared loop, and its memory of the host
-  std::size_t host_cache_;
+  std::vector<Plan> plans_;
   double load_ms_ = 0;
-  std::unique_ptr<Turns> turns_;              // of all that uses the backend
-  std::unique_ptr<RequestLoop> shared_loop_;  // of sessions without plans of their own
+  mutable std::mutex loop_mutex_;  // of its start
+  std::unique_ptr<RequestLoop> loop_;
+  std::thread thread_;  // that runs it
 };
 
 // What `quantspec info` prints; of the checkpoint only the header is read.

@@ -218,7 +218,7 @@ TEST_F(EngineTest, ReportsTheMemoryThatItUses) {
 }
 
 // Each text is what it is alone, whoever else generates.
-TEST_F(EngineTest, ThreadsTakeTurns) {
+TEST_F(EngineTest, ThreadsShareTheEngine) {
   const std::vector<std::string> prompts = {"It was a dark night", "The old man said", "In spring"};
   std::vector<std::string> alone, together(prompts.size());
   for (const std::string& prompt : prompts) alone.push_back(run(greedy(60), prompt).text);
@@ -248,47 +248,24 @@ TEST_F(EngineTest, OneSessionIsForOneCallAtATime) {
   EXPECT_EQ(text, run(greedy(20)).text);
 }
 
-// Also one that has a loop of its own, inside a chunk of another's prompt.
 TEST_F(EngineTest, CallbacksMayUseOtherSessions) {
-  const std::vector<Plan> plans = {engine_->plans("quantspec")};
   const std::string alone = run(greedy(10), "In spring").text;
-  for (const bool own : {false, true}) {
-    std::vector<std::string> inner;
-    const auto ask = [&] {
-      if (inner.size() >= 2) return;
-      const auto session = engine_->create_session(own ? plans : std::vector<Plan>());
-      inner.push_back(session->generate("In spring", greedy(10)).text);
-    };
-    GenerateOptions options = greedy(20);
-    options.progress = [&](std::string_view, double) { ask(); };
-    const std::string outer = engine_->create_session()
-                                  ->generate(kPrompt, options,
-                                             [&](const TokenEvent&) {
-                                               ask();
-                                               return true;
-                                             })
-                                  .text;
-    EXPECT_EQ(inner, (std::vector{alone, alone}));
-    EXPECT_EQ(outer, run(greedy(20)).text);
-  }
-}
-
-// Threads whose sessions have a loop of their own take turns with those that share one.
-TEST_F(EngineTest, SessionsWithPlansOfTheirOwnRunBesideOthers) {
-  const std::vector<Plan> plans = {engine_->plans("quantspec+w8")};
-  const auto run_own = [&](std::string_view prompt) {
-    return engine_->create_session(plans)->generate(prompt, greedy(30)).text;
+  std::vector<std::string> inner;
+  const auto ask = [&] {
+    if (inner.size() >= 2) return;
+    inner.push_back(engine_->create_session()->generate("In spring", greedy(10)).text);
   };
-  const std::string alone = run(greedy(30), "In spring").text;
-  std::vector<std::string> texts(4);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < std::ssize(texts); ++i) {
-    threads.emplace_back([&, i] {
-      texts[i] = i % 2 == 0 ? run(greedy(30), "In spring").text : run_own("In spring");
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::string& text : texts) EXPECT_EQ(text, alone);
+  GenerateOptions options = greedy(20);
+  options.progress = [&](std::string_view, double) { ask(); };
+  const std::string outer = engine_->create_session()
+                                ->generate(kPrompt, options,
+                                           [&](const TokenEvent&) {
+                                             ask();
+                                             return true;
+                                           })
+                                .text;
+  EXPECT_EQ(inner, (std::vector{alone, alone}));
+  EXPECT_EQ(outer, run(greedy(20)).text);
 }
 
 // What was read once is found, by the session that read it and by others, but for those of another

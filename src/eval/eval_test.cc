@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/expect_error.h"
+#include "base/files.h"
 #include "eval/forced_pass.h"
 #include "eval/memory.h"
 #include "eval/test_support.h"

@@ -8,11 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "base/files.h"
 #include "base/message.h"
 #include "kv_cache/kv_cache.h"
 
 namespace quantspec {
+
+class NewFile;
 
 struct LayerPlan {
   bool run = true;  // false: the layer is left out, for a draft

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/shown.h"
 #include "model/json_fields.h"

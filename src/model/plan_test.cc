@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/expect_error.h"
+#include "base/files.h"
 
 namespace quantspec {
 namespace {

@@ -8,6 +8,7 @@
 #include "base/fields.h"
 #include "base/log.h"
 #include "base/shown.h"
+#include "model/draft_store.h"
 #include "model/tensor_names.h"
 
 namespace quantspec {

@@ -12,10 +12,11 @@
 #include "backend/params/linear.h"
 #include "backend/weight_memory.h"
 #include "model/config.h"
-#include "model/draft_store.h"
 #include "model/safetensors.h"
 
 namespace quantspec {
+
+class DraftStore;
 
 struct LayerWeights {
   Norm input_norm;  // before attention

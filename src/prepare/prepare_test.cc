@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "base/error.h"
+#include "model/draft_store.h"
 #include "model/model.h"
 #include "prepare/observer.h"
 #include "prepare/test_support.h"

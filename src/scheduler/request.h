@@ -1,12 +1,9 @@
 // What the scheduler knows of a request when it is submitted.
 #pragma once
 
-#include <cstdint>
+#include "base/request_id.h"
 
 namespace quantspec {
-
-using RequestId = std::uint64_t;
-using OwnerId = std::uint64_t;  // on whose behalf: an API key, a tenant
 
 struct RequestInfo {
   RequestId id;  // of no other request that is known

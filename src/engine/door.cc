@@ -1,0 +1,143 @@
+// The ways into an engine: requests that are submitted, and the thread that runs their loop.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "engine/fields.h"
+#include "engine/generation.h"
+#include "engine/request_loop.h"
+
+namespace quantspec {
+
+namespace {
+
+// A token of so many bytes would be a rare one.
+constexpr std::size_t kBytesPerToken = 16;
+
+[[noreturn]] void fail_no_room(std::string_view prompt_tokens, std::size_t room) {
+  fail(ErrorKind::kInvalidRequest,
+       "the prompt has {} tokens and the context has room for {}; a shorter prompt or a larger {} "
+       "works",
+       prompt_tokens, room, field::kContext);
+}
+
+}  // namespace
+
+void Ticket::cancel() const { loop_->cancel(id_); }
+void Ticket::pause() const { loop_->pause(id_); }
+void Ticket::resume() const { loop_->resume(id_); }
+
+// Of a text that is much too long only as much is encoded as shows it. What a tokenizer makes of
+// the end of a part may be other tokens than it makes of the whole, but not many more.
+std::vector<TokenId> Engine::encode(std::string_view text, bool add_special, int room) const {
+  constexpr std::size_t kMargin = 64;
+  const std::size_t most = static_cast<std::size_t>(room) + kMargin;
+  for (std::size_t bytes = kBytesPerToken * most; bytes < text.size(); bytes *= 4) {
+    if (tokenizer_->encode(text.substr(0, bytes), false).size() <= most) continue;
+    fail_no_room(fmt::format("more than {}", room), room);
+  }
+  return tokenizer_->encode(text, add_special);
+}
+
+void Engine::require_room(std::size_t prompt_tokens, int room) const {
+  if (std::cmp_less_equal(prompt_tokens, room)) return;
+  fail_no_room(fmt::format("{}", prompt_tokens), std::max(room, 0));
+}
+
+Ticket Engine::submit(std::string_view prompt, const GenerateOptions& options, Listener listener) {
+  if (prompt.empty()) fail_empty_prompt();
+  return submit(encode(prompt, true, ctx_size()), options, std::move(listener));
+}
+
+Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& options,
+                      Listener listener) {
+  if (prompt.empty()) fail_empty_prompt();
+  if (options.predict == 0 || options.predict < -1) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: at least 1, or -1 for no limit", field::kPredict,
+         options.predict);
+  }
+  require_room(prompt.size(), ctx_size());
+  model_.weights().require_unchanged();  // again at the end: this is before all the work
+  const int most = ctx_size() - static_cast<int>(prompt.size()) + 1;  // the last needs no place
+  const auto generation =
+      std::make_shared<Generation>(*this, prompt.size(), most, options, std::move(listener));
+  Request request;
+  request.prompt = std::move(prompt);
+  request.predict = options.predict < 0 ? most : std::min(options.predict, most);
+  request.sampling = options.sampling;
+  request.spec_sampling = options.spec_sampling;
+  request.draft_len = options.draft_len;
+  request.owner = options.owner;
+  request.priority = options.priority;
+  request.salt = options.salt;
+  request.log_probs = options.log_probs;
+  request.on_progress = [generation](double share) { generation->read(share); };
+  request.on_tokens = [generation](const Step& step) { return generation->take(step); };
+  request.on_end = [generation](const Request::Ended& ended) { generation->end(ended); };
+  RequestLoop& loop = running_loop();
+  return {loop, loop.submit(std::move(request))};
+}
+
+void Engine::fail_empty_prompt() {
+  fail(ErrorKind::kInvalidRequest, "the prompt is empty; give at least one character of text");
+}
+
+const RequestLoop& Engine::requests() { return running_loop(); }
+
+bool Engine::is_own_thread() const {
+  const std::lock_guard lock(loop_mutex_);
+  return thread_.get_id() == std::this_thread::get_id();
+}
+
+namespace {
+
+// What the plans need of the cache, for which the engine could not plan.
+void require_memory(const RequestLoopOptions& options, const KvShape& shape,
+                    const Backend& backend) {
+  KvOptions kv = kv_options(options.plans);
+  kv.store = options.store;
+  const std::size_t needed =
+      options.sequences * (KvCache::gathered_bytes_for(shape, backend, kv) +
+                           KvCache::ring_bytes_for(shape, backend, options.context, kv));
+  const std::size_t available = backend.available_bytes();
+  if (needed <= available) return;
+  fail(ErrorKind::kOutOfMemory,
+       "{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a smaller {} "
+       "or {} works",
+       field::kPlan, options.plans.front().name, needed / 1e6, available / 1e6, field::kDraftBudget,
+       field::kContext);
+}
+
+}  // namespace
+
+// Not before it is needed: what measures below the sessions has the memory for itself.
+RequestLoop& Engine::running_loop() {
+  const std::lock_guard lock(loop_mutex_);
+  if (loop_ != nullptr) return *loop_;
+  RequestLoopOptions options;
+  options.sequences = options_.sequences;
+  options.context = options_.ctx_size;
+  options.plans = plans_;
+  options.store = options_.kv_store;
+  if (options_.kv_store != KvStore::kFull) {  // which has no pages to share
+    options.pages = options_.page_memory / pool_.page_bytes();
+    options.host_bytes = *options_.host_cache;
+    if (options.sequences > 1) options.admission = Admission::kExpected;
+  }
+  require_memory(options, pool_.shape(), *backend_);
+  auto loop = std::make_unique<RequestLoop>(model_, pool_.shape(), std::move(options));
+  thread_ = std::thread([at = loop.get()] { at->run(); });
+  loop_ = std::move(loop);
+  return *loop_;
+}
+
+Engine::~Engine() {
+  if (loop_ == nullptr) return;
+  loop_->stop();
+  thread_.join();
+}
+
+}  // namespace quantspec

@@ -1,0 +1,92 @@
+#include "engine/generation.h"
+
+#include <utility>
+
+namespace quantspec {
+
+namespace {
+
+TextStream::Rules rules(const Engine& engine, const GenerateOptions& options) {
+  return {.eos = options.ignore_eos ? std::vector<TokenId>() : engine.config().eos_tokens,
+          .stop_ids = options.stop_ids,
+          .stop = options.stop};
+}
+
+double per_second(double count, double milliseconds) {
+  return milliseconds > 0 ? 1e3 * count / milliseconds : 0.0;
+}
+
+}  // namespace
+
+Engine::Generation::Generation(const Engine& engine, std::size_t prompt_tokens, int most,
+                               const GenerateOptions& options, Listener listener)
+    : engine_(engine),
+      prompt_tokens_(static_cast<int>(prompt_tokens)),
+      progress_(options.progress),
+      listener_(std::move(listener)),
+      stream_(engine.tokenizer(), rules(engine, options)),
+      stop_reason_(options.predict >= 0 && options.predict <= most ? StopReason::kLength
+                                                                   : StopReason::kContext) {}
+
+void Engine::Generation::read(double share) const {
+  if (progress_) progress_("prefill", share);
+}
+
+bool Engine::Generation::take(const Step& step) {
+  if (stream_.tokens().empty()) first_token_ms_ = clock_.milliseconds();
+  for (std::size_t i = 0; i < step.tokens.size(); ++i) {
+    TokenEvent event{.id = step.tokens[i], .drafted = std::cmp_less(i, step.accepted)};
+    if (!step.log_probs.empty()) {
+      event.log_prob = step.log_probs[i];
+      log_probs_.push_back(step.log_probs[i]);
+    }
+    const auto reason = stream_.push(event, listener_.on_token);
+    if (!reason) continue;
+    stop_reason_ = *reason;
+    stopped_ = true;
+    return false;
+  }
+  return true;
+}
+
+void Engine::Generation::end(const Request::Ended& ended) {
+  Outcome outcome;
+  outcome.error = ended.error;
+  if (ended.end == RequestEnd::kCancelled) stop_reason_ = StopReason::kCancelled;
+  try {
+    if (ended.end == RequestEnd::kDone && !stopped_) stream_.finish(listener_.on_token);
+    engine_.model_.weights().require_unchanged();
+  } catch (...) {
+    if (!outcome.error) outcome.error = current_error("who was told of tokens");
+  }
+  report(ended, outcome.result);
+  if (listener_.on_end) listener_.on_end(outcome);
+}
+
+void Engine::Generation::report(const Request::Ended& ended, GenerateResult& result) const {
+  result.text = stream_.text();
+  result.tokens = stream_.tokens();
+  result.log_probs = log_probs_;
+  result.prompt_tokens = prompt_tokens_;
+  result.cached_tokens = ended.cached_tokens;
+  result.stop_reason = stop_reason_;
+  result.speculation = ended.stats;
+  result.drafts_off = ended.drafts_off;
+  result.draft_choice = ended.draft_choice;
+  Timings& timings = result.timings;
+  timings.prefill_ms = first_token_ms_;
+  timings.decode_ms = result.tokens.empty() ? 0 : clock_.milliseconds() - first_token_ms_;
+  timings.prefill_tokens_per_second =
+      per_second(prompt_tokens_ - ended.cached_tokens, timings.prefill_ms);
+  timings.decode_tokens_per_second =
+      per_second(static_cast<double>(result.tokens.size()) - 1, timings.decode_ms);
+  const Weights& weights = engine_.model_.weights();
+  result.memory = {.weights_bytes = weights.checkpoint_bytes(),
+                   .draft_weights_bytes = weights.draft_bytes(),
+                   .kv_bytes = ended.page_bytes,
+                   .ring_bytes = ended.ring_bytes,
+                   .gathered_bytes = ended.gathered_bytes,
+                   .kv_fp16_bytes = engine_.pool_.shape().fp16_token_bytes() * ended.tokens};
+}
+
+}  // namespace quantspec

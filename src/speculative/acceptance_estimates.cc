@@ -9,16 +9,20 @@ namespace quantspec {
 namespace {
 
 // Weights are in trials.
-constexpr float kPrior = 0.8f;  // of a plan before any evidence: worth a try
-constexpr float kPriorWeight = 3;
+constexpr float kPriorWeight = 10;  // of what is expected of a plan
+constexpr float kCommonWeight = 8;  // of priors, in what all plans show
+// Exponent of how much better the others are: a plan that does well is no reason to try another.
+constexpr float kGoodNews = 0.3f;
+constexpr float kLeast = 1e-3f;        // of an expected share, and of its complement
 constexpr float kPlanWeight = 8;       // of the plan's estimate in a sequence's
 constexpr float kPositionWeight = 20;  // of all positions in one
 // Of the evidence, kept from one round to the next.
 constexpr float kKeepPlan = 0.99f;
+constexpr float kKeepCommon = 0.97f;
 constexpr float kMostTrials = 200;  // of a plan, however many sequences it drafts for
 constexpr float kKeep = 0.98f;
 constexpr float kKeepIdle = 0.995f;
-constexpr float kOptimism = 0.5f;  // in standard errors
+constexpr float kOptimism = 0.4f;  // in standard errors
 
 }  // namespace
 
@@ -36,11 +40,38 @@ void AcceptanceCounts::discount(float keep) {
   for (Count& count : by_position) count = {count.accepted * keep, count.trials * keep};
 }
 
+void CommonAcceptance::observe(float prior, int draft_len, int accepted) {
+  const int trials = std::min(draft_len, accepted + 1);
+  counts_.trials += trials;
+  counts_.accepted += accepted;
+  foretold_ += prior * trials;
+}
+
+void CommonAcceptance::end_round() {
+  const float keep = std::min(kKeepCommon, kMostTrials / std::max(counts_.trials, 1.0f));
+  counts_ = {counts_.accepted * keep, counts_.trials * keep};
+  foretold_ *= keep;
+}
+
+float CommonAcceptance::expected(float prior) const {
+  if (counts_.trials == 0) return prior;
+  const auto odds = [](float share) { return share / (1 - share); };
+  const float foretold = foretold_ / counts_.trials;
+  const float found = std::clamp(counts_.share(foretold, kCommonWeight), kLeast, 1 - kLeast);
+  const float ratio = odds(found) / odds(foretold);
+  const float now = odds(prior) * (ratio > 1 ? std::pow(ratio, kGoodNews) : ratio);
+  return std::clamp(now / (1 + now), kLeast, 1 - kLeast);
+}
+
+PlanAcceptance::PlanAcceptance(float prior) : prior_(prior), expected_(prior) {
+  check(prior > 0 && prior < 1, "a share of tokens that are accepted is within (0, 1)");
+}
+
 void PlanAcceptance::end_round() {
   counts_.discount(std::min(kKeepPlan, kMostTrials / std::max(counts_.pooled.trials, 1.0f)));
 }
 
-float PlanAcceptance::pooled() const { return counts_.pooled.share(kPrior, kPriorWeight); }
+float PlanAcceptance::pooled() const { return counts_.pooled.share(expected_, kPriorWeight); }
 
 float PlanAcceptance::at(int position) const {
   return counts_.by_position[position].share(pooled(), kPositionWeight);
@@ -54,7 +85,7 @@ void SequenceAcceptance::observe(const PlanAcceptance& plan, int draft_len, int 
   refresh(plan);
 }
 
-void SequenceAcceptance::idle(const PlanAcceptance& plan, int rounds) {
+void SequenceAcceptance::idle(const PlanAcceptance& plan, std::int64_t rounds) {
   counts_.discount(std::pow(kKeepIdle, static_cast<float>(rounds)));
   refresh(plan);
 }

@@ -1,6 +1,7 @@
 // How likely drafted tokens are to be accepted: of a plan, over all sequences (PlanAcceptance), and
 // of one sequence by one plan (SequenceAcceptance), which leans on the plan's as long as little is
-// known of the sequence. A new sequence so begins with what the engine knows, and one that was not
+// known of the sequence. A plan leans on a prior of its kind, and that on what all plans show
+// (CommonAcceptance). A new sequence so begins with what the engine knows, and one that was not
 // drafted for a long time returns to it.
 //
 // A length may be chosen by these alone: they are functions of rounds that are over, never of the
@@ -10,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 
 #include "backend/params/limits.h"
 
@@ -32,10 +34,34 @@ struct AcceptanceCounts {
   void discount(float keep);
 };
 
+// How much better or worse than their priors all plans are together: a text that is hard for one
+// plan is hard for the others.
+class CommonAcceptance {
+ public:
+  // prior: of the plan that drafted.
+  void observe(float prior, int draft_len, int accepted);
+  // After every round that drafted.
+  void end_round();
+  // Of a plan with this prior, before any evidence of its own.
+  float expected(float prior) const;
+
+ private:
+  AcceptanceCounts::Count counts_;
+  float foretold_ = 0;  // of the trials, by priors
+};
+
 // Of one plan, over all sequences.
 class PlanAcceptance {
  public:
+  // Of a plan before any evidence, where nothing is known of its kind: worth a try.
+  static constexpr float kUsual = 0.8f;
+
+  // prior: the share of tokens that is accepted of such plans, within (0, 1).
+  explicit PlanAcceptance(float prior = kUsual);
+  float prior() const { return prior_; }
   void observe(int draft_len, int accepted) { counts_.add(draft_len, accepted); }
+  // What is expected of it without evidence of its own, instead of the prior.
+  void expect(float share) { expected_ = share; }
   // After every round that this plan drafted.
   void end_round();
   float pooled() const;
@@ -44,6 +70,8 @@ class PlanAcceptance {
   float trials() const { return counts_.pooled.trials; }
 
  private:
+  float prior_;
+  float expected_;
   AcceptanceCounts counts_;
 };
 
@@ -56,7 +84,7 @@ class SequenceAcceptance {
   // A round in which the sequence drafted by the plan. REQUIRES: 0 <= accepted <= draft_len > 0.
   void observe(const PlanAcceptance& plan, int draft_len, int accepted);
   // So many rounds went by in which it did not: what is known fades.
-  void idle(const PlanAcceptance& plan, int rounds);
+  void idle(const PlanAcceptance& plan, std::int64_t rounds);
 
   // The probability that the first i + 1 drafted tokens are all accepted: never rises with i.
   const Survival& survival() const { return survival_; }

@@ -115,5 +115,26 @@ TEST(SequenceAcceptance, RefusesImpossibleRounds) {
   EXPECT_THROW(sequence.observe(plan, 2, -1), Error);
 }
 
+TEST(CommonAcceptance, APlanThatWasNotTriedIsThoughtToFareAsTheOthers) {
+  CommonAcceptance common;
+  EXPECT_EQ(common.expected(0.97f), 0.97f);
+  for (int i = 0; i < 40; ++i) common.observe(0.88f, 4, 0), common.end_round();
+  EXPECT_LT(common.expected(0.97f), 0.6f);
+  EXPECT_GT(common.expected(0.97f), common.expected(0.8f));
+  for (int i = 0; i < 300; ++i) common.observe(0.88f, 4, 4), common.end_round();
+  EXPECT_GT(common.expected(0.8f), 0.8f);
+  EXPECT_LT(common.expected(0.8f), 0.95f);
+}
+
+TEST(PlanAcceptance, BeginsWithItsPrior) {
+  PlanAcceptance plan(0.9f);
+  EXPECT_FLOAT_EQ(plan.pooled(), 0.9f);
+  plan.expect(0.6f);
+  EXPECT_FLOAT_EQ(plan.pooled(), 0.6f);
+  for (int i = 0; i < 100; ++i) plan.observe(3, 3);
+  EXPECT_GT(plan.pooled(), 0.95f);
+  EXPECT_THROW(PlanAcceptance(1.0f), Error);
+}
+
 }  // namespace
 }  // namespace quantspec

@@ -21,20 +21,18 @@ void CostModel::observe(int plan, std::span<const PassLoad> drafts, double draft
   share_rate();
 }
 
-void CostModel::set_target_prior(const PassLoad& pass, double seconds) {
-  target_.set_prior(pass, seconds);
+void CostModel::set_prior(const TimedPass& pass) {
+  const bool verifies = pass.plan == TimedPass::kTarget;
+  check(verifies || (pass.plan >= 0 && pass.plan < num_plans()), "a plan of the cost model");
+  (verifies ? target_ : plans_[pass.plan]).set_prior(pass.load, pass.seconds);
   share_rate();
-}
-
-void CostModel::set_draft_prior(int plan, const PassLoad& pass, double seconds) {
-  check(plan >= 0 && plan < num_plans(), "a plan of the cost model");
-  plans_[plan].set_prior(pass, seconds);
 }
 
 void CostModel::share_rate() {
   if (!target_.measured()) return;
   for (PassTime& plan : plans_) {
     if (!plan.measured()) plan.set_rate(target_.rate());
+    if (target_.kv_observed()) plan.set_kv_rate(target_.kv_rate());
   }
 }
 

@@ -14,6 +14,15 @@
 
 namespace quantspec {
 
+// A pass that was timed with care, over and over.
+struct TimedPass {
+  static constexpr int kTarget = -1;
+
+  int plan = kTarget;  // of a draft pass; kTarget: a verification, with all in a round but drafts
+  PassLoad load = {};
+  double seconds = 0;
+};
+
 class CostModel {
  public:
   // Bytes that a pass reads besides the cache (pass_bytes of no context): of the target, and of
@@ -28,9 +37,8 @@ class CostModel {
   // verify_seconds: everything in the round but the drafts.
   void observe(int plan, std::span<const PassLoad> drafts, double draft_seconds,
                const PassLoad& verify, double verify_seconds);
-  // What was measured when the model was loaded, over and over, thus well known.
-  void set_target_prior(const PassLoad& pass, double seconds);
-  void set_draft_prior(int plan, const PassLoad& pass, double seconds);
+  // What is known before rounds run.
+  void set_prior(const TimedPass& pass);
 
  private:
   void share_rate();

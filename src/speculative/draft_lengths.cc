@@ -16,6 +16,7 @@ constexpr double kPays = 1.03;      // times plain decoding's tokens a second; l
 constexpr double kSwitchOn = 1.04;  // the same when drafting is off
 constexpr double kKeepPlan = 1.01;  // a plan stays unless another is so much better
 constexpr double kKeepLengths = 0.01;  // of the goodput may be lost by lengths that stay
+constexpr float kFewTrials = 16;       // of a plan that is judged by the others
 constexpr int kIdleRounds = 16;        // estimates of plans not in use are told of time so often
 
 }  // namespace
@@ -29,9 +30,22 @@ DraftLengths::DraftLengths(Options options)
   options.by_mass.resize(options.plans.size());
   check(!fixed_len_ || (*fixed_len_ >= 0 && *fixed_len_ <= kMaxDraftLen),
         "fixed_len is within kMaxDraftLen");
+  options.acceptance.resize(options.plans.size(), PlanAcceptance::kUsual);
   for (std::size_t i = 0; i < options.plans.size(); ++i) {
-    arms_.push_back({std::move(options.plans[i]), {}});
+    arms_.push_back({std::move(options.plans[i]), PlanAcceptance(options.acceptance[i])});
     arms_.back().by_mass = options.by_mass[i];
+  }
+}
+
+void DraftLengths::set_priors(std::span<const TimedPass> passes) {
+  for (const TimedPass& pass : passes) {
+    costs_.set_prior(pass);
+    if (pass.plan != TimedPass::kTarget) {
+      arms_[pass.plan].trials = 0;
+      continue;
+    }
+    rows_seen_[costs_.target().knot(pass.load.rows)] = round_;
+    if (pass.load.rows == 1) plain_trials_ = 0;
   }
 }
 
@@ -58,13 +72,14 @@ RoundChoice DraftLengths::choose(std::span<const SequenceLoad> batch) {
   probe_.running = false;
   wants_masses_ = false;
   if (!mark_usable(batch)) return chosen(kPlain);
-  Found found;
-  told_.exploring = explore(batch, found);
-  if (told_.exploring) return chosen(found.plan);
-  found = best(batch);
+  told_.exploring = true;
+  if (!fixed_len_ && !plain_known(batch.size())) return chosen(kPlain);
+  Found found = best(batch);
+  if (explore(batch, found)) return chosen(found.plan);
+  settle(batch, found);
   if (found.plan != kPlain) note_wanted(batch);
   if (!ready(found.plan)) {
-    std::ranges::fill(lengths_, 0);
+    found = without_masses(batch);
   } else if (!fixed_len_ && probe(batch, found)) {
     lengths_ = trial_;
   }
@@ -96,7 +111,7 @@ void DraftLengths::observe(std::span<const SequenceLoad> batch, const RoundChoic
   costs_.observe(run.plan, goodput_.draft_loads(run.lengths), draft_seconds, verify,
                  verify_seconds);
   rows_seen_[costs_.target().knot(verify.rows)] = round_;
-  plain_rounds_ += drafted(run.lengths) == 0;
+  if (plain_trials_ > 0 && drafted(run.lengths) == 0) --plain_trials_;
   if (probe_.running && off_) note_promising(batch, run, accepted);
   learn(batch, run, accepted);
   settle_probe(draft_seconds + verify_seconds);
@@ -183,10 +198,24 @@ DraftLengths::Found DraftLengths::best(std::span<const SequenceLoad> batch) {
     if (found.plan != kPlain && !pays(batch, found)) found.plan = kPlain;
   }
   if (found.plan == kPlain) found.rate = goodput_.plain();
-  if (mostly_cut_short(batch)) return found;
+  return found;
+}
+
+// It is what is done from now on, but for rounds that are cut short.
+void DraftLengths::settle(std::span<const SequenceLoad> batch, const Found& found) {
+  told_.exploring = false;
+  if (mostly_cut_short(batch)) return;
   off_ = !fixed_len_ && found.plan == kPlain;
   plan_ = found.plan;
   told_ = {false, static_cast<int>(batch.size()), drafted(lengths_), found.rate, goodput_.plain()};
+}
+
+// What pays in a round that records the masses for the plan to come.
+DraftLengths::Found DraftLengths::without_masses(std::span<const SequenceLoad> batch) {
+  std::ranges::fill(lengths_, 0);
+  for (Arm& arm : arms_) arm.usable &= !arm.by_mass;
+  Found found = best_plan(batch, false);
+  if (found.plan != kPlain && !pays(batch, found)) found.plan = kPlain;
   return found;
 }
 
@@ -240,10 +269,16 @@ void DraftLengths::learn(std::span<const SequenceLoad> batch, const RoundChoice&
   if (drafts) {
     Arm& arm = arms_[run.plan];
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      if (run.lengths[i] > 0) arm.acceptance.observe(run.lengths[i], accepted[i]);
+      if (run.lengths[i] == 0) continue;
+      arm.acceptance.observe(run.lengths[i], accepted[i]);
+      common_.observe(arm.acceptance.prior(), run.lengths[i], accepted[i]);
     }
     arm.acceptance.end_round();
-    ++arm.rounds;
+    if (arm.trials > 0) --arm.trials;
+    common_.end_round();
+    for (Arm& other : arms_) {
+      if (&other != &arm) other.acceptance.expect(common_.expected(other.acceptance.prior()));
+    }
     arm.last_round = round_;
   }
   for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -253,7 +288,7 @@ void DraftLengths::learn(std::span<const SequenceLoad> batch, const RoundChoice&
       if (drafts && plan == run.plan && run.lengths[i] > 0) {
         plans[plan].acceptance.observe(all, run.lengths[i], accepted[i]);
         plans[plan].seen_round = round_;
-      } else if (round_ - plans[plan].seen_round >= kIdleRounds) {
+      } else if (all.trials() < kFewTrials || round_ - plans[plan].seen_round >= kIdleRounds) {
         plans[plan].acceptance.idle(all, round_ - plans[plan].seen_round);
         plans[plan].seen_round = round_;
       }
@@ -266,7 +301,7 @@ std::string DraftLengths::explain() const {
   std::string arms;
   for (std::size_t i = 0; i < arms_.size(); ++i) {
     const Arm& arm = arms_[i];
-    arms += arm.rounds == 0
+    arms += arm.last_round == kNever
                 ? fmt::format("; {} not tried", arm.name)
                 : fmt::format("; {} drafts a token in {:.2f} ms, accepts {:.2f}", arm.name,
                               1e3 * costs_.draft(static_cast<int>(i))

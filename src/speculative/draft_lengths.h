@@ -8,14 +8,17 @@
 // a second plan costs its passes anew at every depth. A sequence that may not use the round's plan
 // drafts nothing in it.
 //
+// It begins with priors: of acceptance by the kind of a plan, of times by passes that were timed
+// when the model was loaded (set_priors). What was not timed is tried first: plain decoding, and by
+// short drafts the plan that would be best, if its passes read bytes as fast as verification does.
+//
 // A plan of which little is known is judged by what it might turn out to accept (a bandit's upper
 // confidence bound). What is not in use is probed again, rarely: of all time at most a share is
 // expected to be lost to that. Lengths and plans are kept unless a change gains more than a little,
 // and a round drafts only if that beats plain decoding by 3%.
 //
 // Masses of pages, by which sparse plans choose, cost a verification time. So they are recorded
-// only while such a plan is in use, and in one round before it is tried: that round is plain where
-// the plan is to stay, as usual where it is to be probed.
+// only while such a plan is in use, and in one round before it is tried, which is by another.
 //
 // One DraftLengths serves an engine; it is not thread-safe. It is deterministic given the
 // observations: it owns no clock and no randomness, and sees no token (acceptance_estimates.h says
@@ -23,6 +26,7 @@
 // seconds.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,7 +43,7 @@ class SequenceDrafts {
   friend class DraftLengths;
   struct ByPlan {
     SequenceAcceptance acceptance;
-    int seen_round;  // up to which acceptance was told of rounds
+    std::int64_t seen_round;  // up to which acceptance was told of rounds
   };
   std::vector<ByPlan> plans_;
   int wanted_ = -1;         // the last length that no cap cut short; -1: none yet
@@ -70,12 +74,17 @@ class DraftLengths {
     std::vector<std::string> plans;  // the names of the plans that may draft; none: never draft
     std::vector<double> plan_bytes;  // what a pass of each reads besides the cache
     std::vector<char> by_mass = {};  // whether each chooses pages by masses; none: none does
-    double target_bytes = 1;         // what verification does
-    int max_rows = 1024;             // of one pass
+    // The share of each one's tokens that is thought to be accepted, within (0, 1), to begin with;
+    // none: a usual one.
+    std::vector<float> acceptance = {};
+    double target_bytes = 1;       // what verification does
+    int max_rows = 1024;           // of one pass
     std::optional<int> fixed_len;  // always so many, as far as caps allow; only the plan is chosen
   };
   // REQUIRES: as many plan_bytes as plans; 0 <= fixed_len <= kMaxDraftLen.
   explicit DraftLengths(Options options);
+  // Passes that were timed before the first round; they need not be tried.
+  void set_priors(std::span<const TimedPass> passes);
 
   // For a new sequence. It begins with the engine's estimates.
   SequenceDrafts sequence() const;
@@ -92,8 +101,6 @@ class DraftLengths {
   void observe(std::span<const SequenceLoad> batch, const RoundChoice& run,
                std::span<const int> accepted, double draft_seconds, double verify_seconds);
 
-  // Priors of times go in here (set_target_prior, set_draft_prior).
-  CostModel& costs() { return costs_; }
   const CostModel& costs() const { return costs_; }
 
   // Speculation does not pay for the batch of the last choice, and is off but for rare probes. A
@@ -103,17 +110,20 @@ class DraftLengths {
   std::string explain() const;
 
  private:
+  friend class Aged;  // of the tests: one that ran for years
+  using RoundNumber = std::int64_t;
   static constexpr int kPlain = -1;
-  static constexpr int kNever = -1;
+  static constexpr RoundNumber kNever = -1;
+  static constexpr int kTrials = 2;  // of what was not timed
 
   struct Arm {  // a plan
     std::string name;
     PlanAcceptance acceptance;
-    int rounds = 0;           // that it drafted
-    int last_round = kNever;  // of those
-    bool by_mass = false;     // it chooses pages by masses
-    bool usable = false;      // by a sequence of the batch at hand
-    double kv_bytes = 0;      // that a draft pass reads of such a sequence
+    int trials = kTrials;             // that are left to try it
+    RoundNumber last_round = kNever;  // that it drafted
+    bool by_mass = false;             // it chooses pages by masses
+    bool usable = false;              // by a sequence of the batch at hand
+    double kv_bytes = 0;              // that a draft pass reads of such a sequence
   };
   struct Found {
     int plan = kPlain;
@@ -123,10 +133,10 @@ class DraftLengths {
     bool running = false;  // the last choice was one
     bool repeat = false;   // sequences accepted more of it than was expected: look again at once
     int plan = kPlain;
-    double loss = 0;  // expected of the running one
-    int next = 0;     // kind of the next one, in turn
-    int next_lane = 0;
-    int last_round = 0;
+    double loss = 0;         // expected of the running one
+    std::uint64_t next = 0;  // kind of the next one, in turn
+    std::uint64_t next_lane = 0;
+    RoundNumber last_round = 0;
     double seconds = 0;  // that may still be lost to probes
     double credit = 0;   // the same beyond that, by one that is repeated
   };
@@ -142,15 +152,18 @@ class DraftLengths {
   int max_rows(std::size_t sequences) const;
   void set_lanes(std::span<const SequenceLoad> batch, int plan, bool hopeful = false);
   double find_lengths();
-  void spread(int length, int first, std::size_t sequences);
+  void spread(int length, std::uint64_t first, std::size_t sequences);
 
   RoundChoice chosen(int plan);
   bool by_mass(int plan) const { return plan != kPlain && arms_[plan].by_mass; }
   bool ready(int plan);
 
+  bool plain_known(std::size_t sequences) const;
   bool explore(std::span<const SequenceLoad> batch, Found& found);
   Found best(std::span<const SequenceLoad> batch);
   Found best_plan(std::span<const SequenceLoad> batch, bool hopeful);
+  Found without_masses(std::span<const SequenceLoad> batch);
+  void settle(std::span<const SequenceLoad> batch, const Found& found);
   bool pays(std::span<const SequenceLoad> batch, Found& found);
   void keep_lengths(std::span<const SequenceLoad> batch);
   void note_wanted(std::span<const SequenceLoad> batch);
@@ -169,16 +182,17 @@ class DraftLengths {
   void note_promising(std::span<const SequenceLoad> batch, const RoundChoice& run,
                       std::span<const int> accepted);
   void settle_probe(double seconds);
-  bool recent(int round) const;
+  bool recent(RoundNumber round) const;
 
   std::optional<int> fixed_len_;
   CostModel costs_;
   std::vector<Arm> arms_;
+  CommonAcceptance common_;
   Goodput goodput_;
-  int round_ = 0;
-  int plain_rounds_ = 0;
-  std::vector<int> rows_seen_;  // by knot of rows: the last round whose verification had so many
-
+  RoundNumber round_ = 0;
+  int plain_trials_ = kTrials;  // that are left
+  // By knot of rows: the last round whose verification had so many.
+  std::vector<RoundNumber> rows_seen_;
   std::vector<char> sizes_drafted_;  // by knot of rows: a batch of that size drafted, all of it
 
   std::vector<DraftLane> lanes_;

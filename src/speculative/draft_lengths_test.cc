@@ -6,6 +6,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -16,6 +17,18 @@
 #include "base/error.h"
 
 namespace quantspec {
+
+class Aged {
+ public:
+  // As after so many rounds, lanes and probes, of which nothing else is left.
+  static void age(DraftLengths& lengths, std::int64_t rounds) {
+    lengths.round_ += rounds;
+    lengths.probe_.last_round += rounds;
+    lengths.probe_.next += rounds;
+    lengths.probe_.next_lane += rounds;
+  }
+};
+
 namespace {
 
 // A batch on a machine of fixed times: a draft pass by plan i takes step[i], a verification 10 ms,
@@ -370,9 +383,25 @@ TEST(DraftLengths, CostOfAChoice) {
 
 TEST(DraftLengths, TakesPriorsOfTimes) {
   Batch batch(1, {1e-3});
-  batch.lengths.costs().set_target_prior({.rows = 1}, 0.01);
-  batch.lengths.costs().set_draft_prior(0, {.rows = 1}, 0.001);
+  batch.lengths.set_priors(std::vector<TimedPass>{
+      {.load = {.rows = 1}, .seconds = 0.01}, {.plan = 0, .load = {.rows = 1}, .seconds = 0.001}});
   EXPECT_NEAR(batch.lengths.costs().draft(0).seconds({.rows = 1}), 0.001, 1e-4);
+}
+
+// Counters of rounds, probes and lanes outlive 2^31, which a busy engine sees within months.
+TEST(DraftLengths, GoesOnAfterBillionsOfRounds) {
+  constexpr std::int64_t kRounds =
+      (std::int64_t{1} << 31) / 5040 * 5040;  // a multiple of all turns
+  for (const int accept : {0, kMaxDraftLen}) {
+    Batch young(8, {1e-3, 2e-3}), old(0, {1e-3, 2e-3});
+    Aged::age(old.lengths, kRounds);
+    for (int i = 0; i < 8; ++i) old.add(old.lengths.sequence());
+    for (int i = 0; i < 8000; ++i) {
+      const Batch::Round expected = young.rounds(1, accept), found = old.rounds(1, accept);
+      ASSERT_EQ(found.plan, expected.plan) << i;
+      ASSERT_EQ(found.lengths, expected.lengths) << i;
+    }
+  }
 }
 
 TEST(DraftLengths, RefusesWhatCannotBe) {
@@ -391,6 +420,21 @@ TEST(DraftLengths, RefusesWhatCannotBe) {
   batch.drafts = {other.lengths.sequence()};
   batch.caps = {1};
   EXPECT_THROW(batch.rounds(1, 0), Error);
+}
+
+// What was timed is neither tried for nothing nor drafted short.
+TEST(DraftLengths, DraftsFromTheFirstRoundOnWhereTimesAreKnown) {
+  Batch batch(1, {1e-3, 4e-3});
+  EXPECT_FALSE(Batch(batch).rounds(1, kMaxDraftLen).drafts());
+  batch.lengths.set_priors(
+      std::vector<TimedPass>{{.load = {.rows = 1}, .seconds = 0.0101},
+                             {.load = {.rows = 7}, .seconds = 0.0107},
+                             {.plan = 0, .load = {.rows = 1}, .seconds = 0.001},
+                             {.plan = 1, .load = {.rows = 1}, .seconds = 0.004}});
+  const Batch::Round first = batch.rounds(1, kMaxDraftLen);
+  EXPECT_TRUE(first.drafts());
+  EXPECT_EQ(first.plan, 0);
+  EXPECT_GT(first.lengths[0], 3);
 }
 
 }  // namespace

@@ -8,8 +8,6 @@
 namespace quantspec {
 namespace {
 
-constexpr int kExploreRounds = 2;  // of each plan, and of plain decoding
-constexpr std::array<int, kExploreRounds> kExploreLens = {1, 2};  // cheap if drafting does not pay
 constexpr int kSomeSequences = 8;     // enough to learn from, in a round that may be lost
 constexpr int kProbeSpacing = 16;     // rounds between probes, at least
 constexpr double kProbeShare = 0.01;  // of all time may be lost to probes
@@ -21,36 +19,36 @@ constexpr int kFreshRounds = 64;      // what was measured so recently needs no 
 }  // namespace
 
 // trial_: that length for so many sequences, from `first` on.
-void DraftLengths::spread(int length, int first, std::size_t sequences) {
+void DraftLengths::spread(int length, std::uint64_t first, std::size_t sequences) {
   std::ranges::fill(trial_, 0);
   const std::size_t count = lanes_.size();
   int room = max_rows(count) - static_cast<int>(count);
   for (std::size_t i = 0; i < count && sequences > 0; ++i) {
-    const std::size_t lane = (static_cast<std::size_t>(first) + i) % count;
+    const std::size_t lane = (first + i) % count;
     trial_[lane] = std::min({length, lanes_[lane].cap, room});
     room -= trial_[lane];
     sequences -= trial_[lane] > 0;
   }
 }
 
-// What must be tried before anything can be judged: plain decoding, at about this batch's size, and
-// every plan in turn.
+// Whether it was measured, at about this batch's size: else nothing can be judged.
+bool DraftLengths::plain_known(std::size_t sequences) const {
+  const int knot = costs_.target().knot(static_cast<int>(sequences));
+  return plain_trials_ == 0 && rows_seen_[knot] != kNever;
+}
+
+// The plan that seems best, if its passes were not timed: by drafts that cost little where it is
+// not, first of one token, then of two.
 bool DraftLengths::explore(std::span<const SequenceLoad> batch, Found& found) {
-  const int knot = costs_.target().knot(static_cast<int>(batch.size()));
-  const bool plain_known = plain_rounds_ >= kExploreRounds && rows_seen_[knot] != kNever;
-  if (!fixed_len_ && !plain_known) return true;
-  int plan = kPlain;
-  for (int i = 0; i < std::ssize(arms_); ++i) {
-    if (arms_[i].usable && (plan == kPlain || arms_[i].rounds < arms_[plan].rounds)) plan = i;
-  }
-  if (arms_[plan].rounds >= kExploreRounds) return false;
-  if (!ready(plan)) return true;
-  found.plan = plan;
-  set_lanes(batch, plan);
+  if (candidate_ == kPlain || arms_[candidate_].trials == 0) return false;
+  found.plan = candidate_;
+  std::ranges::fill(lengths_, 0);
+  if (!ready(candidate_)) return true;
+  set_lanes(batch, candidate_);
   if (fixed_len_) {
     find_lengths();
   } else {
-    spread(kExploreLens[arms_[plan].rounds], 0, kSomeSequences);
+    spread(1 + kTrials - arms_[candidate_].trials, 0, kSomeSequences);
   }
   lengths_ = trial_;
   return true;
@@ -74,7 +72,7 @@ bool DraftLengths::probe(std::span<const SequenceLoad> batch, Found& found) {
   const int num_plans = static_cast<int>(arms_.size());
   const int count = 2 * (found.plan == kPlain ? num_plans : 2 + num_plans);
   for (int tried = 0; tried < count; ++tried, ++probe_.next) {
-    const int kind = probe_.next % count;
+    const int kind = static_cast<int>(probe_.next % count);
     const std::optional<int> plan =
         found.plan == kPlain ? probe_off(batch, kind) : probe_on(batch, found.plan, kind);
     if (!plan || trial_ == lengths_ || is_fresh(*plan, found)) continue;
@@ -151,7 +149,7 @@ bool DraftLengths::is_fresh(int plan, const Found& usual) {
   return recent(rows_seen_[costs_.target().knot(goodput_.verify_load(trial_).rows)]);
 }
 
-bool DraftLengths::recent(int round) const {
+bool DraftLengths::recent(RoundNumber round) const {
   return round != kNever && round_ - round < kFreshRounds;
 }
 

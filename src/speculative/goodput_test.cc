@@ -33,8 +33,8 @@ CostModel model(const std::function<double(int)>& draft, const std::function<dou
   CostModel model(kWeights, std::vector<double>{kWeights / 4}, max_rows);
   for (int repeat = 0; repeat < 3; ++repeat) {
     for (int rows = 1; rows <= max_rows; ++rows) {
-      model.set_target_prior({.rows = rows}, verify(rows));
-      model.set_draft_prior(0, {.rows = rows}, draft(rows));
+      model.set_prior({.load = {.rows = rows}, .seconds = verify(rows)});
+      model.set_prior({.plan = 0, .load = {.rows = rows}, .seconds = draft(rows)});
     }
   }
   return model;

@@ -147,7 +147,10 @@ void PassTime::observe(std::span<const PassLoad> passes, double seconds) {
   const double variance = variance_of(shares_);
   const double log_ratio = std::log(seconds / predicted);
   const Surprise surprise = judge(log_ratio, variance + noise_);
-  for (const PassLoad& pass : passes) note_rows(pass);
+  for (const PassLoad& pass : passes) {
+    note_rows(pass);
+    kv_observed_ |= pass.kv_bytes > 0;
+  }
   if (surprise.whole) learn_noise(surprise.log_ratio, variance);
   update(shares_, surprise.log_ratio, noise_, surprise.whole);
   tabulate();
@@ -169,6 +172,13 @@ void PassTime::set_rate(double seconds_per_byte) {
   const double change = std::log(seconds_per_byte / seconds_per_byte_);
   for (double& log : logs_) log += change;
   seconds_per_byte_ = seconds_per_byte;
+  tabulate();
+}
+
+void PassTime::set_kv_rate(double seconds_per_byte) {
+  check(seconds_per_byte > 0 && std::isfinite(seconds_per_byte), "reading a byte takes time");
+  if (kv_observed_) return;
+  logs_[kv_index()] = std::log(seconds_per_byte);
   tabulate();
 }
 

@@ -52,8 +52,11 @@ class PassTime {
   void set_prior(const PassLoad& pass, double seconds);
   // Until something is measured: weights and cache are read at so many seconds a byte.
   void set_rate(double seconds_per_byte);
+  // Until a pass over a cache is observed: it is read at so many.
+  void set_kv_rate(double seconds_per_byte);
 
   bool measured() const { return most_rows_ > 0; }
+  bool kv_observed() const { return kv_observed_; }
   int most_rows() const { return most_rows_; }  // that were measured in one pass; 0: none
   int max_rows() const { return static_cast<int>(knot_below_.size()) - 1; }
   // The rate at which a pass of one row reads its weights.
@@ -97,6 +100,7 @@ class PassTime {
   std::vector<double> drift_;       // to which covariance_ returns as what was learned gets old
   double noise_;                    // variance of a measurement's logarithm
   int most_rows_ = 0;
+  bool kv_observed_ = false;
   int late_ = 0;           // measurements in a row that were far too long
   double least_late_ = 0;  // log_ratio of the shortest of them
 

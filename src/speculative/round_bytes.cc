@@ -13,6 +13,20 @@ bool chooses_by_mass(const Plan& plan) {
   });
 }
 
+// Of drafted tokens, by what a plan reads less than its target: about what books give
+// (docs/results.md). Where layers are left out, anything can be.
+float usual_acceptance(const Plan& plan) {
+  constexpr float kUpperWeights = 0.88f, kOtherWeights = 0.97f, kFewTokens = 0.97f;
+  float least = 1;
+  for (const LayerPlan& layer : plan.layers) {
+    if (!layer.run) return PlanAcceptance::kUsual;
+    const bool few = layer.kv.tokens != KvTokens::kAll;
+    const float weights = layer.weights == WeightRead::kUpper ? kUpperWeights : kOtherWeights;
+    least = std::min(least, weights * (few ? kFewTokens : 1));
+  }
+  return least;
+}
+
 }  // namespace
 
 RoundBytes::RoundBytes(const Model& model, const KvShape& shape, KvStore store, const Plan& target,
@@ -28,6 +42,7 @@ RoundBytes::RoundBytes(const Model& model, const KvShape& shape, KvStore store, 
     plan_kv_.emplace_back(shape, store, plan);
     by_mass_.push_back(chooses_by_mass(plan));
     from_tokens_.push_back(plan.from_tokens);
+    acceptance_.push_back(usual_acceptance(plan));
   }
 }
 
@@ -35,6 +50,7 @@ DraftLengths::Options RoundBytes::options(std::optional<int> fixed_len) const {
   return {.plans = names_,
           .plan_bytes = plan_weights_,
           .by_mass = by_mass_,
+          .acceptance = acceptance_,
           .target_bytes = target_weights_,
           .fixed_len = fixed_len};
 }

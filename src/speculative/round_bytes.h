@@ -35,8 +35,9 @@ class RoundBytes {
   std::vector<std::string> names_;
   std::vector<double> plan_weights_;
   std::vector<PlanKvBytes> plan_kv_;
-  std::vector<char> by_mass_;     // by plan
-  std::vector<int> from_tokens_;  // likewise
+  std::vector<char> by_mass_;      // by plan
+  std::vector<int> from_tokens_;   // likewise
+  std::vector<float> acceptance_;  // likewise
 };
 
 }  // namespace quantspec

@@ -72,5 +72,12 @@ TEST_F(RoundBytesTest, RefusesRoomForOtherPlans) {
   EXPECT_THROW(bytes(KvStore::kFull).draft(kContext, one), Error);
 }
 
+// To begin with.
+TEST_F(RoundBytesTest, WhatReadsLessIsAcceptedLess) {
+  const std::vector<float> all = bytes(KvStore::kHierarchical).options({}).acceptance;
+  ASSERT_EQ(all.size(), plans_.size());
+  EXPECT_LT(all[0], all[1]);
+}
+
 }  // namespace
 }  // namespace quantspec

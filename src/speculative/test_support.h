@@ -38,6 +38,7 @@ struct SimPlan {
   double kv_seconds;
   double kv_share;
   std::function<double(int sequence, double context)> acceptance;
+  float usual_acceptance = PlanAcceptance::kUsual;  // of plans of its kind
 };
 
 struct Machine {
@@ -78,6 +79,18 @@ class Simulation {
     while (size() > count) remove();
     while (size() < count) add(context);
   }
+  // Passes over an empty cache are timed, as when a model is loaded.
+  void time_passes() {
+    std::vector<TimedPass> passes;
+    for (const int rows : {1, 3, 7}) {
+      passes.push_back({.load = {.rows = rows}, .seconds = machine_.verify(rows)});
+    }
+    for (int plan = 0; plan < std::ssize(machine_.plans); ++plan) {
+      passes.push_back(
+          {.plan = plan, .load = {.rows = 1}, .seconds = machine_.plans[plan].pass(1)});
+    }
+    lengths_.set_priors(passes);
+  }
   const DraftLengths& lengths() const { return lengths_; }
   Machine& machine() { return machine_; }  // which may change as time goes by
   std::size_t size() const { return batch_.size(); }
@@ -85,6 +98,12 @@ class Simulation {
   Tally run(int rounds) {
     Tally tally;
     for (int i = 0; i < rounds; ++i) round(tally, true, {});
+    return tally;
+  }
+  // Until so many tokens are expected.
+  Tally run_tokens(double count) {
+    Tally tally;
+    while (tally.tokens < count) round(tally, true, {});
     return tally;
   }
   Tally plain(int rounds) {
@@ -119,6 +138,7 @@ class Simulation {
                                   .max_rows = kMaxRows};
     for (std::size_t i = 0; i < machine_.plans.size(); ++i) {
       options.plans.push_back("plan" + std::to_string(i));
+      options.acceptance.push_back(machine_.plans[i].usual_acceptance);
     }
     return options;
   }

@@ -79,6 +79,7 @@ class Measurement {
         measured_(entries.size()),
         drafts_(entries.size()) {
     for (Measured& measured : measured_) measured.repeats.resize(options.repeats);
+    for (std::size_t i = 0; i < entries.size(); ++i) time_passes(i);
   }
 
   void add(const Prompt& prompt, int index) {
@@ -138,6 +139,18 @@ class Measurement {
     return sequence;
   }
 
+  // As when an engine is loaded.
+  void time_passes(std::size_t entry) {
+    const DecodingOptions& decoding = entries_[entry].decoding;
+    if (decoding.plans.empty() || decoding.draft_len) return;
+    KvOptions kv = kv_options(decoding.plans);
+    kv.store = entries_[entry].store;
+    Sequence sequence(engine_.model(), engine_.pool(), engine_.pool().shape().page_size, decoding,
+                      std::move(kv));
+    drafts_[entry] = sequence.drafts();
+    drafts_[entry]->set_priors(decoder_.time_passes(sequence, kPassTimingSeconds));
+  }
+
   // What the cost model learns here (and on earlier prompts) is what every counted run starts with.
   void warm_up(std::size_t entry, const Base& base, int prompt) {
     if (options_.warm_up == 0) return;
@@ -190,7 +203,7 @@ class Measurement {
   const BenchOptions& options_;
   const TokensDone& tokens_done_;
   std::vector<Measured> measured_;
-  std::vector<std::optional<SoloDrafts>> drafts_;  // after the warm-up
+  std::vector<std::optional<SoloDrafts>> drafts_;  // after passes were timed, and the warm-up
   double done_ = 0;
 };
 

@@ -21,7 +21,9 @@ DraftRules::~DraftRules() = default;
 DraftRules::Rule& DraftRules::rule_of(std::optional<int> draft_len) {
   auto known = rules_.find(draft_len);
   if (known == rules_.end()) {
-    known = rules_.emplace(draft_len, std::make_unique<Rule>(bytes_.options(draft_len))).first;
+    auto rule = std::make_unique<Rule>(bytes_.options(draft_len));
+    rule->lengths.set_priors(priors_);
+    known = rules_.emplace(draft_len, std::move(rule)).first;
   }
   return *known->second;
 }

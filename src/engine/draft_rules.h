@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "speculative/speculative.h"
@@ -19,6 +20,9 @@ class DraftRules {
   // bytes: what the rounds read; its plans are those that draft.
   explicit DraftRules(RoundBytes bytes);
   ~DraftRules();
+
+  // As DraftLengths', of all rules. REQUIRES: nobody has joined.
+  void set_priors(std::vector<TimedPass> passes) { priors_ = std::move(passes); }
 
   // A request's part in them.
   struct Rule;
@@ -50,6 +54,7 @@ class DraftRules {
   Rule& rule_of(std::optional<int> draft_len);
 
   RoundBytes bytes_;
+  std::vector<TimedPass> priors_;
   std::map<std::optional<int>, std::unique_ptr<Rule>> rules_;
   std::vector<double> draft_bytes_;  // by turn and plan
   std::size_t turns_ = 0;            // of the last round

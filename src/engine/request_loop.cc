@@ -64,6 +64,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
     free_sequences.push_back(sequences.back().get());
   }
   decoder.reserve(free_sequences);
+  rules.set_priors(decoder.time_passes(*free_sequences.front(), options.timing_seconds));
   // What a round gave is told to all, so there is room to note it.
   const auto most = static_cast<std::size_t>(options.sequences);
   requests.reserve(most);

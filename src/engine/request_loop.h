@@ -87,6 +87,9 @@ struct RequestLoopOptions {
   bool share_prefixes = true;  // REQUIRES: store is kHierarchical, for it to be
   Admission admission = Admission::kGuaranteed;
   int max_waiting = 1024;  // requests that were not admitted yet
+  // For timing passes at the start, so that the first request drafts well, at most. 0: times are
+  // learned from rounds alone.
+  double timing_seconds = kPassTimingSeconds;
 };
 
 class RequestLoop {

@@ -27,6 +27,8 @@ class SoloDrafts {
   SoloDrafts(const Model& model, const KvCache& cache, const Plan& target,
              std::span<const Plan> plans, std::optional<int> fixed_len);
 
+  // As DraftLengths'.
+  void set_priors(std::span<const TimedPass> passes) { lengths_.set_priors(passes); }
   // For the next round, after so many tokens; draft_len <= cap. cap >= 0.
   DraftChoice choose(int cap, int context);
   bool records_masses() const { return records_masses_; }  // RoundChoice's, of that round

@@ -71,6 +71,9 @@ struct Step {
   std::span<const float> log_probs = {};
 };
 
+// For Decoder::time_passes, where a model is loaded.
+inline constexpr double kPassTimingSeconds = 1;
+
 struct Lane;
 
 // One sequence being decoded: its tokens and its cache. The last token is pending: chosen, but not
@@ -193,6 +196,12 @@ class Decoder {
   // they allocate nothing but for the first log-probabilities and the first replay. The sequences
   // are left as they are. REQUIRES: they are empty, and draft by the same plans.
   void reserve(std::span<Sequence* const> sequences);
+
+  // Runs rounds of an empty sequence, and leaves it empty: how long passes take by its plans, to
+  // begin with (DraftLengths::set_priors). Of the first rounds of a process, which are slow, it
+  // waits for the end, but no longer than most_seconds and a round. Nothing where there are no
+  // plans.
+  std::vector<TimedPass> time_passes(Sequence& sequence, double most_seconds);
 
  private:
   // What the round has of a lane of the batch; the batch's lanes are those of the round, in an

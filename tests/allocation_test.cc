@@ -144,7 +144,8 @@ struct Loaded : LoadedModel {
   }
 
   Sequence sequence(const DecodingOptions& options) {
-    return Sequence(model, pool, kPrompt + kDecoded, options, kv_options(options.plans));
+    return Sequence(model, pool, kPrompt + kDecoded, options,
+                    with_rivals(kv_options(options.plans), *backend, pool.shape()));
   }
 
   // What rounds allocate once there has been a generation like it with the longest rounds.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "rivals/rivals.h"
 #include "speculative/speculative.h"
 
 namespace quantspec::testing {
@@ -93,6 +94,7 @@ struct LoadedModel {
                                 KvStore store = KvStore::kHierarchical) {
     KvOptions kv = kv_options(options.plans);
     kv.store = store;
+    kv = with_rivals(kv, *backend, pool.shape());
     Sequence sequence(model, pool, static_cast<int>(prompt.size()) + count, options, kv);
     std::vector<TokenId> tokens = {decoder.prefill(sequence, prompt)};
     while (static_cast<int>(tokens.size()) < count) {

@@ -310,7 +310,8 @@ TEST_F(RequestLoopTest, PlansForOneSequenceAreRefused) {
   const PlanContext context{model_.model.config().num_layers, 32, 96};
   RequestLoopOptions with = options();
   with.plans = {make_plan("streaming", context)};
-  expect_error(ErrorKind::kInvalidRequest, {"plan streaming", "one sequence"},
+  expect_error(ErrorKind::kInvalidRequest,
+               {"plan streaming: drafts that gather tokens", "bench and eval"},
                [&] { RequestLoop(model_.model, model_.pool.shape(), with); });
   with.plans = {make_plan("quantspec", context)};
   with.plans[0].target_full_layers = {0};

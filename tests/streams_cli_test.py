@@ -95,7 +95,7 @@ class StreamsTest(CliTest):
                 (["--streams", "2", "--prompts", "2"], "--streams and --prompts exclude"),
                 (["--streams", "2", "--machine", "h100"], "--streams and --machine exclude"),
                 (["--streams", "2", "--sweep", "budget"], "--streams and --sweep exclude"),
-                (["--streams", "2", "--plan", "snapkv"], "--plan snapkv", "one sequence"),
+                (["--streams", "2", "--plan", "snapkv"], "--plan snapkv", "one text at a time"),
                 (["--streams", "2", "-c", "32000", "-n", "512"], "--ctx-size 32000", "3 repeats"),
                 (["--trace", str(TRACE), "--streams", "1,2"], "--streams", "one number"),
                 (["--trace", str(TRACE), "-c", "100"], "--trace and --ctx-size exclude"),
@@ -159,7 +159,7 @@ class StreamsTest(CliTest):
             self.assertIn(f"`{key}`", documented)
         self.assertIn("12 generations beside others", report["meta"]["conclusion"])
         self.check_error(quantspec("eval", "lossless", *COMMON, "--streams", "2", "--plan", "snapkv"),
-                         2, "--plan snapkv", "one sequence")
+                         2, "--plan snapkv", "one text at a time")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ FLOORS = [
     {"backend/reference", "backend/cpu", "backend/cuda"},  # the backend's rooms
     {"backend"},
     {"kv_cache", "datasets"},
-    {"model"},
+    {"model", "rivals"},
     {"speculative", "roofline", "prepare"},
     {"scheduler"},
     {"engine"},

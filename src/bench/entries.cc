@@ -69,7 +69,7 @@ struct Candidate {
 Candidate resolve(Engine& engine, const std::string& spec, int context, KvBudget budget,
                   bool many) {
   std::vector<Plan> plans = engine.plans_at(context, spec, budget);
-  if (many) RequestLoop::require_plans(plans);
+  if (many) RequestLoop::require_plans(plans, 2);
   const bool is_auto = spec == "auto";
   std::string name = is_auto ? spec : plans.front().name;
   const auto used = !is_auto         ? budget_of(plans.front(), context)

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "bench/memory.h"
+#include "rivals/rivals.h"
 
 namespace quantspec::bench {
 
@@ -46,18 +47,12 @@ std::vector<CacheNeed> cache_needs(const std::vector<Entry>& entries) {
   return needs;
 }
 
-// At most: what drafts gather (kv_cache/gathered_kv.h) is at most the budget, or all tokens.
 std::size_t bytes_of(const KvOptions& kv, Engine& engine, int capacity) {
   const KvShape& shape = engine.pool().shape();
   const Backend& backend = engine.model().backend();
-  std::size_t bytes = KvCache::page_bytes_for(shape, capacity, kv.store) +
-                      KvCache::ring_bytes_for(shape, backend, capacity, kv);
-  for (const KvAccess& access : kv.accesses) {
-    if (!access.gathers()) continue;
-    const int slots = access.tokens == KvTokens::kSnap ? capacity : access.budget.tokens(capacity);
-    bytes += shape.num_layers * backend.full_kv_bytes(shape, (slots + 15) / 16 * 16);
-  }
-  return bytes;
+  return KvCache::page_bytes_for(shape, capacity, kv.store) +
+         KvCache::ring_bytes_for(shape, backend, capacity, kv) +
+         rivals_bytes(kv, backend, shape, capacity);
 }
 
 // A prompt, read into one kind of cache.
@@ -112,7 +107,8 @@ class Measurement {
     const int context = static_cast<int>(prompt.tokens.size());
     std::vector<Base> bases;
     for (CacheNeed& need : cache_needs(entries_)) {
-      const KvOptions kv = need.kv();
+      const KvOptions kv =
+          with_rivals(need.kv(), engine_.model().backend(), engine_.pool().shape());
       bases.push_back(
           {std::move(need),
            Sequence(engine_.model(), engine_.pool(), context + options_.predict, greedy, kv), 0});

@@ -6,27 +6,11 @@ namespace quantspec::bench {
 
 namespace {
 
-// Of `old` tokens, those of which a pass reads K and V; beside them it reads the ring.
-// REQUIRES: what gathers has a budget of tokens (Plan::at).
+// Of `old` tokens, those of which a pass reads K and V; beside them it reads the ring, which has so
+// many on average: what is left is not whole pages.
 double tokens_read(const KvAccess& kv, double old, int page_size) {
-  const int budget = kv.budget.tokens(0);
-  switch (kv.tokens) {
-    case KvTokens::kAll:
-      return old;
-    case KvTokens::kNone:
-      return 0;
-    case KvTokens::kStreaming:  // the ring counts towards its budget
-      return std::clamp<double>(budget - page_size, 0, old);
-    case KvTokens::kSnap:
-      return std::clamp<double>(budget - 32, 0, old);  // its observation window is recent
-    case KvTokens::kByMass:
-    case KvTokens::kByBound:
-      return std::min<double>(
-          page_size * kv.pages_read(static_cast<int>(old / page_size), page_size), old);
-    case KvTokens::kRetrieval:
-      break;
-  }
-  return std::min<double>(budget, old);
+  if (kv.tokens == KvTokens::kAll) return old;
+  return kv.tokens_read(static_cast<int>(old), page_size);
 }
 
 }  // namespace

@@ -100,8 +100,7 @@ void require_memory(const RequestLoopOptions& options, const KvShape& shape,
   KvOptions kv = kv_options(options.plans);
   kv.store = options.store;
   const std::size_t needed =
-      options.sequences * (KvCache::gathered_bytes_for(shape, backend, kv) +
-                           KvCache::ring_bytes_for(shape, backend, options.context, kv));
+      options.sequences * KvCache::ring_bytes_for(shape, backend, options.context, kv);
   const std::size_t available = backend.available_bytes();
   if (needed <= available) return;
   fail(ErrorKind::kOutOfMemory,

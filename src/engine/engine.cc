@@ -61,7 +61,10 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   backend->require_supported(shape);
   // A name that is wrong is refused before there is anything to wait for.
   const PlanContext context_of_plans{config.num_layers, shape.page_size, options.draft_budget};
-  if (options.plan != "auto") make_plan(options.plan, context_of_plans);
+  if (options.plan != "auto") {
+    const Plan plan = make_plan(options.plan, context_of_plans);
+    RequestLoop::require_plans({&plan, 1}, num_sequences(options));
+  }
   Checkpoint checkpoint(options.model);
   std::vector<Message> warnings;
   const std::size_t available = backend->available_bytes();

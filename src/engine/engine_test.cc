@@ -268,6 +268,14 @@ TEST_F(EngineTest, CallbacksMayUseOtherSessions) {
   EXPECT_EQ(outer, run(greedy(20)).text);
 }
 
+TEST_F(EngineTest, PlansThatGatherTokensAreForMeasurements) {
+  for (const char* name : {"streaming", "snapkv+w4", "retrieval"}) {
+    expect_error(ErrorKind::kInvalidRequest,
+                 {fmt::format("plan {}: drafts that gather tokens", name), "bench and eval"},
+                 [&] { engine_->create_session(engine_->plans(name, 256)); });
+  }
+}
+
 // What was read once is found, by the session that read it and by others, but for those of another
 // salt; and nothing of that shows in the text.
 TEST_F(EngineTest, PrefixesAreReadOnce) {

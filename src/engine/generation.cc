@@ -85,7 +85,6 @@ void Engine::Generation::report(const Request::Ended& ended, GenerateResult& res
                    .draft_weights_bytes = weights.draft_bytes(),
                    .kv_bytes = ended.page_bytes,
                    .ring_bytes = ended.ring_bytes,
-                   .gathered_bytes = ended.gathered_bytes,
                    .kv_fp16_bytes = engine_.pool_.shape().fp16_token_bytes() * ended.tokens};
 }
 

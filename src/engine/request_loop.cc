@@ -34,8 +34,8 @@ bool has_own_target(const Plan& plan) { return !plan.target_full_layers.empty();
 
 // A prompt's pages are all that its cache has of it.
 bool shares_pages(const RequestLoopOptions& options) {
-  const auto keeps_more = [](const Plan& plan) { return gathers(plan) || has_own_target(plan); };
-  return options.store == KvStore::kHierarchical && std::ranges::none_of(options.plans, keeps_more);
+  return options.store == KvStore::kHierarchical &&
+         std::ranges::none_of(options.plans, has_own_target);
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ void RequestLoop::Impl::make_room(std::size_t pages) {
 namespace {
 
 RequestLoopOptions resolved(const Model& model, const KvShape& shape, RequestLoopOptions options) {
-  if (options.sequences > 1) RequestLoop::require_plans(options.plans);
+  RequestLoop::require_plans(options.plans, options.sequences);
   if (options.chunk == 0) options.chunk = model.backend().prefill_chunk();
   options.share_prefixes &= shares_pages(options);
   if (options.pages == 0) {
@@ -106,15 +106,15 @@ RequestLoop::RequestLoop(const Model& model, const KvShape& shape, RequestLoopOp
 
 RequestLoop::~RequestLoop() = default;
 
-void RequestLoop::require_plans(std::span<const Plan> plans) {
+void RequestLoop::require_plans(std::span<const Plan> plans, int sequences) {
   for (const Plan& plan : plans) {
     if (gathers(plan)) {
       fail(ErrorKind::kInvalidRequest,
-           "{} {}: drafts that gather tokens are for one sequence at a time; quantspec, its parts "
-           "and its sparse forms are for many",
+           "{} {}: drafts that gather tokens are for quantspec bench and eval, which compare with "
+           "them, one text at a time; quantspec, its parts and its sparse forms work",
            field::kPlan, plan.name);
     }
-    if (has_own_target(plan)) {
+    if (sequences > 1 && has_own_target(plan)) {
       fail(ErrorKind::kInvalidRequest,
            "{} {}: a target of its own (target_full_layers) is for one sequence at a time",
            field::kPlan, plan.name);

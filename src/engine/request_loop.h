@@ -69,7 +69,7 @@ struct Request {
     std::string draft_choice;  // one line: what the cost model chose, and why
     // Of its cache at the end.
     int tokens = 0;
-    std::size_t page_bytes = 0, ring_bytes = 0, gathered_bytes = 0;
+    std::size_t page_bytes = 0, ring_bytes = 0;
   };
   std::function<void(const Ended&)> on_end = {};  // once
 };
@@ -94,13 +94,13 @@ struct RequestLoopOptions {
 
 class RequestLoop {
  public:
-  // Throws as require_plans() does where there are several sequences. The model outlives the loop.
+  // Throws as require_plans() does. The model outlives the loop.
   // REQUIRES: options.context >= 1.
   RequestLoop(const Model& model, const KvShape& shape, RequestLoopOptions options);
   ~RequestLoop();
-  // Throws kInvalidRequest, naming it, for a plan that is for one sequence at a time: of drafts
-  // that gather tokens, or with a target of its own (docs/bench.md).
-  static void require_plans(std::span<const Plan> plans);
+  // Throws kInvalidRequest, naming it, for a plan that gathers tokens, which only measurements do,
+  // and, where there are several sequences, for one with a target of its own (docs/bench.md).
+  static void require_plans(std::span<const Plan> plans, int sequences);
   RequestLoop(const RequestLoop&) = delete;
   RequestLoop& operator=(const RequestLoop&) = delete;
 

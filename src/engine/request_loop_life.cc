@@ -151,7 +151,6 @@ void RequestLoop::Impl::end(Live& request, const Ending& ending) {
     ended.tokens = cache.length();
     ended.page_bytes = cache.page_bytes();
     ended.ring_bytes = cache.ring_bytes();
-    ended.gathered_bytes = cache.gathered_bytes();
   }
   give_back(request);
   ended.cached_tokens = request.cached_tokens;

@@ -6,6 +6,7 @@
 #include "backend/params/view.h"
 #include "base/error.h"
 #include "eval/memory.h"
+#include "rivals/rivals.h"
 
 namespace quantspec {
 
@@ -151,10 +152,10 @@ Plan without_mass(Plan target) {
   return target;
 }
 
-KvOptions cache_options(const std::vector<Plan>& plans, int chunk) {
+KvOptions cache_options(const EvalModel& model, const std::vector<Plan>& plans, int chunk) {
   KvOptions options = kv_options(plans);
   options.chunk = chunk;
-  return options;
+  return with_rivals(options, model.model.backend(), model.pool.shape());
 }
 
 bool chooses_by_mass(const Plan& plan) {
@@ -171,7 +172,7 @@ class DraftTrial {
         plans_(plans),
         tokens_(tokens),
         cache_(model.model.backend(), model.pool, static_cast<int>(tokens.size()),
-               cache_options(plans, options.chunk)),
+               cache_options(model, plans, options.chunk)),
         target_(Plan::target(model.model.config().num_layers, plans.front().target_full_layers)),
         silent_target_(without_mass(target_)),
         round_(options.round),

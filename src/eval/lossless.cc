@@ -6,6 +6,7 @@
 #include "eval/eval.h"
 #include "eval/lossless_modes.h"
 #include "eval/memory.h"
+#include "rivals/rivals.h"
 
 namespace quantspec {
 
@@ -50,7 +51,8 @@ class Trial {
         predict_(predict),
         progress_(progress),
         start_(model.model, model.pool, static_cast<int>(prompt.tokens.size()) + predict,
-               mode.options, kv_options(drafter.plans)) {
+               mode.options,
+               with_rivals(kv_options(drafter.plans), model.model.backend(), model.pool.shape())) {
     decoder_.prefill(start_, prompt.tokens, [&](double) { progress_(0); });
   }
 

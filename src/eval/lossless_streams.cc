@@ -236,7 +236,7 @@ void eval_lossless_streams(const EvalModel& model, std::span<const Prompt> promp
   const int context = static_cast<int>(prompts.front().tokens.size());
   std::size_t most = 0;
   for (const Drafter& drafter : options.drafters) {
-    RequestLoop::require_plans(drafter.plans);
+    RequestLoop::require_plans(drafter.plans, 2);
     const KvOptions kv = kv_options(drafter.plans);
     most = std::max(most, cache_bytes(model, context + options.predict, kv));
   }

@@ -88,7 +88,7 @@ TEST(LosslessStreams, PlansForOneSequenceAreRefused) {
   const int layers = loaded.model.config().num_layers;
   options.drafters = {{"streaming", {make_plan("streaming", {layers, kPageSize, 96})}}};
   std::vector<StreamRow> rows;
-  expect_error(ErrorKind::kInvalidRequest, {"plan streaming", "one sequence"}, [&] {
+  expect_error(ErrorKind::kInvalidRequest, {"plan streaming", "bench and eval"}, [&] {
     eval_lossless_streams(eval_model(loaded), prompts(loaded, 1, 70, 0), 2, options, {}, rows);
   });
 }

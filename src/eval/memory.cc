@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "eval/forced_pass.h"
+#include "rivals/rivals.h"
 
 namespace quantspec {
 
@@ -29,7 +30,7 @@ std::size_t cache_bytes(const EvalModel& model, int capacity, const KvOptions& o
   const Backend& backend = model.model.backend();
   return KvCache::page_bytes_for(shape, capacity, options.store) +
          KvCache::ring_bytes_for(shape, backend, capacity, options) +
-         KvCache::gathered_bytes_for(shape, backend, options);
+         rivals_bytes(options, backend, shape, capacity);
 }
 
 std::size_t prefill_bytes(const EvalModel& model, int capacity, int chunk) {

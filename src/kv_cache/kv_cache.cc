@@ -33,13 +33,13 @@ int ring_capacity(const KvShape& shape, int capacity, const KvOptions& options, 
 
 }  // namespace
 
-KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions options)
-    : ops_(&backend),
+KvCache::KvCache(KvOps& ops, PagePool& pool, int capacity, KvOptions options)
+    : ops_(&ops),
       pool_(&pool),
       capacity_(capacity),
       options_(std::move(options)),
-      chunk_(options_.chunk > 0 ? options_.chunk : backend.prefill_chunk()),
-      selector_(backend, pool.shape()) {
+      chunk_(options_.chunk > 0 ? options_.chunk : ops.prefill_chunk()),
+      selector_(ops, pool.shape()) {
   check(capacity >= 1, "a KV cache holds at least one token");
   check(chunk_ % shape().page_size == 0, "a chunk of a prompt is whole pages");
   for (const int layer : options_.full_layers) {
@@ -52,21 +52,21 @@ KvCache::KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions optio
          "{} full has no pages, which this plan chooses from or replaces; {} hierarchical works",
          field::kKvCache, field::kKvCache);
   }
-  ring_ = backend.allocate(ring_bytes_for(shape(), backend, capacity, options_));
+  ring_ = ops.allocate(ring_bytes_for(shape(), ops, capacity, options_));
   std::byte* end = ring_.data();
   for (int layer = 0; layer < shape().num_layers; ++layer) {
     rings_.push_back({end, ring_capacity(shape(), capacity, options_, layer)});
-    end += backend.full_kv_bytes(shape(), rings_.back().capacity);
+    end += ops.full_kv_bytes(shape(), rings_.back().capacity);
   }
   for (const KvAccess& access : options_.accesses) {
     chooses_pages_ |= access.chooses_pages();
     records_mass_ |= access.tokens == KvTokens::kByMass;
-    if (access.gathers() && gathered(access) == nullptr) {
-      gathered_.emplace_back(backend, backend, shape(), access);
-    }
+  }
+  if (gathers(options_)) {
+    check(options_.gathered != nullptr, "what accesses gather comes with the options");
+    gathered_ = options_.gathered->fork(options_.accesses);
   }
   allocate_tables();
-  last_queries_.resize(shape().num_layers);
   if (chooses_pages_) selector_.reserve(max_pages());
 }
 
@@ -82,8 +82,6 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
       pages_(other.pages_),
       ring_(ops_->allocate(other.ring_.size())),
       rings_(other.rings_),
-      last_queries_(other.last_queries_),
-      num_heads_(other.num_heads_),
       selector_(other.selector_) {
   const std::byte* from = other.rings_.front().data;
   ops_->copy(ring_.data(), from, ring_.size());
@@ -92,11 +90,9 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
   for (const KvAccess& access : options_.accesses) {
     chooses_pages_ |= access.chooses_pages();
     records_mass_ |= access.tokens == KvTokens::kByMass;
-    if (!access.gathers() || gathered(access) != nullptr) continue;
-    const GatheredKv* tokens = other.gathered(access);
-    check(tokens != nullptr, "a fork reads what the cache has gathered");
-    gathered_.push_back(*tokens);
+    check(other.supports(0, access), "a fork reads what the cache has");
   }
+  if (gathers(options_)) gathered_ = other.gathered_->fork(options_.accesses);
   allocate_tables();
   ops_->copy(planes_.data(), other.planes_.data(), pages_.size() * sizeof(PagePlanes));
 }
@@ -166,12 +162,9 @@ void KvCache::commit() {
     };
     list_changes_ += access.chooses_pages() && listed(page + 1) != listed(page);
   }
-  for (GatheredKv& tokens : gathered_) {
-    for (int layer = 0; layer < shape().num_layers; ++layer) {
-      const int count = tokens.count(layer);
-      tokens.add(layer, rings_[layer], quantized_, shape().page_size);
-      list_changes_ += tokens.count(layer) != count;
-    }
+  if (gathered_ != nullptr) {
+    gathered_->ring_left(rings_, quantized_, shape().page_size);
+    ++list_changes_;
   }
   quantized_ = target;
 }
@@ -184,37 +177,20 @@ void KvCache::clear() {
   pages_.clear();
   selector_.clear();
   records_now_ = true;
-  for (GatheredKv& tokens : gathered_) tokens.clear();
+  if (gathered_ != nullptr) gathered_->clear();
   ++list_changes_;
 }
 
 int KvCache::list_variant() const {
-  if (!chooses_pages_ && gathered_.empty()) return 0;
+  if (!chooses_pages_ && gathered_ == nullptr) return 0;
   return 4 * list_changes_ + 2 * records_now_ + selector_.has_mass();
-}
-
-const GatheredKv* KvCache::gathered(const KvAccess& access) const {
-  for (const GatheredKv& tokens : gathered_) {
-    if (tokens.access().tokens == access.tokens && tokens.access().budget == access.budget) {
-      return &tokens;
-    }
-  }
-  return nullptr;
-}
-
-std::size_t KvCache::gathered_bytes() const {
-  std::size_t bytes = 0;
-  for (const GatheredKv& tokens : gathered_) bytes += tokens.bytes();
-  return bytes;
 }
 
 bool KvCache::supports(int layer, const KvAccess& access) const {
   if (access.read == KvRead::kFull) return keeps_all(options_, layer);
-  if (access.gathers()) return gathered(access) != nullptr;
-  if (!access.chooses_pages()) return true;
-  return std::ranges::any_of(options_.accesses, [&](const KvAccess& known) {
-    return known.tokens == access.tokens && known.budget == access.budget;
-  });
+  if (!access.chooses_pages() && !access.gathers()) return true;
+  return std::ranges::any_of(options_.accesses,
+                             [&](const KvAccess& known) { return known.reads_alike(access); });
 }
 
 KvView KvCache::view(int layer, const KvAccess& access) const {
@@ -236,11 +212,7 @@ KvView KvCache::view(int layer, const KvAccess& access) const {
     const bool by_mass = access.tokens == KvTokens::kByMass;
     view.page_scores = by_mass ? selector_.mass(layer) : selector_.bounds();
   }
-  if (access.gathers()) {
-    const GatheredKv& tokens = *gathered(access);
-    view.gathered = tokens.full(layer);
-    view.num_gathered = tokens.count(layer);
-  }
+  if (access.gathers()) gathered_->show(access, view);
   return view;
 }
 
@@ -277,7 +249,7 @@ int KvCache::begin_prompt(int num_tokens) {
                pages_.end());
   quantized_ = first_full(length_);
   selector_.clear();
-  for (GatheredKv& tokens : gathered_) tokens.clear();
+  if (gathered_ != nullptr) gathered_->clear();
   ++list_changes_;
   return length_;
 }
@@ -311,15 +283,7 @@ std::span<const PageRef> KvCache::pages_of(int first, int last) const {
 }
 
 void KvCache::end_prompt() {
-  for (int layer = 0; layer < shape().num_layers; ++layer) {
-    const std::vector<float>& queries = last_queries_[layer];
-    for (GatheredKv& tokens : gathered_) {
-      const std::size_t row = static_cast<std::size_t>(num_heads_) * shape().head_dim;
-      const std::size_t floats = std::min(queries.size(), tokens.query_rows() * row);
-      tokens.choose(layer, rings_[layer], length_, quantized_, std::span(queries).last(floats),
-                    num_heads_);
-    }
-  }
+  if (gathered_ != nullptr) gathered_->prompt_read(rings_, length_, quantized_);
   ++list_changes_;
 }
 
@@ -328,7 +292,7 @@ std::size_t KvCache::slots_to_save(const HostPages& host, int first) const {
 }
 
 KvCache::Saved KvCache::save(HostPages& host, int first) const {
-  check(first % chunk_ == 0 && first <= prompt_ && gathered_.empty(), "what can be saved");
+  check(first % chunk_ == 0 && first <= prompt_ && gathered_ == nullptr, "what can be saved");
   const std::span<const PageRef> pages(pages_);
   return {first,
           length_,
@@ -385,9 +349,7 @@ KvView KvCache::Chunk::view(int layer) const {
 }
 
 int KvCache::Chunk::query_rows() const {
-  int rows = 0;
-  for (const GatheredKv& tokens : cache_.gathered_) rows = std::max(rows, tokens.query_rows());
-  return std::min(rows, num_tokens());
+  return cache_.gathered_ == nullptr ? 0 : std::min(cache_.gathered_->query_rows(), num_tokens());
 }
 
 void KvCache::Chunk::end_layer(int layer, std::span<const float> queries, int num_heads) {
@@ -405,14 +367,9 @@ void KvCache::Chunk::end_layer(int layer, std::span<const float> queries, int nu
   }
   const std::size_t row = static_cast<std::size_t>(num_heads) * shape.head_dim;
   check(queries.size() == query_rows() * row, "the queries that a chunk wants");
-  std::vector<float>& last = cache_.last_queries_[layer];
-  if (first_ == 0) last.clear();
-  last.insert(last.end(), queries.begin(), queries.end());
-  std::size_t rows = 0;
-  for (const GatheredKv& tokens : cache_.gathered_)
-    rows = std::max<std::size_t>(rows, tokens.query_rows());
-  if (last.size() > rows * row) last.erase(last.begin(), last.end() - rows * row);
-  cache_.num_heads_ = num_heads;
+  if (cache_.gathered_ != nullptr) {
+    cache_.gathered_->chunk_read(layer, first_ == 0, queries, num_heads);
+  }
 }
 
 void KvCache::Chunk::finish() {
@@ -431,15 +388,6 @@ std::size_t KvCache::ring_bytes_for(const KvShape& shape, const KvOps& ops, int 
   std::size_t bytes = 0;
   for (int layer = 0; layer < shape.num_layers; ++layer) {
     bytes += ops.full_kv_bytes(shape, ring_capacity(shape, capacity, options, layer));
-  }
-  return bytes;
-}
-
-std::size_t KvCache::gathered_bytes_for(const KvShape& shape, const KvOps& ops,
-                                        const KvOptions& options) {
-  std::size_t bytes = 0;
-  for (const KvAccess& access : options.accesses) {
-    if (access.gathers()) bytes += GatheredKv::bytes_for(shape, ops, access);
   }
   return bytes;
 }

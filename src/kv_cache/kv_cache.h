@@ -19,16 +19,15 @@
 //             of the prompt's whole chunks every page is there, also beyond B
 //
 // The cache owns its lengths; nobody else keeps one. Not thread-safe; one thread a cache. In
-// decoding it allocates nothing but slabs of pages (PagePool) and the gathered tokens of kSnap, and
-// of kRetrieval after a short prompt (GatheredKv).
+// decoding it allocates nothing but slabs of pages (PagePool).
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/kv_ops.h"
 #include "backend/params/kv.h"
-#include "kv_cache/gathered_kv.h"
+#include "kv_cache/gathered_tokens.h"
 #include "kv_cache/host_pages.h"
 #include "kv_cache/kv_access.h"
 #include "kv_cache/page_pool.h"
@@ -38,9 +37,10 @@ namespace quantspec {
 
 class KvCache {
  public:
-  // capacity: the most tokens it may hold. `backend` and `pool` (of the same shape) outlive it.
-  // Throws kInvalidRequest for a layer that does not exist or a budget that is too small.
-  KvCache(Backend& backend, PagePool& pool, int capacity, KvOptions options = {});
+  // capacity: the most tokens it may hold. `ops` and `pool` (of the same shape) outlive it. Throws
+  // kInvalidRequest for a layer that does not exist. REQUIRES: what the options' accesses gather is
+  // brought along.
+  KvCache(KvOps& ops, PagePool& pool, int capacity, KvOptions options = {});
   // A cache of its own that goes on from here: pages are shared, the rest is copied. Of what drafts
   // read, it gives `accesses` only, which this one must.
   KvCache fork(std::vector<KvAccess> accesses) const;
@@ -79,7 +79,7 @@ class KvCache {
   // (Backend::select_pages).
   KvView view(int layer, const KvAccess& access) const;
   bool supports(int layer, const KvAccess& access) const;
-  // A number that changes when views come to show other numbers of listed pages or of gathered
+  // A number that changes when views come to show other numbers of listed pages, or other gathered
   // tokens, and that does not come back.
   int list_variant() const;
 
@@ -132,7 +132,6 @@ class KvCache {
     FullKv scratch_;
     bool finished_ = false;
   };
-  // Gathers what drafts read of the prompt.
   void end_prompt();
 
   // --- preemption: what a cache holds goes to the host's memory and comes back, bit for bit ---
@@ -155,14 +154,12 @@ class KvCache {
   // --- memory ---
   std::size_t page_bytes() const { return pages_.size() * pool_->page_bytes(); }
   std::size_t ring_bytes() const { return ring_.size(); }  // copies in full precision included
-  std::size_t gathered_bytes() const;
-  // The most that a cache of `capacity` tokens may take: pages, ring, gathered tokens (of kSnap, at
-  // first); and the scratch of a chunk of so many tokens.
+  std::size_t gathered_bytes() const { return gathered_ == nullptr ? 0 : gathered_->bytes(); }
+  // The most that a cache of `capacity` tokens may take: pages, ring; and the scratch of a chunk of
+  // so many tokens.
   static std::size_t page_bytes_for(const KvShape& shape, int capacity, KvStore store);
   static std::size_t ring_bytes_for(const KvShape& shape, const KvOps& ops, int capacity,
                                     const KvOptions& options);
-  static std::size_t gathered_bytes_for(const KvShape& shape, const KvOps& ops,
-                                        const KvOptions& options);
   static std::size_t chunk_scratch_bytes(const KvShape& shape, const KvOps& ops, int chunk);
 
  private:
@@ -173,7 +170,6 @@ class KvCache {
   void allocate_tables();
   void commit();
   int max_pages() const { return first_full(capacity_) / shape().page_size; }
-  const GatheredKv* gathered(const KvAccess& access) const;
   void add_pages(int count);
   // Pages [first_page, num_pages).
   std::span<const PagePlanes> planes(int first_page, int num_pages) const;
@@ -194,11 +190,8 @@ class KvCache {
   std::vector<PageRef> pages_;  // [0, quantized_) at least
   mutable Buffer planes_;       // the same pages' PagePlanes, as the backend reads them
   Buffer ring_;
-  std::vector<FullKv> rings_;  // [num_layers], in ring_
-  std::vector<GatheredKv> gathered_;
-  // Of the prompt's last rows, for gathered_: [num_layers][rows, num_heads, head_dim].
-  std::vector<std::vector<float>> last_queries_;
-  int num_heads_ = 0;  // of last_queries_
+  std::vector<FullKv> rings_;                 // [num_layers], in ring_
+  std::unique_ptr<GatheredTokens> gathered_;  // null: nobody wants any
   PageSelector selector_;
   int list_changes_ = 0;  // but for those when the first mass is recorded
 };

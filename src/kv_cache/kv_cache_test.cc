@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/params/view.h"
 #include "base/dtype.h"
 #include "base/error.h"

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/params/forward.h"
 #include "kv_cache/kv_cache.h"
 #include "model/config.h"

@@ -48,26 +48,15 @@ std::size_t unit_bytes(const KvShape& shape, KvRead read) {
 std::size_t kv_bytes(const KvShape& shape, const KvAccess& access, int context) {
   if (access.read == KvRead::kFull) return full_tokens_bytes(shape, context);
   const int first_full = first_full_position(context, shape.page_size);
-  const int ring_tokens = context - first_full;
-  const int pages = first_full / shape.page_size;
-  const int read = access.pages_read(pages, shape.page_size);
-  const std::size_t ring = full_tokens_bytes(shape, ring_tokens);
-  const std::size_t page = shape.num_kv_heads * unit_bytes(shape, access.read);
-  switch (access.tokens) {
-    case KvTokens::kAll:
-    case KvTokens::kNone:
-    case KvTokens::kByMass:
-      return ring + read * page;
-    case KvTokens::kByBound:
-      return ring + read * page + kScaleBytes * shape.num_kv_heads * shape.head_dim * pages;
-    case KvTokens::kStreaming:  // the budget includes the ring; the others' tokens come beside it
-      return ring + full_tokens_bytes(shape, std::clamp(access.budget.tokens(context) - ring_tokens,
-                                                        0, first_full));
-    case KvTokens::kSnap:
-    case KvTokens::kRetrieval:
-      break;
+  const int read = access.tokens_read(first_full, shape.page_size);
+  const std::size_t ring = full_tokens_bytes(shape, context - first_full);
+  if (access.gathers()) return ring + full_tokens_bytes(shape, read);
+  const std::size_t units = shape.num_kv_heads * (read / shape.page_size);
+  std::size_t bytes = ring + units * unit_bytes(shape, access.read);
+  if (access.tokens == KvTokens::kByBound) {
+    bytes += kScaleBytes * shape.num_kv_heads * shape.head_dim * (first_full / shape.page_size);
   }
-  return ring + full_tokens_bytes(shape, std::min(access.budget.tokens(context), first_full));
+  return bytes;
 }
 
 std::size_t pass_bytes(const Weights& weights, const WeightMemory& memory, const KvShape& shape,

@@ -41,9 +41,10 @@ TEST_F(PassBytesTest, OfKvAreWhatEachAccessReads) {
   EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kByBound, 64}) - ring_only,
             2 * upper + 4 * 4 * shape_.units() * shape_.head_dim);
   EXPECT_EQ(bytes({KvRead::kFull}) - ring_only, 128 * token);
-  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kStreaming, 100}) - ring_only, (100 - 32) * token);
-  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kStreaming, 20}), ring_only);
-  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kSnap, 48}) - ring_only, 48 * token);
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kStreaming, 100}) - ring_only,
+            (16 + 64) * token);  // sinks, and the window in whole tiles
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kStreaming, 20}) - ring_only, 16 * token);
+  EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kSnap, 48}) - ring_only, (48 - 32) * token);
   EXPECT_EQ(bytes({KvRead::kUpper, KvTokens::kRetrieval, 9999}) - ring_only, 128 * token);
 }
 

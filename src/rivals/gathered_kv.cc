@@ -1,4 +1,4 @@
-#include "kv_cache/gathered_kv.h"
+#include "rivals/gathered_kv.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,32 +11,13 @@ namespace quantspec {
 
 namespace {
 
-constexpr int kSinks = 16;  // of kStreaming
-constexpr int kSnapQueries = 32;
+constexpr int kSinks = KvAccess::kSinks;
+constexpr int kSnapQueries = KvAccess::kSnapQueries;
 constexpr int kSnapPool = 5;    // an odd width
 constexpr int kSnapRoom = 512;  // slots by which it grows
-constexpr int kChunk = 8;       // of kRetrieval
+constexpr int kChunk = KvAccess::kRetrievalChunk;
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-int budget_of(const KvAccess& access) { return access.budget.tokens(0); }
-
-// Slots of the window of kStreaming: the ring, of more than one page, covers the rest.
-int window_slots(const KvAccess& access, int page_size) {
-  return round_up(std::max(0, budget_of(access) - kSinks - page_size), 16);
-}
-
-// Slots that are in use when there is nothing more to gather; of kSnap, before it grows.
-int full_slots(const KvShape& shape, const KvAccess& access) {
-  switch (access.tokens) {
-    case KvTokens::kStreaming:
-      return kSinks + window_slots(access, shape.page_size);
-    case KvTokens::kSnap:
-      return budget_of(access) - kSnapQueries;
-    default:
-      return budget_of(access) / kChunk * kChunk;
-  }
-}
 
 void require_budget(const KvAccess& access) {
   const int least = access.tokens == KvTokens::kSnap        ? kSnapQueries + 1
@@ -48,7 +29,7 @@ void require_budget(const KvAccess& access) {
          "say, works, and quantspec+sparse reads a share",
          field::kDraftBudget, access.budget.text(), field::kDraftBudget);
   }
-  if (budget_of(access) >= least) return;
+  if (access.budget.tokens(0) >= least) return;
   fail(ErrorKind::kInvalidRequest, "{} {}: this plan needs at least {} tokens", field::kDraftBudget,
        access.budget.text(), least);
 }
@@ -183,9 +164,11 @@ std::size_t GatheredKv::bytes() const {
   return bytes;
 }
 
-std::size_t GatheredKv::bytes_for(const KvShape& shape, const KvOps& ops, const KvAccess& access) {
-  const int slots = round_up(std::max(full_slots(shape, access), 0), 16);
-  return shape.num_layers * ops.full_kv_bytes(shape, slots);
+std::size_t GatheredKv::most_bytes(const KvShape& shape, const KvOps& ops, const KvAccess& access,
+                                   int capacity) {
+  const int slots = access.tokens == KvTokens::kSnap ? capacity + kSnapRoom
+                                                     : access.tokens_gathered(shape.page_size);
+  return shape.num_layers * ops.full_kv_bytes(shape, round_up(slots, 16));
 }
 
 int GatheredKv::query_rows() const {
@@ -216,14 +199,14 @@ void GatheredKv::choose(int layer, FullKv prompt, int length, int end,
   at = {};
   if (access_.tokens == KvTokens::kStreaming) {
     const int sinks = std::min(end, kSinks);
-    const int window = std::min(end - sinks, window_slots(access_, shape_.page_size));
+    const int window = std::min(end - sinks, full_slots() - kSinks);
     add(layer, prompt, 0, sinks);
     add(layer, prompt, end - window, window);
     return;
   }
   const bool snap = access_.tokens == KvTokens::kSnap;
   const int candidates = snap ? end : end / kChunk * kChunk;
-  const int count = std::min(full_slots(shape_, access_), candidates);
+  const int count = std::min(full_slots(), candidates);
   if (count == 0) return;
   const int dim = shape_.head_dim, group = num_heads / shape_.num_kv_heads;
   std::vector<float> keys(static_cast<std::size_t>(length) * dim);
@@ -238,7 +221,7 @@ void GatheredKv::choose(int layer, FullKv prompt, int length, int end,
         snap ? snap_positions(text, end, count) : retrieval_positions(text, end, count);
     positions.insert(positions.end(), chosen.begin(), chosen.end());
   }
-  grow(at, snap ? count + kSnapRoom : full_slots(shape_, access_));
+  grow(at, snap ? count + kSnapRoom : full_slots());
   ops_->gather_full_kv(shape_, prompt, at.full(), positions, 0);
   at.count = at.next = count;
 }
@@ -262,17 +245,17 @@ void GatheredKv::add(int layer, FullKv ring, int first, int count) {
       at.count += count;
       return;
     case KvTokens::kStreaming:
-      grow(at, full_slots(shape_, access_));
+      grow(at, full_slots());
       return add_to_window(at, ring, first, count);
     default:
-      grow(at, full_slots(shape_, access_));
+      grow(at, full_slots());
       return replace_worst(at, ring, first, count);
   }
 }
 
 // Position p lies in slot kSinks + (p - kSinks) mod window; the first ones are sinks.
 void GatheredKv::add_to_window(Layer& layer, FullKv ring, int first, int count) {
-  const int end = first + count, window = window_slots(access_, shape_.page_size);
+  const int end = first + count, window = full_slots() - kSinks;
   const int sinks = std::clamp(kSinks - first, 0, count);
   add_run(layer, ring, first, sinks, first);
   for (int p = std::max(first + sinks, end - window); p < end;) {
@@ -286,7 +269,7 @@ void GatheredKv::add_to_window(Layer& layer, FullKv ring, int first, int count) 
 
 // Where there is room, then in place of the lowest scores: from the last slot down, and again.
 void GatheredKv::replace_worst(Layer& layer, FullKv ring, int first, int count) {
-  const int appended = std::min(count, full_slots(shape_, access_) - layer.count);
+  const int appended = std::min(count, full_slots() - layer.count);
   add_run(layer, ring, first, appended, layer.count);
   layer.count += appended;
   if (layer.next == 0) layer.next = layer.count - appended;

@@ -1,6 +1,6 @@
-// The draft's own KV cache in the methods that QuantSpec is compared with: some tokens' K (after
-// RoPE, at their true positions) and V in full precision, per layer and kv head. What is gathered
-// after a prompt, beside the ring, which every pass sees:
+// The draft's own KV cache in one of the methods that QuantSpec is compared with: some tokens' K
+// (after RoPE, at their true positions) and V in full precision, per layer and kv head. What is
+// gathered after a prompt, beside the ring, which every pass sees:
 //
 //   kStreaming  the first 16 tokens and the latest ones: with the ring, at least `budget` tokens
 //   kSnap       per kv head, the `budget` - 32 tokens of the greatest score: the attention of the
@@ -10,7 +10,7 @@
 //
 // Tokens that leave the ring later are added: in kStreaming in place of the oldest, in kRetrieval
 // in place of the lowest-scored; in kSnap the cache grows. docs/bench.md says where these differ
-// from the published code. Private to kv_cache/. Not thread-safe.
+// from the published code. Private to rivals/. Not thread-safe.
 #pragma once
 
 #include <span>
@@ -19,7 +19,7 @@
 #include "backend/kv_borders.h"
 #include "backend/kv_ops.h"
 #include "backend/params/kv.h"
-#include "kv_cache/kv_access.h"
+#include "kv_cache/kv_cache.h"
 
 namespace quantspec {
 
@@ -29,6 +29,7 @@ class GatheredKv {
   // method.
   GatheredKv(KvOps& ops, const KvBorders& borders, const KvShape& shape, const KvAccess& access);
   GatheredKv(const GatheredKv& other);
+  GatheredKv& operator=(const GatheredKv&) = delete;
   GatheredKv(GatheredKv&&) = default;
   GatheredKv& operator=(GatheredKv&&) = default;
 
@@ -47,8 +48,9 @@ class GatheredKv {
   FullKv full(int layer) const { return layers_[layer].full(); }
   int count(int layer) const { return layers_[layer].count; }
   std::size_t bytes() const;
-  // What it takes at first; kSnap grows from there.
-  static std::size_t bytes_for(const KvShape& shape, const KvOps& ops, const KvAccess& access);
+  // The most that it takes in a cache of so many tokens: kSnap grows, the others do not.
+  static std::size_t most_bytes(const KvShape& shape, const KvOps& ops, const KvAccess& access,
+                                int capacity);
 
  private:
   struct Layer {
@@ -58,6 +60,8 @@ class GatheredKv {
     int next = 0;      // kRetrieval: slots [0, next) are not yet replaced
     FullKv full() const { return {data.data(), capacity}; }
   };
+  // Slots that are in use when there is nothing more to gather; of kSnap, before it grows.
+  int full_slots() const { return access_.tokens_gathered(shape_.page_size); }
   // Makes room for so many slots, keeping those in use.
   void grow(Layer& layer, int slots);
   void add_run(Layer& layer, FullKv source, int first, int count, int slot);

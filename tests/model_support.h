@@ -10,8 +10,13 @@
 #include <vector>
 
 #include "base/error.h"
-#include "rivals/rivals.h"
 #include "speculative/speculative.h"
+
+namespace quantspec {
+
+KvOptions with_rivals(KvOptions options, Backend& backend, const KvShape& shape);  // rivals/
+
+}  // namespace quantspec
 
 namespace quantspec::testing {
 

@@ -271,8 +271,12 @@ TEST_F(EngineTest, CallbacksMayUseOtherSessions) {
 TEST_F(EngineTest, PlansThatGatherTokensAreForMeasurements) {
   for (const char* name : {"streaming", "snapkv+w4", "retrieval"}) {
     expect_error(ErrorKind::kInvalidRequest,
-                 {fmt::format("plan {}: drafts that gather tokens", name), "bench and eval"},
-                 [&] { engine_->create_session(engine_->plans(name, 256)); });
+                 {fmt::format("plan {}: drafts that gather tokens", name), "bench and eval"}, [&] {
+                   EngineOptions options = bundled();
+                   options.plan = name;
+                   options.draft_budget = 256;
+                   Engine::load(options);
+                 });
   }
 }
 

@@ -36,12 +36,11 @@ int ring_capacity(const KvShape& shape, int capacity, const KvOptions& options, 
 KvCache::KvCache(KvOps& ops, PagePool& pool, int capacity, KvOptions options)
     : ops_(&ops),
       pool_(&pool),
-      capacity_(capacity),
       options_(std::move(options)),
-      chunk_(options_.chunk > 0 ? options_.chunk : ops.prefill_chunk()),
+      lengths_(capacity, pool.shape().page_size,
+               options_.chunk > 0 ? options_.chunk : ops.prefill_chunk(),
+               options_.store != KvStore::kFull),
       selector_(ops, pool.shape()) {
-  check(capacity >= 1, "a KV cache holds at least one token");
-  check(chunk_ % shape().page_size == 0, "a chunk of a prompt is whole pages");
   for (const int layer : options_.full_layers) {
     if (layer >= 0 && layer < shape().num_layers) continue;
     fail(ErrorKind::kInvalidRequest, "the target's layer {} in full precision: there are 0 to {}",
@@ -73,12 +72,8 @@ KvCache::KvCache(KvOps& ops, PagePool& pool, int capacity, KvOptions options)
 KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
     : ops_(other.ops_),
       pool_(other.pool_),
-      capacity_(other.capacity_),
       options_(other.options_),
-      chunk_(other.chunk_),
-      length_(other.length_),
-      quantized_(other.quantized_),
-      prompt_(other.prompt_),
+      lengths_(other.lengths_),
       pages_(other.pages_),
       ring_(ops_->allocate(other.ring_.size())),
       rings_(other.rings_),
@@ -98,7 +93,7 @@ KvCache::KvCache(const KvCache& other, std::vector<KvAccess> accesses)
 }
 
 void KvCache::allocate_tables() {
-  const std::size_t pages = capacity_ / shape().page_size;
+  const std::size_t pages = capacity() / shape().page_size;
   pages_.reserve(pages);
   planes_ = ops_->allocate(pages * sizeof(PagePlanes));
 }
@@ -107,49 +102,19 @@ KvCache KvCache::fork(std::vector<KvAccess> accesses) const {
   return KvCache(*this, std::move(accesses));
 }
 
-int KvCache::max_rows() const {
-  const int room = capacity_ - length_;
-  if (options_.store == KvStore::kFull) return room;
-  return std::min(shape().page_size - length_ % shape().page_size, room);
-}
-
-void KvCache::require_room(int num_tokens) const {
-  if (num_tokens > capacity_ - length_) {
-    fail(ErrorKind::kInvalidRequest,
-         "the context is full: {} tokens in it, {} more wanted, {} the most ({})", length_,
-         num_tokens, capacity_, field::kContext);
-  }
-}
-
 void KvCache::reserve(int rows) {
-  require_room(rows);
-  check(rows >= 1 && rows <= max_rows(), "a forward spans a page boundary");
+  lengths_.require_room(rows);
   commit();
-  reserved_ = rows;
-}
-
-void KvCache::settle(int rows) {
-  check(rows >= 0 && rows <= reserved_, "rows are reserved before they are settled");
-  length_ += rows;
-  reserved_ -= rows;
-}
-
-void KvCache::truncate(int new_length) {
-  check(std::max(committed(), prompt_) <= new_length && new_length <= length_,
-        "truncate beyond what is speculative");
-  length_ = new_length;
-  reserved_ = 0;
+  lengths_.reserve(rows);
 }
 
 void KvCache::commit() {
-  const int target = first_full(length_);
-  if (target == quantized_) return;
-  check(target == quantized_ + shape().page_size, "commit missed a page");
-  const int page = quantized_ / shape().page_size;
+  if (!lengths_.page_due()) return;
+  const int page = quantized() / shape().page_size;
   if (page == std::ssize(pages_)) {  // else a whole chunk of the prompt made it
     try {
       add_pages(1);
-      ops_->quantize_pages(shape(), 0, rings_, quantized_, planes(page, page + 1));
+      ops_->quantize_pages(shape(), 0, rings_, quantized(), planes(page, page + 1));
     } catch (...) {  // else it would pass for one that was made
       pages_.erase(pages_.begin() + page, pages_.end());
       throw;
@@ -163,17 +128,14 @@ void KvCache::commit() {
     list_changes_ += access.chooses_pages() && listed(page + 1) != listed(page);
   }
   if (gathered_ != nullptr) {
-    gathered_->ring_left(rings_, quantized_, shape().page_size);
+    gathered_->ring_left(rings_, quantized(), shape().page_size);
     ++list_changes_;
   }
-  quantized_ = target;
+  lengths_.page_made();
 }
 
 void KvCache::clear() {
-  length_ = 0;
-  reserved_ = 0;
-  quantized_ = 0;
-  prompt_ = 0;
+  lengths_.clear();
   pages_.clear();
   selector_.clear();
   records_now_ = true;
@@ -201,8 +163,8 @@ KvView KvCache::view(int layer, const KvAccess& access) const {
     view.all_full = true;
     return view;
   }
-  const int num_pages = quantized_ / shape().page_size;
-  view.first_full = quantized_;
+  const int num_pages = quantized() / shape().page_size;
+  view.first_full = quantized();
   if (access.tokens != KvTokens::kNone && !access.gathers()) view.pages = planes(0, num_pages);
   if (access.record_mass && records_mass_ && records_now_) view.page_mass = selector_.mass(layer);
   if (access.tokens == KvTokens::kByBound ||
@@ -214,10 +176,6 @@ KvView KvCache::view(int layer, const KvAccess& access) const {
   }
   if (access.gathers()) gathered_->show(access, view);
   return view;
-}
-
-int KvCache::first_full(int length) const {
-  return options_.store == KvStore::kFull ? 0 : first_full_position(length, shape().page_size);
 }
 
 void KvCache::add_pages(int count) {
@@ -241,40 +199,33 @@ std::span<const PagePlanes> KvCache::planes(int first_page, int num_pages) const
 }
 
 int KvCache::begin_prompt(int num_tokens) {
-  check(num_tokens > length_, "a prompt adds a token");
-  require_room(num_tokens - length_);
-  length_ = prompt_ = prompt_ / chunk_ * chunk_;
-  reserved_ = 0;
-  pages_.erase(pages_.begin() + std::min<int>(pages_.size(), length_ / shape().page_size),
+  lengths_.begin_prompt(num_tokens);
+  pages_.erase(pages_.begin() + std::min<int>(pages_.size(), length() / shape().page_size),
                pages_.end());
-  quantized_ = first_full(length_);
   selector_.clear();
   if (gathered_ != nullptr) gathered_->clear();
   ++list_changes_;
-  return length_;
+  return length();
 }
 
 void KvCache::share(std::span<const PageRef> pages) {
-  const int page_size = shape().page_size, length = std::ssize(pages) * page_size;
-  check(length_ == prompt_ && length_ == std::ssize(pages_) * page_size && length_ % chunk_ == 0 &&
-            length % chunk_ == 0 && !gathers(options_) && options_.store != KvStore::kFull &&
-            options_.full_layers.empty(),
+  const int page_size = shape().page_size, more = std::ssize(pages) * page_size;
+  check(lengths_.at_chunk() && length() == std::ssize(pages_) * page_size && more % chunk() == 0 &&
+            !gathers(options_) && options_.store != KvStore::kFull && options_.full_layers.empty(),
         "whole chunks are attached to whole chunks");
-  require_room(length);
+  lengths_.require_room(more);
   std::vector<PagePlanes> planes;
   for (const PageRef& page : pages) {
     pages_.push_back(page);
     planes.push_back(page.planes());
   }
-  ops_->upload(planes_.as<PagePlanes>() + length_ / page_size, planes.data(),
+  ops_->upload(planes_.as<PagePlanes>() + length() / page_size, planes.data(),
                planes.size() * sizeof(PagePlanes));
 }
 
 void KvCache::attach(std::span<const PageRef> pages) {
   share(pages);
-  length_ += static_cast<int>(std::ssize(pages)) * shape().page_size;
-  prompt_ = length_;
-  quantized_ = first_full(length_);
+  lengths_.add_prompt(static_cast<int>(std::ssize(pages)) * shape().page_size);
 }
 
 std::span<const PageRef> KvCache::pages_of(int first, int last) const {
@@ -283,7 +234,7 @@ std::span<const PageRef> KvCache::pages_of(int first, int last) const {
 }
 
 void KvCache::end_prompt() {
-  if (gathered_ != nullptr) gathered_->prompt_read(rings_, length_, quantized_);
+  if (gathered_ != nullptr) gathered_->prompt_read(rings_, length(), quantized());
   ++list_changes_;
 }
 
@@ -292,44 +243,36 @@ std::size_t KvCache::slots_to_save(const HostPages& host, int first) const {
 }
 
 KvCache::Saved KvCache::save(HostPages& host, int first) const {
-  check(first % chunk_ == 0 && first <= prompt_ && gathered_ == nullptr, "what can be saved");
+  check(first % chunk() == 0 && first <= lengths_.prompt() && gathered_ == nullptr,
+        "what can be saved");
   const std::span<const PageRef> pages(pages_);
   return {first,
-          length_,
-          quantized_,
-          prompt_,
+          length(),
+          quantized(),
+          lengths_.prompt(),
           host.save(pages.subspan(first / shape().page_size)),
           host.save(std::span(ring_.data(), ring_.size()))};
 }
 
 void KvCache::restore(HostPages& host, const Saved& saved) {
   const int first_page = saved.first / shape().page_size;
-  check(length_ == saved.first && std::ssize(pages_) == first_page, "what was saved follows this");
+  check(length() == saved.first && std::ssize(pages_) == first_page, "what was saved follows this");
   add_pages(static_cast<int>(saved.pages.slots()));
   host.restore(saved.pages, std::span(pages_).subspan(first_page));
   host.restore(saved.ring, std::span(ring_.data(), ring_.size()));
-  length_ = saved.length;
-  quantized_ = saved.quantized;
-  prompt_ = saved.prompt;
-  reserved_ = 0;
+  lengths_.restore(saved.length, saved.quantized, saved.prompt);
   selector_.clear();
   ++list_changes_;
 }
 
 KvCache::Chunk::Chunk(KvCache& cache, int num_tokens, std::byte* scratch)
     : cache_(cache),
-      first_(cache.length_),
+      first_(cache.length()),
       end_(first_ + num_tokens),
       first_page_(static_cast<int>(cache.pages_.size())),
-      scratch_{scratch, cache.chunk_} {
-  check(num_tokens >= 1 && num_tokens <= cache.chunk_ && first_ % cache.chunk_ == 0 &&
-            first_ == cache.prompt_,
-        "a prompt is read in chunks of the grid");
-  cache.require_room(num_tokens);
-  if (cache.options_.store == KvStore::kFull) return;
-  // All pages of a whole chunk, for the chunks after it; of the last one what decoding reads.
-  const int paged = num_tokens == cache.chunk_ ? end_ : cache.first_full(end_);
-  cache.add_pages(std::max(0, paged / cache.shape().page_size - first_page_));
+      scratch_{scratch, cache.chunk()} {
+  cache.lengths_.require_room(num_tokens);
+  cache.add_pages(std::max(0, cache.lengths_.pages_with_chunk(num_tokens) - first_page_));
 }
 
 KvCache::Chunk::~Chunk() {
@@ -362,7 +305,7 @@ void KvCache::Chunk::end_layer(int layer, std::span<const float> queries, int nu
                                 cache_.planes(first_page, num_pages));
   }
   if (full.data != cache_.rings_[layer].data) {
-    const int from = std::max(first_, cache_.first_full(end_));
+    const int from = std::max(first_, cache_.lengths_.first_full(end_));
     cache_.ops_->copy_full_kv(shape, full, cache_.rings_[layer], from, end_ - from);
   }
   const std::size_t row = static_cast<std::size_t>(num_heads) * shape.head_dim;
@@ -373,8 +316,7 @@ void KvCache::Chunk::end_layer(int layer, std::span<const float> queries, int nu
 }
 
 void KvCache::Chunk::finish() {
-  cache_.length_ = cache_.prompt_ = end_;
-  cache_.quantized_ = cache_.first_full(end_);
+  cache_.lengths_.add_prompt(num_tokens());
   finished_ = true;
 }
 

@@ -18,8 +18,8 @@
 //             no speculative token is ever quantized, so rollback is one integer
 //             of the prompt's whole chunks every page is there, also beyond B
 //
-// The cache owns its lengths; nobody else keeps one. Not thread-safe; one thread a cache. In
-// decoding it allocates nothing but slabs of pages (PagePool).
+// The cache owns its lengths (KvLengths); nobody else keeps one. Not thread-safe; one thread a
+// cache. In decoding it allocates nothing but slabs of pages (PagePool).
 #pragma once
 
 #include <memory>
@@ -30,6 +30,7 @@
 #include "kv_cache/gathered_tokens.h"
 #include "kv_cache/host_pages.h"
 #include "kv_cache/kv_access.h"
+#include "kv_cache/kv_lengths.h"
 #include "kv_cache/page_pool.h"
 #include "kv_cache/page_selector.h"
 
@@ -47,25 +48,24 @@ class KvCache {
 
   const KvShape& shape() const { return pool_->shape(); }
   KvStore store() const { return options_.store; }
-  int capacity() const { return capacity_; }
-  int length() const { return length_; }  // n: positions [0, n) are in the cache
-  // Positions below it are final: the cache cannot be truncated to less.
-  int committed() const { return quantized_ == 0 ? 0 : quantized_ + shape().page_size; }
-  int quantized() const { return quantized_; }  // B: positions [0, B) are in pages
-  // The most tokens that the next forward may process, so that it does not span a multiple of G.
-  int max_rows() const;
+  // KvLengths':
+  int capacity() const { return lengths_.capacity(); }
+  int length() const { return lengths_.length(); }        // n
+  int quantized() const { return lengths_.quantized(); }  // B
+  int committed() const { return lengths_.committed(); }
+  int max_rows() const { return lengths_.max_rows(); }
 
   // --- decoding: reserve, any number of passes over the rows that were reserved, settle ---
   // Makes ready for passes over `rows` positions from length() on, and quantizes what they will
   // read from a page: the only place in decoding that does. REQUIRES: 1 <= rows <= max_rows().
   // Throws kInvalidRequest when the context is full.
   void reserve(int rows);
-  int reserved() const { return reserved_; }
+  int reserved() const { return lengths_.reserved(); }
   // The first `rows` of what is reserved are in the cache now, as a target pass wrote them.
-  void settle(int rows);
+  void settle(int rows) { lengths_.settle(rows); }
   // Forgets positions from new_length on, for a stop inside an accepted run.
   // REQUIRES: committed() <= new_length <= length(), and no prompt is forgotten.
-  void truncate(int new_length);
+  void truncate(int new_length) { lengths_.truncate(new_length); }
   void clear();
   // Whether target passes record what kByMass chooses by, which takes them time: until clear(), by
   // default they do. After one, mass_recorded().
@@ -85,7 +85,7 @@ class KvCache {
 
   // --- prefill (section 4): begin_prompt, a Chunk for each chunk, end_prompt ---
   // C, a multiple of the page size.
-  int chunk() const { return chunk_; }
+  int chunk() const { return lengths_.chunk(); }
   // Makes ready to read a text of num_tokens, of which [0, length()) were here. Keeps the whole
   // chunks that were read as prompts; what came after them is forgotten. Returns the position from
   // which the text is to be read, a multiple of C. Throws kInvalidRequest where it does not fit.
@@ -93,7 +93,7 @@ class KvCache {
   int begin_prompt(int num_tokens);
   // So many tokens of a text of num_tokens may be attached: the others must be read, for the ring
   // and for the logits of the last one. A multiple of C.
-  int most_attached(int num_tokens) const { return first_full(num_tokens) / chunk_ * chunk_; }
+  int most_attached(int num_tokens) const { return lengths_.most_attached(num_tokens); }
   // Appends whole chunks that another cache read after the same tokens: their pages, C / G each.
   // REQUIRES: all of [0, length()) is whole chunks; the text to be read is long enough
   // (most_attached).
@@ -164,30 +164,22 @@ class KvCache {
 
  private:
   KvCache(const KvCache& other, std::vector<KvAccess> accesses);
-  // B of a cache of so many tokens.
-  int first_full(int length) const;
   // Room for what capacity() tokens need, so that decoding allocates no list that grows.
   void allocate_tables();
   void commit();
-  int max_pages() const { return first_full(capacity_) / shape().page_size; }
+  int max_pages() const { return lengths_.first_full(capacity()) / shape().page_size; }
   void add_pages(int count);
   // Pages [first_page, num_pages).
   std::span<const PagePlanes> planes(int first_page, int num_pages) const;
-  void require_room(int num_tokens) const;
 
   KvOps* ops_;
   PagePool* pool_;
-  int capacity_;
   KvOptions options_;
-  int chunk_;
+  KvLengths lengths_;
   bool chooses_pages_ = false;
   bool records_mass_ = false;  // someone chooses by it
   bool records_now_ = true;
-  int length_ = 0;
-  int reserved_ = 0;
-  int quantized_ = 0;
-  int prompt_ = 0;              // positions [0, prompt_) were read as a prompt
-  std::vector<PageRef> pages_;  // [0, quantized_) at least
+  std::vector<PageRef> pages_;  // [0, B) at least
   mutable Buffer planes_;       // the same pages' PagePlanes, as the backend reads them
   Buffer ring_;
   std::vector<FullKv> rings_;                 // [num_layers], in ring_

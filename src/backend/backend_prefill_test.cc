@@ -1,5 +1,5 @@
 // The ops of Phase::kPrefill, and prefill_attention, of every backend against the reference, and
-// against themselves: a row has its bits by its index, however many rows follow.
+// against themselves: a row has its bits by what is in it, whatever rows are before and after it.
 #include <numeric>
 #include <random>
 #include <tuple>
@@ -15,31 +15,53 @@ class PrefillOps : public OpTest {};
 
 constexpr int kAllRows = 1100;
 
-// Every number up to 200, and some around those that tiles may be of; fewer where plain loops or an
-// emulator compute them.
-std::vector<int> row_counts(const std::string& backend) {
+struct Rows {
+  int first, count;
+};
+
+// Parts of kAllRows. From the first row every number up to 200, and some around those that tiles
+// may be of; from other rows slices as the loop reads them, and odd ones. Fewer where plain loops
+// or an emulator compute them.
+std::vector<Rows> parts(const std::string& backend) {
+  std::vector<Rows> parts;
   if (backend == "reference" || backend.starts_with("neon")) {
-    return {1, 2, 3, 7, 15, 16, 17, 47, 49, 97, 127, 128, 129, 131, 200, 257};
+    for (const int count : {1, 2, 3, 7, 15, 16, 17, 47, 49, 97, 127, 128, 129, 131, 200, 257}) {
+      parts.push_back({0, count});
+    }
+    parts.insert(parts.end(), {{96, 64}, {120, 32}, {251, 13}});
+    return parts;
   }
-  std::vector<int> counts(200);
-  std::iota(counts.begin(), counts.end(), 1);
-  counts.insert(counts.end(), {255, 256, 257, 383, 511, 512, 513, 1000, 1023, 1024, 1025});
-  return counts;
+  for (int count = 1; count <= 200; ++count) parts.push_back({0, count});
+  for (const int count : {255, 256, 257, 383, 511, 512, 513, 1000, 1023, 1024, 1025}) {
+    parts.push_back({0, count});
+  }
+  for (const int count : {32, 64, 128, 256, 512}) {
+    for (int first = count; first + count <= kAllRows; first += count) {
+      parts.push_back({first, count});
+    }
+  }
+  for (int first = 1; first < kAllRows; first += 1 + first % 89) {
+    parts.push_back({first, std::min(1 + first * 37 % 300, kAllRows - first)});
+  }
+  return parts;
 }
 
-// run(rows): the rows of an op's results, of each as many floats.
+// run(rows): those rows of an op's results, of each as many floats.
 template <typename Run>
 void expect_equal_rows(const std::string& backend, const std::string& what, const Run& run) {
-  const Floats all = run(kAllRows);
-  for (const int rows : row_counts(backend)) {
-    const Floats some = run(rows);
-    ASSERT_EQ(some.size(), all.size() / kAllRows * rows);
-    ASSERT_TRUE(same_bits(some.data(), all.data(), some.size())) << what << ", " << rows << " rows";
+  const Floats all = run({0, kAllRows});
+  const std::size_t row_floats = all.size() / kAllRows;
+  for (const auto& [first, count] : parts(backend)) {
+    const Floats some = run({first, count});
+    ASSERT_EQ(some.size(), count * row_floats);
+    ASSERT_TRUE(same_bits(some.data(), &all[first * row_floats], some.size()))
+        << what << ", " << count << " rows from " << first;
   }
 }
 
-Floats first_rows(const Floats& x, int rows) {
-  return {x.begin(), x.begin() + std::ssize(x) / kAllRows * rows};
+Floats rows_of(const Floats& x, const Rows& rows) {
+  const auto row_floats = std::ssize(x) / kAllRows, first = rows.first * row_floats;
+  return {x.begin() + first, x.begin() + first + rows.count * row_floats};
 }
 
 struct Size {
@@ -47,18 +69,18 @@ struct Size {
 };
 constexpr DType kDtypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-TEST_P(PrefillOps, AddedRowsDoNotDependOnTheirNumber) {
+TEST_P(PrefillOps, AddedRowsDoNotDependOnOthers) {
   for (const Size size : {Size{48, 80}, Size{384, 260}, Size{1408, 17}, Size{200, 1}}) {
     for (const DType dtype : kDtypes) {
       const TestLinear linear(*backend_, Matrix(size.outputs, size.inputs, dtype, 2),
                               normal_floats(size.outputs, 3));
       const Floats in = normal_floats(std::size_t{kAllRows} * size.inputs, 4);
       const Floats before = normal_floats(std::size_t{kAllRows} * size.outputs, 5);
-      const auto run = [&](int rows) {
-        const Guarded<float> x_in(*backend_, first_rows(in, rows));
-        Guarded<float> x(*backend_, first_rows(before, rows));
+      const auto run = [&](const Rows& rows) {
+        const Guarded<float> x_in(*backend_, rows_of(in, rows));
+        Guarded<float> x(*backend_, rows_of(before, rows));
         backend_->add_linear(
-            {Phase::kPrefill, WeightRead::kFull, x_in.data(), rows, linear.get(), x.data()});
+            {Phase::kPrefill, WeightRead::kFull, x_in.data(), rows.count, linear.get(), x.data()});
         EXPECT_TRUE(x.intact() && x_in.intact());
         return x.values();
       };
@@ -68,17 +90,17 @@ TEST_P(PrefillOps, AddedRowsDoNotDependOnTheirNumber) {
   }
 }
 
-TEST_P(PrefillOps, GatedRowsDoNotDependOnTheirNumber) {
+TEST_P(PrefillOps, GatedRowsDoNotDependOnOthers) {
   constexpr Size kSize{256, 301};
   const TestLinear gate(*backend_, Matrix(kSize.outputs, kSize.inputs, DType::kBF16, 2));
   const TestLinear up(*backend_, Matrix(kSize.outputs, kSize.inputs, DType::kBF16, 3));
   const Guarded<float> norm(*backend_, normal_floats(kSize.inputs, 4));
   const Floats in = normal_floats(std::size_t{kAllRows} * kSize.inputs, 5);
-  const auto run = [&](int rows) {
-    const Guarded<float> x(*backend_, first_rows(in, rows));
-    Guarded<float> out(*backend_, std::size_t(rows) * kSize.outputs);
-    backend_->gate_up({Phase::kPrefill, WeightRead::kFull, x.data(), rows, Norm{norm.data(), 1e-5f},
-                       gate.get(), up.get(), out.data()});
+  const auto run = [&](const Rows& rows) {
+    const Guarded<float> x(*backend_, rows_of(in, rows));
+    Guarded<float> out(*backend_, std::size_t(rows.count) * kSize.outputs);
+    backend_->gate_up({Phase::kPrefill, WeightRead::kFull, x.data(), rows.count,
+                       Norm{norm.data(), 1e-5f}, gate.get(), up.get(), out.data()});
     EXPECT_TRUE(out.intact());
     return out.values();
   };
@@ -86,7 +108,7 @@ TEST_P(PrefillOps, GatedRowsDoNotDependOnTheirNumber) {
 }
 
 // Of each row its query, key and value.
-TEST_P(PrefillOps, ProjectedRowsDoNotDependOnTheirNumber) {
+TEST_P(PrefillOps, ProjectedRowsDoNotDependOnOthers) {
   constexpr int kHeads = 6, kInputs = 192;
   const KvShape shape{1, 2, 80, 64};
   const int q_width = kHeads * shape.head_dim, kv_width = shape.num_kv_heads * shape.head_dim;
@@ -99,42 +121,43 @@ TEST_P(PrefillOps, ProjectedRowsDoNotDependOnTheirNumber) {
   const Guarded<float> q_norm(*backend_, normal_floats(shape.head_dim, 9));
   const Guarded<float> k_norm(*backend_, normal_floats(shape.head_dim, 10));
   const Floats in = normal_floats(std::size_t{kAllRows} * kInputs, 11);
-  const std::size_t angles = std::size_t{kAllRows} * shape.head_dim / 2;
-  const Guarded<float> cos(*backend_, normal_floats(angles, 12));
-  const Guarded<float> sin(*backend_, normal_floats(angles, 13));
-  const auto run = [&](int rows) {
-    const Guarded<float> x(*backend_, first_rows(in, rows));
-    Guarded<float> q_out(*backend_, std::size_t(rows) * q_width);
+  const std::ptrdiff_t half = shape.head_dim / 2;
+  const Guarded<float> cos(*backend_, normal_floats(kAllRows * half, 12));
+  const Guarded<float> sin(*backend_, normal_floats(kAllRows * half, 13));
+  const auto run = [&](const Rows& rows) {
+    const Guarded<float> x(*backend_, rows_of(in, rows));
+    Guarded<float> q_out(*backend_, std::size_t(rows.count) * q_width);
     TestFullKv kv(*backend_, shape, 1104);
-    const SequenceRows sequence{0, rows, 0, {{}, kv.get(), 0}};
+    const SequenceRows sequence{0, rows.count, rows.first, {{}, kv.get(), 0}};
     backend_->qkv({Phase::kPrefill,
                    WeightRead::kFull,
                    kHeads,
                    shape,
                    x.data(),
-                   rows,
+                   rows.count,
                    Norm{norm.data(), 1e-5f},
                    q.get(),
                    k.get(),
                    v.get(),
                    Norm{q_norm.data(), 1e-5f},
                    Norm{k_norm.data(), 1e-5f},
-                   cos.data(),
-                   sin.data(),
+                   cos.data() + rows.first * half,
+                   sin.data() + rows.first * half,
                    q_out.data(),
                    {&sequence, 1}});
     EXPECT_TRUE(q_out.intact() && kv.intact());
     const Floats queries = q_out.values();
     const std::ptrdiff_t dim = shape.head_dim, width = q_width + 2 * kv_width;
-    Floats all(rows * width), keys(rows * dim), values(rows * dim);
+    Floats all(rows.count * width), keys(rows.count * dim), values(rows.count * dim);
     const auto place = [&](const Floats& from, std::ptrdiff_t size, std::ptrdiff_t column) {
-      for (int i = 0; i < rows; ++i) {
+      for (int i = 0; i < rows.count; ++i) {
         std::copy_n(from.begin() + i * size, size, all.begin() + i * width + column);
       }
     };
     place(queries, q_width, 0);
     for (int head = 0; head < shape.num_kv_heads; ++head) {
-      backend_->read_full_kv(shape, kv.get(), head, 0, rows, keys.data(), values.data());
+      backend_->read_full_kv(shape, kv.get(), head, rows.first, rows.count, keys.data(),
+                             values.data());
       place(keys, dim, q_width + 2 * head * dim);
       place(values, dim, q_width + (2 * head + 1) * dim);
     }

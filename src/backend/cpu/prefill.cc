@@ -8,22 +8,18 @@ namespace quantspec::cpu {
 
 namespace {
 
-constexpr int kTileRows = 128;
-constexpr int kTileColumns = 256;
-
-// A tile of fewer rows is computed as one of at least kLeastTileRows, a multiple of kRowStep where
-// it is more; the rows that are not there are zeros. NOTE: in dnnl_sgemm a row's bits depend on the
-// number of rows below 16 (AVX-512), and, in the last 1 to 3 rows beyond a multiple of 6, on there
-// being no more (AVX2). Rows 126 and 127 of a whole tile are such rows, but they are in whole tiles
-// alone.
-constexpr int kLeastTileRows = 16;
+// A product has a multiple of kRowStep rows, and at least kLeastTileRows; the rows that are not
+// there are zeros. NOTE: dnnl_sgemm computes a row by other kernels below 16 rows (AVX-512), and
+// where it is among the last 1 to 3 beyond a multiple of 6 (AVX2). Beyond 144 rows it may divide
+// them at such a place itself (AVX2). 144 is a multiple of what kernels take at once: 6 and 8 rows.
 constexpr int kRowStep = 6;
+constexpr int kLeastTileRows = 18;
+constexpr int kTileRows = 144;
+constexpr int kTileColumns = 256;
+static_assert(kLeastTileRows % kRowStep == 0 && kTileRows % kRowStep == 0);
 
 constexpr int tiles(int size, int tile) { return (size + tile - 1) / tile; }
-int padded_rows(int rows) {
-  if (rows <= kLeastTileRows) return kLeastTileRows;
-  return std::min(kTileRows, tiles(rows, kRowStep) * kRowStep);
-}
+int padded_rows(int rows) { return std::max(kLeastTileRows, tiles(rows, kRowStep) * kRowStep); }
 
 // What a thread works in.
 struct Workspace {

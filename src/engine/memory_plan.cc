@@ -28,7 +28,7 @@ constexpr std::size_t kMostTimes = 2;
 // Of the host's memory for a device, which takes it at the start: a share, and so much at most.
 constexpr std::size_t kHostCacheShare = 8, kMostHostCache = std::size_t{4} << 30;
 
-// Each has a ring, and logits of 33 rows.
+// Each has a ring, and logits of 50 rows.
 constexpr int kMaxSequences = 256;
 
 }  // namespace
@@ -92,6 +92,7 @@ MemoryPlan MemoryPlanner::plan(int context) const {
   const int in_pages = kv_store_ == KvStore::kFull ? 0 : context;
   plan.prefill_bytes = Model::prefill_bytes(config_, backend_, shape_, in_pages) +
                        Model::logits_bytes(config_, sequences_ - 1) +
+                       Model::log_prob_bytes(config_, sequences_) +
                        Model::angle_bytes(config_, context);
   plan.kv_fp16_bytes = shape_.fp16_token_bytes() * context;
   return plan;

@@ -103,9 +103,11 @@ TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
   EXPECT_EQ(Model::angle_bytes(config_, tokens), tokens * config_.head_dim * sizeof(float));
   const KvShape shape = kv_shape(config_, 0);
   const std::size_t prefill = Model::prefill_bytes(config_, *backend_, shape, 16);
-  EXPECT_EQ(planner.plan(16).prefill_bytes, prefill + Model::angle_bytes(config_, 16));
+  const std::size_t kept = Model::log_prob_bytes(config_, 1);
+  EXPECT_EQ(planner.plan(16).prefill_bytes, prefill + kept + Model::angle_bytes(config_, 16));
   // Scratch is bounded by the chunk, not by the prompt.
-  EXPECT_EQ(planner.plan(tokens).prefill_bytes, prefill + Model::angle_bytes(config_, tokens));
+  EXPECT_EQ(planner.plan(tokens).prefill_bytes,
+            prefill + kept + Model::angle_bytes(config_, tokens));
 }
 
 TEST_F(ChoosesContext, EverySequenceHasARingAndLogits) {
@@ -115,7 +117,8 @@ TEST_F(ChoosesContext, EverySequenceHasARingAndLogits) {
   };
   const MemoryPlan one = plan(1), eight = plan(8);
   EXPECT_EQ(eight.ring_bytes, 8 * one.ring_bytes);
-  EXPECT_EQ(eight.prefill_bytes, one.prefill_bytes + Model::logits_bytes(config_, 7));
+  EXPECT_EQ(eight.prefill_bytes, one.prefill_bytes + Model::logits_bytes(config_, 7) +
+                                     Model::log_prob_bytes(config_, 7));
   EXPECT_EQ(eight.kv_bytes, one.kv_bytes);
 }
 

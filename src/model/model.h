@@ -147,6 +147,9 @@ class Model {
   static std::size_t angle_bytes(const ModelConfig& config, int capacity);
   // Bytes of the logits of rounds of so many sequences, of drafts and of verification.
   static std::size_t logits_bytes(const ModelConfig& config, int sequences);
+  // The same of the copies that log-probabilities are taken from, which rounds take when the first
+  // request wants some.
+  static std::size_t log_prob_bytes(const ModelConfig& config, int sequences);
   // Bytes of a prefill beside the cache: a chunk's activations, its K and V of one layer, the
   // backend's scratch, what pages of a prompt of `context` tokens are unpacked to; with the logits
   // of a round (the rest of a pass is small). chunk: the cache's, as in KvOptions.

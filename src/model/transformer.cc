@@ -316,6 +316,10 @@ std::size_t Model::logits_bytes(const ModelConfig& config, int sequences) {
   return sizeof(float) * kRows * sequences * config.vocab_size;
 }
 
+std::size_t Model::log_prob_bytes(const ModelConfig& config, int sequences) {
+  return sizeof(float) * (kMaxDraftLen + 1) * sequences * config.vocab_size;
+}
+
 std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backend,
                                  const KvShape& shape, int context, int chunk) {
   if (chunk == 0) chunk = backend.prefill_chunk();

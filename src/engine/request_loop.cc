@@ -90,6 +90,10 @@ namespace {
 
 RequestLoopOptions resolved(const Model& model, const KvShape& shape, RequestLoopOptions options) {
   RequestLoop::require_plans(options.plans, options.sequences);
+  if (options.sequences < 1 || options.sequences > RequestLoopOptions::kMostSequences) {
+    fail(ErrorKind::kInvalidRequest, "{} sequences at once: supported are 1 to {}",
+         options.sequences, RequestLoopOptions::kMostSequences);
+  }
   if (options.chunk == 0) options.chunk = model.backend().prefill_chunk();
   options.share_prefixes &= shares_pages(options);
   if (options.pages == 0) {

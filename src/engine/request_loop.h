@@ -75,7 +75,9 @@ struct Request {
 };
 
 struct RequestLoopOptions {
-  int sequences = 8;      // that are in the cache at once
+  static constexpr int kMostSequences = 1024;  // rows of a draft pass
+
+  int sequences = 8;      // that are in the cache at once, 1 to kMostSequences
   int context = 0;        // tokens of a request at most
   int chunk = 0;          // as in KvOptions
   std::size_t pages = 0;  // of the cache; 0: what all sequences can come to hold

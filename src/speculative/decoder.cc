@@ -59,8 +59,8 @@ std::unique_ptr<Model::Prefill> Decoder::begin_prompt(Sequence& sequence,
   std::vector<TokenId>& tokens = sequence.tokens_;
   tokens.insert(tokens.end(), prompt.begin(), prompt.end());
   check(!tokens.empty(), "a prefill needs a token");
-  // A plan that no sequence drafted by before is known by number from here on, not from the round on
-  // that tries it: that one would allocate.
+  // A plan that no sequence drafted by before is known by number from here on, not from the round
+  // on that tries it: that one would allocate.
   plan_number(sequence.target_);
   for (const Plan& plan : sequence.options_.plans) plan_number(plan);
   return std::make_unique<Model::Prefill>(model_, tokens, sequence.cache_, prompt_row_.as<float>());

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/expect_error.h"
 #include "engine/fields.h"
 #include "tests/faults/refusals.h"
 #include "tests/faults/support.h"
@@ -164,6 +165,13 @@ TEST_F(Faults, WhatCanNeverBeIsRefusedWithItsField) {
   run(loop);
   for (const Told& one : told) expect_end(one, RequestEnd::kDone);
   EXPECT_EQ(ends, 0);
+}
+
+TEST_F(Faults, ALoopHasNoMoreSequencesThanADraftPassHasRows) {
+  for (const int sequences : {0, RequestLoopOptions::kMostSequences + 1}) {
+    expect_error(ErrorKind::kInvalidRequest, {"sequences at once", "1 to 1024"},
+                 [&] { this->loop(options(sequences)); });
+  }
 }
 
 // --- pauses --------------------------------------------------------------------------------------

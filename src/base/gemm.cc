@@ -34,6 +34,8 @@ void gemm(const Gemm& g) {
   check(status == dnnl_success, "oneDNN refuses a matrix product");
 }
 
+GemmRows gemm_rows() { return {.least = 18, .step = 6}; }
+
 #else
 
 void gemm(const Gemm& g) {
@@ -43,6 +45,8 @@ void gemm(const Gemm& g) {
   cblas_sgemm(CblasRowMajor, op(g.transpose_a), op(g.transpose_b), g.m, g.n, g.k, g.alpha, g.a,
               stride(g.lda), g.b, stride(g.ldb), g.accumulate ? 1.0f : 0.0f, g.c, stride(g.ldc));
 }
+
+GemmRows gemm_rows() { return {.least = kGemmMostRows, .step = kGemmMostRows}; }
 
 #endif
 

@@ -30,4 +30,16 @@ struct Gemm {
 };
 void gemm(const Gemm& g);
 
+// A row of c has the same bits in products of any m that is a multiple of `step`, from `least` up
+// to kGemmMostRows, whatever its place and the rows beside it. NOTE: measured, per library. oneDNN
+// computes a row by other kernels below 16 rows (AVX-512), and where it is among the last 1 to 3
+// beyond a multiple of 6 (AVX2); beyond 144 rows it may divide them at such a place itself (AVX2).
+// OpenBLAS has kernels for small products (AVX-512), which it takes by their size.
+struct GemmRows {
+  int least;
+  int step;
+};
+inline constexpr int kGemmMostRows = 144;
+GemmRows gemm_rows();
+
 }  // namespace quantspec

@@ -8,18 +8,15 @@ namespace quantspec::cpu {
 
 namespace {
 
-// A product has a multiple of kRowStep rows, and at least kLeastTileRows; the rows that are not
-// there are zeros. NOTE: dnnl_sgemm computes a row by other kernels below 16 rows (AVX-512), and
-// where it is among the last 1 to 3 beyond a multiple of 6 (AVX2). Beyond 144 rows it may divide
-// them at such a place itself (AVX2). 144 is a multiple of what kernels take at once: 6 and 8 rows.
-constexpr int kRowStep = 6;
-constexpr int kLeastTileRows = 18;
-constexpr int kTileRows = 144;
+constexpr int kTileRows = kGemmMostRows;
 constexpr int kTileColumns = 256;
-static_assert(kLeastTileRows % kRowStep == 0 && kTileRows % kRowStep == 0);
 
 constexpr int tiles(int size, int tile) { return (size + tile - 1) / tile; }
-int padded_rows(int rows) { return std::max(kLeastTileRows, tiles(rows, kRowStep) * kRowStep); }
+// Of a product: the rows that are not there are zeros, so that no row's bits depend on them.
+int padded_rows(int rows) {
+  const GemmRows shape = gemm_rows();
+  return std::max(shape.least, tiles(rows, shape.step) * shape.step);
+}
 
 // What a thread works in.
 struct Workspace {

@@ -111,6 +111,7 @@ void DraftLengths::observe(std::span<const SequenceLoad> batch, const RoundChoic
   costs_.observe(run.plan, goodput_.draft_loads(run.lengths), draft_seconds, verify,
                  verify_seconds);
   rows_seen_[costs_.target().knot(verify.rows)] = round_;
+  most_rows_ = std::max(most_rows_, verify.rows);
   if (plain_trials_ > 0 && drafted(run.lengths) == 0) --plain_trials_;
   if (probe_.running && off_) note_promising(batch, run, accepted);
   learn(batch, run, accepted);
@@ -145,12 +146,13 @@ bool DraftLengths::mark_usable(std::span<const SequenceLoad> batch) {
   return any && fixed_len_ != 0 && std::ssize(batch) < costs_.target().max_rows();
 }
 
-// Of a verification. NOTE: not beyond twice the most rows that were tried: times are extrapolated.
+// Of a verification. NOTE: not beyond twice the most rows that were tried: times are extrapolated,
+// also from those over an empty cache.
 int DraftLengths::max_rows(std::size_t sequences) const {
   const int plain = static_cast<int>(sequences);
   const int most = costs_.target().max_rows();
   if (fixed_len_) return most;
-  return std::min(most, std::max({plain + 4, 2 * plain, 2 * costs_.target().most_rows() - 1}));
+  return std::min(most, std::max({plain + 4, 2 * plain, 2 * most_rows_ - 1}));
 }
 
 // goodput_ is about this batch and plan from now on. kPlain: nobody drafts.

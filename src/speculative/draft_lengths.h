@@ -193,6 +193,7 @@ class DraftLengths {
   int plain_trials_ = kTrials;  // that are left
   // By knot of rows: the last round whose verification had so many.
   std::vector<RoundNumber> rows_seen_;
+  int most_rows_ = 0;                // of a verification that ran
   std::vector<char> sizes_drafted_;  // by knot of rows: a batch of that size drafted, all of it
 
   std::vector<DraftLane> lanes_;

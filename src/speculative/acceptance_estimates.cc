@@ -9,12 +9,12 @@ namespace quantspec {
 namespace {
 
 // Weights are in trials.
-constexpr float kPriorWeight = 10;  // of what is expected of a plan
+constexpr float kPriorWeight = 20;  // of what is expected of a plan
 constexpr float kCommonWeight = 8;  // of priors, in what all plans show
 // Exponent of how much better the others are: a plan that does well is no reason to try another.
 constexpr float kGoodNews = 0.3f;
 constexpr float kLeast = 1e-3f;        // of an expected share, and of its complement
-constexpr float kPlanWeight = 8;       // of the plan's estimate in a sequence's
+constexpr float kPlanWeight = 20;      // of the plan's estimate in a sequence's
 constexpr float kPositionWeight = 20;  // of all positions in one
 // Of the evidence, kept from one round to the next.
 constexpr float kKeepPlan = 0.99f;
@@ -40,24 +40,36 @@ void AcceptanceCounts::discount(float keep) {
   for (Count& count : by_position) count = {count.accepted * keep, count.trials * keep};
 }
 
-void CommonAcceptance::observe(float prior, int draft_len, int accepted) {
+void CommonAcceptance::observe(std::size_t plan, float prior, int draft_len, int accepted) {
   const int trials = std::min(draft_len, accepted + 1);
-  counts_.trials += trials;
-  counts_.accepted += accepted;
-  foretold_ += prior * trials;
+  Evidence& of = plans_[plan];
+  of.counts.trials += trials;
+  of.counts.accepted += accepted;
+  of.foretold += prior * trials;
 }
 
 void CommonAcceptance::end_round() {
-  const float keep = std::min(kKeepCommon, kMostTrials / std::max(counts_.trials, 1.0f));
-  counts_ = {counts_.accepted * keep, counts_.trials * keep};
-  foretold_ *= keep;
+  float trials = 0;
+  for (const Evidence& of : plans_) trials += of.counts.trials;
+  const float keep = std::min(kKeepCommon, kMostTrials / std::max(trials, 1.0f));
+  for (Evidence& of : plans_) {
+    of.counts = {of.counts.accepted * keep, of.counts.trials * keep};
+    of.foretold *= keep;
+  }
 }
 
-float CommonAcceptance::expected(float prior) const {
-  if (counts_.trials == 0) return prior;
+float CommonAcceptance::expected(std::size_t plan, float prior) const {
+  Evidence others;
+  for (std::size_t i = 0; i < plans_.size(); ++i) {
+    if (i == plan) continue;
+    others.counts.trials += plans_[i].counts.trials;
+    others.counts.accepted += plans_[i].counts.accepted;
+    others.foretold += plans_[i].foretold;
+  }
+  if (others.counts.trials == 0) return prior;
   const auto odds = [](float share) { return share / (1 - share); };
-  const float foretold = foretold_ / counts_.trials;
-  const float found = std::clamp(counts_.share(foretold, kCommonWeight), kLeast, 1 - kLeast);
+  const float foretold = others.foretold / others.counts.trials;
+  const float found = std::clamp(others.counts.share(foretold, kCommonWeight), kLeast, 1 - kLeast);
   const float ratio = odds(found) / odds(foretold);
   const float now = odds(prior) * (ratio > 1 ? std::pow(ratio, kGoodNews) : ratio);
   return std::clamp(now / (1 + now), kLeast, 1 - kLeast);
@@ -72,6 +84,13 @@ void PlanAcceptance::end_round() {
 }
 
 float PlanAcceptance::pooled() const { return counts_.pooled.share(expected_, kPriorWeight); }
+
+PlanAcceptance::Others PlanAcceptance::without(const AcceptanceCounts::Count& own) const {
+  const float trials = std::max(0.0f, counts_.pooled.trials - own.trials);
+  const float accepted = std::clamp(counts_.pooled.accepted - own.accepted, 0.0f, trials);
+  return {AcceptanceCounts::Count{accepted, trials}.share(expected_, kPriorWeight),
+          trials + kPriorWeight};
+}
 
 float PlanAcceptance::at(int position) const {
   return counts_.by_position[position].share(pooled(), kPositionWeight);
@@ -91,10 +110,11 @@ void SequenceAcceptance::idle(const PlanAcceptance& plan, std::int64_t rounds) {
 }
 
 void SequenceAcceptance::refresh(const PlanAcceptance& plan) {
-  const float pooled = counts_.pooled.share(plan.pooled(), kPlanWeight);
+  const auto [others, known] = plan.without(counts_.pooled);
+  const float weight = 1 / (1 / kPlanWeight + 1 / known);
+  const float pooled = counts_.pooled.share(others, weight);
   const float ratio = pooled / plan.pooled();  // this sequence to all, at any position
-  const float evidence = counts_.pooled.trials + std::min(plan.trials(), kPlanWeight);
-  const float error = std::sqrt(pooled * (1 - pooled) / (evidence + kPriorWeight));
+  const float error = std::sqrt(pooled * (1 - pooled) / (counts_.pooled.trials + weight));
   float all = 1, hopeful_all = 1;
   for (int i = 0; i < kMaxDraftLen; ++i) {
     const float prior = std::min(1.0f, plan.at(i) * ratio);

@@ -11,7 +11,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "backend/params/limits.h"
 
@@ -38,16 +40,21 @@ struct AcceptanceCounts {
 // plan is hard for the others.
 class CommonAcceptance {
  public:
+  explicit CommonAcceptance(std::size_t num_plans) : plans_(num_plans) {}
+
   // prior: of the plan that drafted.
-  void observe(float prior, int draft_len, int accepted);
+  void observe(std::size_t plan, float prior, int draft_len, int accepted);
   // After every round that drafted.
   void end_round();
-  // Of a plan with this prior, before any evidence of its own.
-  float expected(float prior) const;
+  // Of a plan with this prior, by what the others showed: its own evidence counts once.
+  float expected(std::size_t plan, float prior) const;
 
  private:
-  AcceptanceCounts::Count counts_;
-  float foretold_ = 0;  // of the trials, by priors
+  struct Evidence {
+    AcceptanceCounts::Count counts;
+    float foretold = 0;  // of the trials, by priors
+  };
+  std::vector<Evidence> plans_;
 };
 
 // Of one plan, over all sequences.
@@ -68,6 +75,11 @@ class PlanAcceptance {
   // Given that the tokens before were accepted. 0 <= position < kMaxDraftLen.
   float at(int position) const;
   float trials() const { return counts_.pooled.trials; }
+  // What it would be without these trials, and of how many trials that is worth.
+  struct Others {
+    float share, trials;
+  };
+  Others without(const AcceptanceCounts::Count& own) const;
 
  private:
   float prior_;

@@ -24,6 +24,7 @@ constexpr int kIdleRounds = 16;        // estimates of plans not in use are told
 DraftLengths::DraftLengths(Options options)
     : fixed_len_(options.fixed_len),
       costs_(options.target_bytes, options.plan_bytes, options.max_rows),
+      common_(options.plans.size()),
       rows_seen_(costs_.target().num_knots(), kNever),
       sizes_drafted_(costs_.target().num_knots(), false) {
   check(options.plans.size() == options.plan_bytes.size(), "every plan's passes read some bytes");
@@ -273,13 +274,14 @@ void DraftLengths::learn(std::span<const SequenceLoad> batch, const RoundChoice&
     for (std::size_t i = 0; i < batch.size(); ++i) {
       if (run.lengths[i] == 0) continue;
       arm.acceptance.observe(run.lengths[i], accepted[i]);
-      common_.observe(arm.acceptance.prior(), run.lengths[i], accepted[i]);
+      common_.observe(run.plan, arm.acceptance.prior(), run.lengths[i], accepted[i]);
     }
     arm.acceptance.end_round();
     if (arm.trials > 0) --arm.trials;
     common_.end_round();
-    for (Arm& other : arms_) {
-      if (&other != &arm) other.acceptance.expect(common_.expected(other.acceptance.prior()));
+    for (std::size_t i = 0; i < arms_.size(); ++i) {
+      PlanAcceptance& of = arms_[i].acceptance;
+      of.expect(common_.expected(i, of.prior()));
     }
     arm.last_round = round_;
   }

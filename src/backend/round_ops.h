@@ -29,7 +29,8 @@ class RoundOps {
   virtual void propose(const ProposeParams& params) = 0;
   virtual void judge(const JudgeParams& params) = 0;
   // Issues a round's ops by calling `issue`, or, where ops were issued under the same key for a
-  // batch of the same shape before, repeats them without a call. Returns whether it called.
+  // batch of the same shape before, repeats them without a call. Returns whether it called; it may
+  // call twice, the second time to record the ops.
   // REQUIRES: under equal keys, `issue` gives the same ops and memory for batches of equal shapes.
   virtual bool run_round(const RoundKey& key, const std::function<void()>& issue) = 0;
   // Waits for what was called, and gives rounds as they stand, results[i] that of rounds[i]. Throws

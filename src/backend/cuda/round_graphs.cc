@@ -56,17 +56,17 @@ bool RoundGraphs::run(const RoundKey& key, const std::function<void()>& issue) {
     forget(round);
     round.issues = std::min(round.issues, kIssues - 1);
   }
-  if (round.issues < kIssues) {
-    issue();
-    ++issues_;
-    round.generation = device_.generation();
-    ++round.issues;
-    return true;
+  if (round.graph != nullptr) {
+    QUANTSPEC_CUDA(cudaGraphLaunch(round.graph, device_.stream()));
+    return false;
   }
-  const bool issued = round.graph == nullptr;
-  if (issued) round.graph = capture(issue);
-  QUANTSPEC_CUDA(cudaGraphLaunch(round.graph, device_.stream()));
-  return issued;
+  issue();
+  ++issues_;
+  const bool moved = round.generation != device_.generation();
+  round.generation = device_.generation();
+  ++round.issues;
+  if (round.issues >= kIssues && !moved) round.graph = capture(issue);
+  return true;
 }
 
 cudaGraphExec_t RoundGraphs::capture(const std::function<void()>& issue) {

@@ -1,7 +1,8 @@
 // Rounds as CUDA graphs, kept by the shape of the batch: other lanes of the same shape are served
 // by the same graph. The first rounds of a shape run as they are issued (in the very first, and in
-// the first after memory has moved, kernels are loaded and scratch memory grows); the next one is
-// captured; from then on one launch repeats it. Not thread-safe; the device's GPU is current.
+// the first after memory has moved, kernels are loaded and scratch memory grows). The last of them
+// is captured once more while it runs, so that a long round hides the time of that; from then on
+// one launch repeats it. Not thread-safe; the device's GPU is current.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -33,9 +34,9 @@ class RoundGraphs {
  private:
   // Rounds kept: draft lengths of a few plans and batches.
   static constexpr std::size_t kMaxRounds = 256;
-  // Rounds of a shape that are issued: many draft lengths come up a few times only, and a capture
-  // costs what some twenty replays save. (The bundled model on an H200, 4 drafts, a build with
-  // clocks: 1 to 2.5 ms; a round takes 0.85 ms replayed and 0.96 issued.)
+  // Rounds of a shape that are issued: many draft lengths come up a few times only, and where
+  // rounds are short a capture costs what some twenty replays save. (The bundled model on an H200,
+  // 4 drafts, a build with clocks: 1 to 2.5 ms; a round takes 0.85 ms replayed and 0.96 issued.)
   static constexpr int kIssues = 8;
 
   // What decides the launches of a round: its issuer's key, and the shape of the batch.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 #include "tests/model_support.h"
@@ -50,6 +51,19 @@ class PromptExactness : public ::testing::TestWithParam<std::string> {
     return all;
   }
 
+  // What slices as long as can be compute, all together.
+  double all_products(std::span<const TokenId> prompt) {
+    KvCache cache = make_cache();
+    Buffer logits = model_.backend->allocate(vocab() * sizeof(float));
+    double products = 0;
+    for (Model::Prefill prefill(model_.model, prompt, cache, logits.as<float>());
+         !prefill.done();) {
+      products += prefill.products(std::numeric_limits<int>::max());
+      prefill.step();
+    }
+    return products;
+  }
+
   LoadedModel model_;
 };
 
@@ -93,9 +107,12 @@ TEST_P(PromptExactness, PassesBetweenSlicesLeaveNoTrace) {
     const Plan target = Plan::target(model_.model.config().num_layers);
     std::vector<float> row(vocab());
     Model::Prefill prefill(model_.model, all.first(length), cache, logits.as<float>());
+    double products = 0;
     for (int slices = 0; !prefill.done(); ++slices) {
       const int most_rows = 1 + slices * 37 % 200;
-      EXPECT_LE(prefill.step(most_rows), most_rows);
+      EXPECT_LE(prefill.products(1), prefill.products(most_rows));
+      products += prefill.products(most_rows);
+      prefill.step(most_rows);
       other.reserve(1);
       const SequenceInput input{{&other_text[100 + slices % 200], 1}, &other};
       model_.model.forward({&input, 1}, target, row);
@@ -113,6 +130,7 @@ TEST_P(PromptExactness, PassesBetweenSlicesLeaveNoTrace) {
       actual.insert(actual.end(), row.begin(), row.end());
     }
     EXPECT_TRUE(actual == expected) << length << " tokens";
+    EXPECT_NEAR(products / all_products(all.first(length)), 1, 1e-9);  // however it is cut
   }
 }
 

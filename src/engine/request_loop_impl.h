@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "engine/draft_rules.h"
 #include "engine/request_loop.h"
+#include "engine/slice_time.h"
 
 namespace quantspec {
 
@@ -97,7 +98,7 @@ struct RequestLoop::Impl {
   Scheduler scheduler;
   std::map<RequestId, std::unique_ptr<Live>> live;
   Live* producer = nullptr;  // whose chunk is in flight
-  double row_seconds = 0;    // of the last slice
+  SliceTime slice_time;
   Stopwatch clock;
   Statistics totals;
 
@@ -145,8 +146,8 @@ struct RequestLoop::Impl {
 
   bool run_slices();
   bool find_chunk(Live& request);
-  int slice_rows(double seconds) const;
-  bool read_slices(Live& request, double seconds, const Stopwatch& slice_clock);
+  int slice_rows(const Model::Prefill& reader, double seconds) const;
+  bool read_slices(Live& request, double seconds, bool alone, const Stopwatch& slice_clock);
   std::optional<Ending> run_chunk(Live& request, double seconds);
   std::optional<Step> end_prompt(Live& request);
 

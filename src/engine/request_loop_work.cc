@@ -1,5 +1,7 @@
 // What a RequestLoop does in a step: a round of all that decode, and slices of a prompt.
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -12,8 +14,10 @@ namespace {
 // While nobody decodes, slices go on for so long before the loop looks at who came and went.
 constexpr double kAloneSeconds = 0.05;
 
-// Of one layer. Fewer would read its weights too often for what they compute.
-constexpr int kLeastSliceRows = 32;
+// Of one layer. Fewer would read its weights too often for what they compute; and a step that ran a
+// slice goes on only with more of them.
+constexpr int kLeastSliceRows = 8;
+constexpr int kLeastFurtherRows = 32;
 
 }  // namespace
 
@@ -131,7 +135,7 @@ bool RequestLoop::Impl::run_slices() {
     ran = true;
     try {
       if (find_chunk(request)) continue;
-      ending = run_chunk(request, std::min(slices->seconds, kAloneSeconds));
+      ending = run_chunk(request, slices->seconds);
     } catch (...) {
       ending = failure();
     }
@@ -165,29 +169,45 @@ bool RequestLoop::Impl::find_chunk(Live& request) {
   return true;
 }
 
-// As many as take about this long; a power of two, since few that are many times the same are
-// quicker than odd ones.
-int RequestLoop::Impl::slice_rows(double seconds) const {
+// As many as take about this long, of sizes that are few, since what multiplies matrices prepares
+// itself for each: 8, 12, 16, 24, 32 and so on.
+int RequestLoop::Impl::slice_rows(const Model::Prefill& reader, double seconds) const {
   int rows = kLeastSliceRows;
-  while (rows < chunk() && 2 * rows * row_seconds <= seconds) rows *= 2;
+  for (int more = rows; rows < chunk(); rows = more) {
+    more = std::has_single_bit(static_cast<unsigned>(rows)) ? rows + rows / 2 : rows / 3 * 4;
+    if (slice_time.seconds(reader.products(more)) > seconds) break;
+  }
   return rows;
 }
 
 // Slices of one chunk. Returns whether it is not at its end.
-bool RequestLoop::Impl::read_slices(Live& request, double seconds, const Stopwatch& slice_clock) {
+bool RequestLoop::Impl::read_slices(Live& request, double seconds, bool alone,
+                                    const Stopwatch& slice_clock) {
   const KvCache& cache = request.sequence->cache();
+  const Model::Prefill& reader = *request.reader;
   const int begin = cache.length();
-  if (!request.reader->inside_chunk()) make_room(chunk() / shape.page_size + 1);
+  if (!reader.inside_chunk()) make_room(chunk() / shape.page_size + 1);
   producer = &request;  // also while something is thrown
-  bool in_flight = false;
-  do {
-    const double before = slice_clock.seconds();
-    const int rows = request.reader->step(slice_rows(seconds - before));
-    row_seconds = (slice_clock.seconds() - before) / rows;
-    in_flight = request.reader->inside_chunk();
+  int slices = 0;       // that were not observed
+  double products = 0, since = slice_clock.seconds();
+  const auto observe = [&] {
+    model.backend().synchronize();
+    const double now = slice_clock.seconds();
+    slice_time.observe(products / slices, (now - since) / slices);
+    slices = 0, products = 0, since = now;
+  };
+  for (int rows = slice_rows(reader, seconds);;) {
+    ++slices;
+    products += reader.products(rows);
+    request.reader->step(rows);
+    if (!alone) observe();  // else the host runs ahead of a device, to the chunk's end at most
+    if (!reader.inside_chunk()) break;
     // Not beyond the time by what is expected: those that decode wait.
-  } while (in_flight && slice_clock.seconds() + kLeastSliceRows * row_seconds <= seconds);
-  if (in_flight) return true;
+    rows = slice_rows(reader, seconds - slice_clock.seconds());
+    if (rows < kLeastFurtherRows) break;
+  }
+  if (slices > 0) observe();
+  if (reader.inside_chunk()) return true;
   producer = nullptr;
   request.known_tokens = std::max(request.known_tokens, cache.length());
   if (request.path.making()) request.path.seal(cache.pages_of(begin, begin + chunk()));
@@ -203,7 +223,8 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::run_chunk(Live& requ
   const bool reads = request.reader != nullptr;
   double share = 1;
   if (reads) {
-    in_flight = read_slices(request, seconds, slice_clock);
+    in_flight =
+        read_slices(request, std::min(seconds, kAloneSeconds), std::isinf(seconds), slice_clock);
     share = request.reader->share();
     swap_in(request);
     if (request.sequence == nullptr) return std::nullopt;  // preempted

@@ -111,11 +111,15 @@ class Model {
     bool inside_chunk() const { return chunk_.has_value(); }
     // The share of the tokens that are read, in [0, 1].
     double share() const;
-    // Computes a slice: some rows of one layer, at most so many. Returns how many. REQUIRES:
-    // !done(), most_rows >= 1.
-    int step(int most_rows = std::numeric_limits<int>::max());
+    // Computes a slice: some rows of one layer, at most so many. A backend may compute it later
+    // (Memory::synchronize). REQUIRES: !done(), most_rows >= 1.
+    void step(int most_rows = std::numeric_limits<int>::max());
+    // How much the slice computes that the next step() of at most so many rows makes: products of
+    // two numbers, those of attention too, which grow with the position. REQUIRES: !done().
+    double products(int most_rows) const;
 
    private:
+    int next_count() const;
     void begin_chunk();
     void end_layer();
     void end_chunk();

@@ -49,6 +49,11 @@ void Model::reserve_prefill(const KvShape& shape, int chunk, int capacity) const
   }
 }
 
+// Tokens of the chunk to come.
+int Model::Prefill::next_count() const {
+  return std::min<int>(cache_.chunk(), static_cast<int>(tokens_.size()) - cache_.length());
+}
+
 // The tokens' rows of the embedding and their angles.
 void Model::Prefill::begin_chunk() {
   Workspace::Chunk& space = model_.workspace_->chunk;
@@ -57,7 +62,7 @@ void Model::Prefill::begin_chunk() {
   const ModelConfig& config = model_.config_;
   first_ = cache_.length();
   model_.reserve_prefill(cache_.shape(), cache_.chunk(), first_ > 0 ? cache_.capacity() : 0);
-  count_ = std::min<int>(cache_.chunk(), static_cast<int>(tokens_.size()) - first_);
+  count_ = next_count();
   chunk_.emplace(cache_, count_, space.kv.data());
   space.in_use = true;
   layer_ = row_ = 0;
@@ -89,7 +94,7 @@ Model::Rows Model::chunk_rows(const KvShape& shape, int first, int count) const 
           .sin = space.sin.as<float>() + first * half};
 }
 
-int Model::Prefill::step(int most_rows) {
+void Model::Prefill::step(int most_rows) {
   check(!done(), "a prefill ends");
   if (!chunk_) begin_chunk();
   const ModelConfig& config = model_.config_;
@@ -126,7 +131,21 @@ int Model::Prefill::step(int most_rows) {
   }
   row_ += rows;
   if (row_ == count_) end_layer();
-  return rows;
+}
+
+double Model::Prefill::products(int most_rows) const {
+  constexpr double kSoftmax = 1.5;  // what a product of attention counts, with its softmax
+  const ModelConfig& config = model_.config_;
+  const int first = chunk_ ? first_ : cache_.length();
+  const int left = (chunk_ ? count_ : next_count()) - row_;
+  const double rows = std::min({model_.backend_.prefill_rows(), left, most_rows});
+  const double hidden = config.hidden_size, head = config.head_dim;
+  const double keys_and_values = 2 * hidden * config.num_kv_heads * head;
+  if (chunk_ && layer_ + 1 == config.num_layers) return rows * keys_and_values;
+  const double queries = 2 * hidden * config.num_heads * head;  // and what attention puts out
+  const double position = first + row_ + rows / 2;
+  const double attention = 2 * kSoftmax * position * config.num_heads * head;
+  return rows * (keys_and_values + queries + attention + 3 * hidden * config.intermediate_size);
 }
 
 void Model::Prefill::end_layer() {

@@ -225,6 +225,7 @@ TEST(SchedulerTime, SharesHoldWithBothKindsOfWork) {
 
 TEST(SchedulerTime, ALongPromptKeepsTheIntervalBetweenTokens) {
   SimulationOptions options = options_of();
+  options.scheduler.most_prefill = 0.5;
   options.scheduler.token_interval = 0.030;
   options.slice_seconds = 0.002;
   options.slices = 40;

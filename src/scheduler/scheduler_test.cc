@@ -19,7 +19,8 @@ SchedulerOptions small_options(Admission admission = Admission::kGuaranteed) {
           .total_pages = 40,
           .context_tokens = 1000,
           .admission = admission,
-          .watermark = 0};
+          .watermark = 0,
+          .most_prefill = 0.5};
 }
 
 // A scheduler beside a pool that is given by hand.

@@ -13,15 +13,29 @@ namespace {
 
 constexpr int kLane = 16;
 constexpr int kTileTokens = 256;  // keys between two rescalings
-constexpr int kTileQueries =
-    128;  // rows that share a converted tile of K and V, all heads together
+// Rows that share a converted tile of K and V, all heads together.
+constexpr int kTileQueries = 128;
+constexpr int kLeastPositions = 8;
+constexpr int kConversionRows = 12;  // take about as long as it takes to convert K and V
 
 int heads_per_kv_head(const PrefillAttentionParams& p) {
   return p.num_heads / p.shape.num_kv_heads;
 }
-// Query positions of a unit: all heads of one kv head at these positions.
-int positions_per_unit(const PrefillAttentionParams& p) {
-  return std::max(kLane, kTileQueries / heads_per_kv_head(p) / kLane * kLane);
+// Query positions of a unit: all heads of one kv head at these positions. Of a slice of few rows
+// units are smaller, if all threads together then end earlier: each converts K and V anew.
+int positions_per_unit(const PrefillAttentionParams& p, int threads) {
+  const int heads = heads_per_kv_head(p);
+  int best = std::max(kLeastPositions, kTileQueries / heads / kLeastPositions * kLeastPositions);
+  int least_rows = std::numeric_limits<int>::max();  // that a thread computes, conversions as well
+  for (int size = best; size >= kLeastPositions; size /= 2) {
+    const int units = (p.num_rows + size - 1) / size * p.shape.num_kv_heads;
+    const int rows =
+        (units + threads - 1) / threads * (std::min(size, p.num_rows) * heads + kConversionRows);
+    if (rows >= least_rows) continue;
+    least_rows = rows;
+    best = size;
+  }
+  return best;
 }
 
 // One thread's buffers, and what it computes: the query heads of one kv head at positions
@@ -197,18 +211,16 @@ void prefill_attention(const Context& context, const PrefillAttentionParams& p) 
   check(kv.read == KvRead::kBoth && kv.page_lists.empty() && kv.num_gathered == 0 &&
             kv.page_mass.data == nullptr,
         "prefill attention reads all pages at 8 bits, and nothing else");
-  const int size = positions_per_unit(p);
-  const int first_block = p.first_position / size;
-  const int num_blocks = (end + size - 1) / size - first_block;
+  const int size = positions_per_unit(p, context.pool.num_threads());
+  const int num_blocks = (p.num_rows + size - 1) / size;
   context.pool.parallel_for(
       static_cast<std::int64_t>(num_blocks) * p.shape.num_kv_heads,
       [&](std::int64_t index, int thread) {
         // The last positions see the most keys, so they come first: the threads end together.
-        const int block =
-            first_block + num_blocks - 1 - static_cast<int>(index / p.shape.num_kv_heads);
+        const int block = num_blocks - 1 - static_cast<int>(index / p.shape.num_kv_heads);
         const int kv_head = static_cast<int>(index % p.shape.num_kv_heads);
-        const int first = std::max(p.first_position, block * size);
-        Unit(context, p, kv_head, first, std::min(end, (block + 1) * size), thread).run();
+        const int first = p.first_position + block * size;
+        Unit(context, p, kv_head, first, std::min(end, first + size), thread).run();
       });
 }
 

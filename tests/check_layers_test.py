@@ -159,6 +159,19 @@ class CheckLayersTest(unittest.TestCase):
         self.assertEqual([line.split(",")[0] for line in self.complaints() if "base/" not in line],
                          [f"src/model/model.h:1: brings {most + 1} headers along"])
 
+    def test_the_public_door_brings_fewer_headers(self):
+        most = check_layers.MAX_CLOSURE_OF["src/engine/engine.h"]
+        self.assertLess(most, check_layers.MAX_CLOSURE)
+        for i in range(most):
+            self.write(f"src/base/h{i}.h", f'#pragma once\n#include "base/h{i + 1}.h"\n')
+        self.write(f"src/base/h{most}.h", "#pragma once\n")
+        self.write("src/engine/engine.h", '#pragma once\n#include "base/h1.h"\n')
+        self.write("src/model/model.h", '#pragma once\n#include "base/h0.h"\n')
+        self.assertEqual(self.complaints(), [])
+        self.write("src/engine/engine.h", '#pragma once\n#include "base/h0.h"\n')
+        self.assertEqual([line.split(",")[0] for line in self.complaints()],
+                         [f"src/engine/engine.h:1: brings {most + 1} headers along"])
+
     def test_narrow_headers_have_few_readers(self):
         self.write("src/backend/params/pass.h", "#pragma once\n")
         self.write("src/model/on.h", '#pragma once\n#include "backend/params/pass.h"\n')

@@ -226,7 +226,7 @@ void run_plans(BenchArgs& args, const BenchOptions& options, const Dataset& data
   events.begin = [&](const BenchMeta& meta) {
     writer.clear();
     warn_of(meta.machine);
-    if (!args.bench.machine && engine->model().backend().name() == "cuda") {
+    if (!args.bench.machine && engine->backend_name() == "cuda") {
       warn(fmt::format(
           "--machine this: the processor is measured, and {} runs the model; --machine NAME "
           "predicts for a GPU",

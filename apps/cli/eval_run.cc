@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "base/shown.h"
 #include "datasets/datasets.h"
+#include "engine/engine.h"
 #include "eval/eval.h"
 
 namespace quantspec::cli {

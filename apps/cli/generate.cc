@@ -99,12 +99,7 @@ void print(const GenerateArgs& args, const std::string& text) {
 }
 
 void require_use_of_budget(const GenerateArgs& args, const Engine& engine) {
-  if (!args.engine.draft_budget.given()) return;
-  const auto uses = [](const LayerPlan& layer) { return layer.kv.budget.given(); };
-  const bool used = std::ranges::any_of(engine.draft_plans(), [&](const Plan& plan) {
-    return std::ranges::any_of(plan.layers, uses);
-  });
-  if (used) return;
+  if (!args.engine.draft_budget.given() || engine.drafts_by_budget()) return;
   throw UsageError(fmt::format(
       "--draft-budget {}: {} reads all pages; it is for a sparse plan, such as quantspec+sparse",
       args.engine.draft_budget.text(), args.engine.plan));

@@ -51,6 +51,9 @@ struct BenchOptions {
   ReportHead head = {};
 };
 
+// What plans are called, for help (model/plan.h).
+std::string describe_plans();
+
 // What the plan `all` stands for: the plans of the paper's tables and of section 4 of
 // docs/design.md, `auto` last.
 std::vector<std::string> all_bench_plans(int num_layers);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/bench.h"
+#include "speculative/speculative.h"
 
 namespace quantspec::bench {
 

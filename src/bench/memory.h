@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "model/model.h"
 
 namespace quantspec::bench {
 

@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/engine.h"
+#include "engine/engine_impl.h"
 #include "engine/fields.h"
 #include "engine/generation.h"
-#include "engine/request_loop.h"
 
 namespace quantspec {
 
@@ -36,31 +35,31 @@ std::vector<TokenId> Engine::encode(std::string_view text, bool add_special, int
   constexpr std::size_t kMargin = 64;
   const std::size_t most = static_cast<std::size_t>(room) + kMargin;
   for (std::size_t bytes = kBytesPerToken * most; bytes < text.size(); bytes *= 4) {
-    if (tokenizer_->encode(text.substr(0, bytes), false).size() <= most) continue;
+    if (tokenizer().encode(text.substr(0, bytes), false).size() <= most) continue;
     fail_no_room(fmt::format("more than {}", room), room);
   }
-  return tokenizer_->encode(text, add_special);
+  return tokenizer().encode(text, add_special);
 }
 
-void Engine::require_room(std::size_t prompt_tokens, int room) const {
+void Engine::Impl::require_room(std::size_t prompt_tokens, int room) {
   if (std::cmp_less_equal(prompt_tokens, room)) return;
   fail_no_room(fmt::format("{}", prompt_tokens), std::max(room, 0));
 }
 
 Ticket Engine::submit(std::string_view prompt, const GenerateOptions& options, Listener listener) {
-  if (prompt.empty()) fail_empty_prompt();
+  if (prompt.empty()) Impl::fail_empty_prompt();
   return submit(encode(prompt, true, ctx_size()), options, std::move(listener));
 }
 
 Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& options,
                       Listener listener) {
-  if (prompt.empty()) fail_empty_prompt();
+  if (prompt.empty()) Impl::fail_empty_prompt();
   if (options.predict == 0 || options.predict < -1) {
     fail(ErrorKind::kInvalidRequest, "{} {}: at least 1, or -1 for no limit", field::kPredict,
          options.predict);
   }
-  require_room(prompt.size(), ctx_size());
-  model_.weights().require_unchanged();  // again at the end: this is before all the work
+  Impl::require_room(prompt.size(), ctx_size());
+  model().weights().require_unchanged();  // again at the end: this is before all the work
   const int most = ctx_size() - static_cast<int>(prompt.size()) + 1;  // the last needs no place
   const auto generation =
       std::make_shared<Generation>(*this, prompt.size(), most, options, std::move(listener));
@@ -77,19 +76,19 @@ Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& option
   request.on_progress = [generation](double share) { generation->read(share); };
   request.on_tokens = [generation](const Step& step) { return generation->take(step); };
   request.on_end = [generation](const Request::Ended& ended) { generation->end(ended); };
-  RequestLoop& loop = running_loop();
+  RequestLoop& loop = impl_->running_loop();
   return {loop, loop.submit(std::move(request))};
 }
 
-void Engine::fail_empty_prompt() {
+void Engine::Impl::fail_empty_prompt() {
   fail(ErrorKind::kInvalidRequest, "the prompt is empty; give at least one character of text");
 }
 
-const RequestLoop& Engine::requests() { return running_loop(); }
+const RequestLoop& Engine::requests() { return impl_->running_loop(); }
 
-bool Engine::is_own_thread() const {
-  const std::lock_guard lock(loop_mutex_);
-  return thread_.get_id() == std::this_thread::get_id();
+bool Engine::Impl::is_own_thread() const {
+  const std::lock_guard lock(loop_mutex);
+  return thread.get_id() == std::this_thread::get_id();
 }
 
 namespace {
@@ -113,30 +112,30 @@ void require_memory(const RequestLoopOptions& options, const KvShape& shape,
 }  // namespace
 
 // Not before it is needed: what measures below the sessions has the memory for itself.
-RequestLoop& Engine::running_loop() {
-  const std::lock_guard lock(loop_mutex_);
-  if (loop_ != nullptr) return *loop_;
-  RequestLoopOptions options;
-  options.sequences = options_.sequences;
-  options.context = options_.ctx_size;
-  options.plans = plans_;
-  options.store = options_.kv_store;
-  if (options_.kv_store != KvStore::kFull) {  // which has no pages to share
-    options.pages = options_.page_memory / pool_.page_bytes();
-    options.host_bytes = *options_.host_cache;
-    if (options.sequences > 1) options.admission = Admission::kExpected;
+RequestLoop& Engine::Impl::running_loop() {
+  const std::lock_guard lock(loop_mutex);
+  if (loop != nullptr) return *loop;
+  RequestLoopOptions wanted;
+  wanted.sequences = options.sequences;
+  wanted.context = options.ctx_size;
+  wanted.plans = draft_plans;
+  wanted.store = options.kv_store;
+  if (options.kv_store != KvStore::kFull) {  // which has no pages to share
+    wanted.pages = options.page_memory / pool.page_bytes();
+    wanted.host_bytes = *options.host_cache;
+    if (wanted.sequences > 1) wanted.admission = Admission::kExpected;
   }
-  require_memory(options, pool_.shape(), *backend_);
-  auto loop = std::make_unique<RequestLoop>(model_, pool_.shape(), std::move(options));
-  thread_ = std::thread([at = loop.get()] { at->run(); });
-  loop_ = std::move(loop);
-  return *loop_;
+  require_memory(wanted, pool.shape(), *backend);
+  auto started = std::make_unique<RequestLoop>(model, pool.shape(), std::move(wanted));
+  thread = std::thread([at = started.get()] { at->run(); });
+  loop = std::move(started);
+  return *loop;
 }
 
-Engine::~Engine() {
-  if (loop_ == nullptr) return;
-  loop_->stop();
-  thread_.join();
+Engine::Impl::~Impl() {
+  if (loop == nullptr) return;
+  loop->stop();
+  thread.join();
 }
 
 }  // namespace quantspec

@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/system_memory.h"
+#include "engine/engine_impl.h"
 #include "engine/fields.h"
 #include "engine/memory_plan.h"
-#include "engine/request_loop.h"
 #include "model/draft_store.h"
 
 namespace quantspec {
@@ -97,23 +97,48 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   resolved.sequences = num_sequences(options);
   resolved.page_memory = memory.page_memory_bytes;
   resolved.host_cache = memory.host_cache_bytes;
-  std::unique_ptr<Engine> engine(
-      new Engine(std::move(resolved), std::move(backend), std::move(model), std::move(tokenizer)));
-  engine->load_ms_ = clock.milliseconds();
-  return engine;
+  auto impl = std::make_unique<Impl>(std::move(resolved), std::move(backend), std::move(model),
+                                     std::move(tokenizer));
+  impl->load_ms = clock.milliseconds();
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+const ModelConfig& Engine::config() const { return impl_->model.config(); }
+const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
+std::string Engine::backend_name() const { return impl_->backend->name(); }
+std::string Engine::backend_description() const { return impl_->backend->description(); }
+int Engine::ctx_size() const { return impl_->options.ctx_size; }
+double Engine::load_ms() const { return impl_->load_ms; }
+const std::vector<Plan>& Engine::draft_plans() const { return impl_->draft_plans; }
+const Model& Engine::model() const { return impl_->model; }
+PagePool& Engine::pool() { return impl_->pool; }
+std::size_t Engine::checkpoint_bytes() const { return model().weights().checkpoint_bytes(); }
+
+bool Engine::drafts_by_budget() const {
+  const auto keeps_to_one = [](const LayerPlan& layer) { return layer.kv.budget.given(); };
+  return std::ranges::any_of(draft_plans(), [&](const Plan& plan) {
+    return std::ranges::any_of(plan.layers, keeps_to_one);
+  });
 }
 
 std::vector<Plan> Engine::plans(std::string_view spec, KvBudget budget) const {
-  const PlanContext context{config().num_layers, pool_.shape().page_size, budget,
-                            model_.weights().head_read()};
+  return impl_->plans_of(spec, budget);
+}
+
+std::vector<Plan> Engine::Impl::plans_of(std::string_view spec, KvBudget budget) const {
+  const PlanContext context{model.config().num_layers, pool.shape().page_size, budget,
+                            model.weights().head_read()};
   const bool choose = spec == "auto";
   std::vector<Plan> plans = choose ? auto_plans(context) : std::vector{make_plan(spec, context)};
   if (choose) {
-    const auto unreadable = [&](const Plan& plan) { return !model_.reads(plan); };
-    if (std::ranges::all_of(plans, unreadable)) model_.require_weights(plans.front());
+    const auto unreadable = [&](const Plan& plan) { return !model.reads(plan); };
+    if (std::ranges::all_of(plans, unreadable)) model.require_weights(plans.front());
     std::erase_if(plans, unreadable);
   }
-  for (const Plan& plan : plans) model_.require_weights(plan);
+  for (const Plan& plan : plans) model.require_weights(plan);
   return plans;
 }
 
@@ -123,37 +148,37 @@ std::vector<Plan> Engine::plans_at(int prompt_tokens, std::string_view spec,
   if (spec == "auto" && !budget.given()) return at;
   const Message what = Message::format("{} {}", field::kPlan, spec);
   for (Plan& plan : at) {
-    plan = plan_at(std::move(plan), prompt_tokens, pool_.shape().page_size, what);
+    plan = plan_at(std::move(plan), prompt_tokens, impl_->pool.shape().page_size, what);
   }
   return at;
 }
 
 // What the options ask for, as far as the cache has it.
-std::vector<Plan> Engine::make_plans() const {
-  switch (options_.draft_weights) {
+std::vector<Plan> Engine::Impl::make_draft_plans() const {
+  switch (options.draft_weights) {
     case DraftWeights::kUpper:
-      return plans("quantspec");
+      return plans_of("quantspec", {});
     case DraftWeights::kBoth:
-      return plans("quantspec+w8");
+      return plans_of("quantspec+w8", {});
     case DraftWeights::kFull:
-      return plans("quantspec+w16");
+      return plans_of("quantspec+w16", {});
     case DraftWeights::kAuto:
       break;
   }
-  std::vector<Plan> drafts = plans(options_.plan, options_.draft_budget);
-  if (options_.plan == "auto" && options_.kv_store == KvStore::kFull) {
+  std::vector<Plan> drafts = plans_of(options.plan, options.draft_budget);
+  if (options.plan == "auto" && options.kv_store == KvStore::kFull) {
     std::erase_if(drafts, [](const Plan& plan) { return plan.layers.front().kv.chooses_pages(); });
   }
   return drafts;
 }
 
-Engine::Engine(EngineOptions options, std::unique_ptr<Backend> backend, Model model,
-               std::unique_ptr<Tokenizer> tokenizer)
-    : options_(std::move(options)),
-      backend_(std::move(backend)),
-      model_(std::move(model)),
-      tokenizer_(std::move(tokenizer)),
-      pool_(*backend_, kv_shape(model_.config(), options_.page_size)),
-      plans_(make_plans()) {}
+Engine::Impl::Impl(EngineOptions resolved, std::unique_ptr<Backend> used, Model loaded,
+                   std::unique_ptr<Tokenizer> of_model)
+    : options(std::move(resolved)),
+      backend(std::move(used)),
+      model(std::move(loaded)),
+      tokenizer(std::move(of_model)),
+      pool(*backend, kv_shape(model.config(), options.page_size)),
+      draft_plans(make_draft_plans()) {}
 
 }  // namespace quantspec

@@ -23,81 +23,25 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "base/request_id.h"
+#include "engine/engine_options.h"
+#include "engine/model_report.h"
 #include "engine/token_event.h"
-#include "speculative/speculative.h"
+#include "model/config.h"
+#include "sampler/sampling_params.h"
+#include "speculative/round_stats.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quantspec {
-
-// Which weights a draft may read. kAuto: 4 and 8 bits, chosen round by round by the cost model.
-enum class DraftWeights : std::uint8_t { kAuto, kUpper, kBoth, kFull };
-
-// A stage of something that takes a while: its name and the share done in [0, 1]. May throw to
-// cancel.
-using ProgressCallback = std::function<void(std::string_view stage, double done)>;
-
-struct EngineOptions {
-  std::filesystem::path model;  // a Hugging Face folder
-  std::string backend = "auto";
-  std::optional<int> device = {};  // the GPU, by ordinal: as in BackendOptions
-  int num_threads = 0;             // 0: physical cores
-  int ctx_size = 0;   // tokens of a session; 0: what the model was made for, if that fits
-  int page_size = 0;  // 0: by head_dim
-  DraftWeights draft_weights = DraftWeights::kAuto;
-  std::filesystem::path draft_store = {};  // from `quantspec prepare`; empty: made while loading
-  KvStore kv_store = KvStore::kHierarchical;
-  // By which requests draft, as Engine::plans() has them; `auto` keeps to draft_weights and to what
-  // the cache has. Other names exclude draft_weights.
-  std::string plan = "auto";
-  KvBudget draft_budget = {};
-  // Requests that are in the cache at once; further ones wait. 0: 4, or 1 of a cache in full
-  // precision, whose memory is not shared.
-  int sequences = 0;
-  // Bytes of their pages, and of those of prefixes that are kept for later ones: one context's or
-  // more. 0: by what memory there is beside all else, at most twice what they can come to hold. Of
-  // a device's a sixteenth is left, and the pages are taken when they are first used; of the host's
-  // they may use half, and take what they do.
-  std::size_t page_memory = 0;
-  // Bytes of the host's memory for what preempted requests hold and for prefixes that pages have no
-  // room for. 0: none, such requests read again. Not said: on a device an eighth of what the host
-  // has available, at most 4 GiB and what the pages take; none elsewhere.
-  std::optional<std::size_t> host_cache = {};
-  ProgressCallback progress = {};
-};
-
-// What memory goes where for a context of so many tokens.
-struct MemoryPlan {
-  std::size_t weights_bytes = 0;        // the checkpoint, mapped
-  std::size_t draft_weights_bytes = 0;  // the planes that drafts read
-  std::size_t kv_bytes = 0;             // quantized pages
-  std::size_t ring_bytes = 0;           // recent tokens in full precision
-  std::size_t gathered_bytes = 0;       // tokens that a draft keeps for itself
-  std::size_t prefill_bytes = 0;        // one layer in full precision, and activations
-  std::size_t kv_fp16_bytes = 0;        // what an fp16 cache of the same tokens would take
-  // Where other requests and what they leave need more than kv_bytes: all pages that there may be,
-  // and the host's memory for what they have no room for. No part of total().
-  std::size_t page_memory_bytes = 0;
-  std::size_t host_cache_bytes = 0;
-
-  std::size_t total() const {
-    return weights_bytes + draft_weights_bytes + kv_bytes + ring_bytes + gathered_bytes +
-           prefill_bytes;
-  }
-};
 
 // How a text is continued.
 struct GenerateOptions {
@@ -154,7 +98,10 @@ struct Listener {
 };
 
 class Engine;
+class Model;
+class PagePool;
 class RequestLoop;
+struct Plan;
 
 // A submitted request. A value; may be dropped. From any thread, also from callbacks, as long as
 // the engine lives; of a request that has ended nothing happens.
@@ -217,11 +164,12 @@ class Engine {
   static std::unique_ptr<Engine> load(const EngineOptions& options);
   ~Engine();
 
-  const ModelConfig& config() const { return model_.config(); }
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
-  std::string backend_description() const { return backend_->description(); }
-  int ctx_size() const { return options_.ctx_size; }
-  double load_ms() const { return load_ms_; }
+  const ModelConfig& config() const;
+  const Tokenizer& tokenizer() const;
+  std::string backend_name() const;         // "cpu", never "auto"
+  std::string backend_description() const;  // one line
+  int ctx_size() const;
+  double load_ms() const;
   std::unique_ptr<Session> create_session() { return std::make_unique<Session>(*this); }
 
   // Continues a text, which begins with what the tokenizer puts before one (BOS), or these tokens.
@@ -235,6 +183,10 @@ class Engine {
   // The ids of a prompt, as Tokenizer::encode(). One that has more than `room` is refused soon,
   // however long it is.
   std::vector<TokenId> encode(std::string_view prompt, bool add_special, int room) const;
+  // Whether a plan by which requests draft reads a part of the cache, thus keeps to draft_budget.
+  bool drafts_by_budget() const;
+
+  // --- for measurements, below the sessions: who asks includes model/model.h ---
   // The plans of this name (model/plan.h; `auto` is several, of which those are left out whose
   // weights are not kept), for texts of any length. budget: what sparse ones read; none given: a
   // quarter, and for `auto` a sixteenth as well. Plans of 4-bit weights read the head at 8 bits
@@ -244,53 +196,19 @@ class Engine {
   // The same for prompts of so many tokens, as plan_at() has them; but `auto` without a budget does
   // as ever.
   std::vector<Plan> plans_at(int prompt_tokens, std::string_view spec, KvBudget budget = {}) const;
-
   // By which requests draft.
-  const std::vector<Plan>& draft_plans() const { return plans_; }
-
-  // --- for measurements, below the sessions ---
-  const Model& model() const { return model_; }
-  PagePool& pool() { return pool_; }
-  std::size_t checkpoint_bytes() const { return model_.weights().checkpoint_bytes(); }
+  const std::vector<Plan>& draft_plans() const;
+  const Model& model() const;
+  PagePool& pool();
+  std::size_t checkpoint_bytes() const;
 
  private:
   friend class Session;
   class Generation;
-  Engine(EngineOptions options, std::unique_ptr<Backend> backend, Model model,
-         std::unique_ptr<Tokenizer> tokenizer);
-  std::vector<Plan> make_plans() const;
-  RequestLoop& running_loop();
-  bool is_own_thread() const;
-  void require_room(std::size_t prompt_tokens, int room) const;
-  [[noreturn]] static void fail_empty_prompt();
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
 
-  EngineOptions options_;  // resolved
-  std::unique_ptr<Backend> backend_;
-  Model model_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  PagePool pool_;
-  std::vector<Plan> plans_;
-  double load_ms_ = 0;
-  mutable std::mutex loop_mutex_;  // of its start
-  std::unique_ptr<RequestLoop> loop_;
-  std::thread thread_;  // that runs it
+  std::unique_ptr<Impl> impl_;
 };
-
-// What `quantspec info` prints; of the checkpoint only the header is read.
-struct ModelReport {
-  ModelConfig config;
-  int page_size = 0;
-  std::string backend;              // and whose memory it is
-  std::size_t available_bytes = 0;  // that it can still give
-  // The most of the model's tokens that fit it, and that can be computed; 0: none do with these
-  // weights for drafts.
-  int largest_context = 0;
-  Message advice;  // what would fit, where none do
-  // More than those would fit: what ends them is the model's sliding window.
-  bool limited_by_window = false;
-  std::vector<std::string> unread_tensors;        // of the checkpoint, that the model does not use
-  std::vector<std::pair<int, MemoryPlan>> plans;  // by context length
-};
-ModelReport report_model(const EngineOptions& options, std::span<const int> contexts);
 
 }  // namespace quantspec

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engine/engine_impl.h"
+
 namespace quantspec {
 
 namespace {
@@ -55,7 +57,7 @@ void Engine::Generation::end(const Request::Ended& ended) {
   if (ended.end == RequestEnd::kCancelled) stop_reason_ = StopReason::kCancelled;
   try {
     if (ended.end == RequestEnd::kDone && !stopped_) stream_.finish(listener_.on_token);
-    engine_.model_.weights().require_unchanged();
+    engine_.model().weights().require_unchanged();
   } catch (...) {
     if (!outcome.error) outcome.error = current_error("who was told of tokens");
   }
@@ -80,12 +82,12 @@ void Engine::Generation::report(const Request::Ended& ended, GenerateResult& res
       per_second(prompt_tokens_ - ended.cached_tokens, timings.prefill_ms);
   timings.decode_tokens_per_second =
       per_second(static_cast<double>(result.tokens.size()) - 1, timings.decode_ms);
-  const Weights& weights = engine_.model_.weights();
+  const Weights& weights = engine_.model().weights();
   result.memory = {.weights_bytes = weights.checkpoint_bytes(),
                    .draft_weights_bytes = weights.draft_bytes(),
                    .kv_bytes = ended.page_bytes,
                    .ring_bytes = ended.ring_bytes,
-                   .kv_fp16_bytes = engine_.pool_.shape().fp16_token_bytes() * ended.tokens};
+                   .kv_fp16_bytes = engine_.impl_->pool.shape().fp16_token_bytes() * ended.tokens};
 }
 
 }  // namespace quantspec

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/system_memory.h"
 #include "engine/fields.h"
+#include "engine/model_report.h"
 #include "model/draft_store.h"
 
 namespace quantspec {

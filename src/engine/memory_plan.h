@@ -1,7 +1,15 @@
 // Where memory goes, known before any of it is allocated.
 #pragma once
 
-#include "engine/engine.h"
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/message.h"
+#include "engine/engine_options.h"
+#include "kv_cache/kv_cache.h"
+#include "model/model.h"
 
 namespace quantspec {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/engine.h"
+#include "engine/engine_impl.h"
 
 namespace quantspec {
 
@@ -78,7 +78,7 @@ GenerateResult Session::generate(std::string_view prompt, const GenerateOptions&
                                  const TokenCallback& on_token) {
   const Busy busy(*this);
   const bool first = text_.empty();
-  if (first && prompt.empty()) Engine::fail_empty_prompt();
+  if (first && prompt.empty()) Engine::Impl::fail_empty_prompt();
   return run(engine_.encode(prompt, first, std::max(room(), 0)), options, on_token);
 }
 
@@ -90,11 +90,11 @@ GenerateResult Session::generate(std::span<const TokenId> prompt, const Generate
 
 GenerateResult Session::run(std::span<const TokenId> prompt, const GenerateOptions& options,
                             const TokenCallback& on_token) {
-  if (engine_.is_own_thread()) {
+  if (engine_.impl_->is_own_thread()) {
     fail(ErrorKind::kInvalidRequest,
          "a callback of submit() cannot wait for a session; it may submit another request");
   }
-  engine_.require_room(prompt.size(), room());
+  Engine::Impl::require_room(prompt.size(), room());
   std::vector<TokenId> text = text_;
   text.insert(text.end(), prompt.begin(), prompt.end());
   const auto news = std::make_shared<News>();

@@ -19,11 +19,13 @@
 #include <string>
 #include <vector>
 
+#include "base/progress.h"
 #include "datasets/datasets.h"
-#include "engine/engine.h"
 #include "eval/kv_codec.h"
 #include "eval/metrics.h"
 #include "eval/report.h"
+#include "kv_cache/kv_cache.h"
+#include "model/model.h"
 
 namespace quantspec {
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "eval/eval.h"
+#include "speculative/speculative.h"
 
 namespace quantspec {
 

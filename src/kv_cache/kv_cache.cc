@@ -7,6 +7,7 @@
 #include "backend/params/view.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "kv_cache/gathered_tokens.h"
 
 namespace quantspec {
 
@@ -32,6 +33,14 @@ int ring_capacity(const KvShape& shape, int capacity, const KvOptions& options, 
 }
 
 }  // namespace
+
+KvCache::KvCache(KvCache&& other) noexcept = default;
+KvCache& KvCache::operator=(KvCache&& other) noexcept = default;
+KvCache::~KvCache() = default;
+
+std::size_t KvCache::gathered_bytes() const {
+  return gathered_ == nullptr ? 0 : gathered_->bytes();
+}
 
 KvCache::KvCache(KvOps& ops, PagePool& pool, int capacity, KvOptions options)
     : ops_(&ops),

@@ -27,7 +27,6 @@
 
 #include "backend/kv_ops.h"
 #include "backend/params/kv.h"
-#include "kv_cache/gathered_tokens.h"
 #include "kv_cache/host_pages.h"
 #include "kv_cache/kv_access.h"
 #include "kv_cache/kv_lengths.h"
@@ -42,6 +41,9 @@ class KvCache {
   // kInvalidRequest for a layer that does not exist. REQUIRES: what the options' accesses gather is
   // brought along.
   KvCache(KvOps& ops, PagePool& pool, int capacity, KvOptions options = {});
+  KvCache(KvCache&& other) noexcept;
+  KvCache& operator=(KvCache&& other) noexcept;
+  ~KvCache();
   // A cache of its own that goes on from here: pages are shared, the rest is copied. Of what drafts
   // read, it gives `accesses` only, which this one must.
   KvCache fork(std::vector<KvAccess> accesses) const;
@@ -154,7 +156,7 @@ class KvCache {
   // --- memory ---
   std::size_t page_bytes() const { return pages_.size() * pool_->page_bytes(); }
   std::size_t ring_bytes() const { return ring_.size(); }  // copies in full precision included
-  std::size_t gathered_bytes() const { return gathered_ == nullptr ? 0 : gathered_->bytes(); }
+  std::size_t gathered_bytes() const;
   // The most that a cache of `capacity` tokens may take: pages, ring; and the scratch of a chunk of
   // so many tokens.
   static std::size_t page_bytes_for(const KvShape& shape, int capacity, KvStore store);

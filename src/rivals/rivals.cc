@@ -7,6 +7,7 @@
 
 #include "backend/params/view.h"
 #include "base/error.h"
+#include "kv_cache/gathered_tokens.h"
 #include "rivals/gathered_kv.h"
 
 namespace quantspec {

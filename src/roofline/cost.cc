@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/model.h"
 #include "roofline/roofline.h"
 
 namespace quantspec {

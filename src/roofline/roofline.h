@@ -12,7 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "model/model.h"
+#include "model/config.h"
+#include "quant/quant.h"
 
 namespace quantspec {
 

@@ -14,17 +14,16 @@
 // another slab, and where the backend's scratch grows with the context or with the longest round.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "backend/params/forward.h"
-#include "backend/params/limits.h"
 #include "model/model.h"
 #include "sampler/sampling_params.h"
 #include "speculative/draft_lengths.h"
+#include "speculative/round_stats.h"
 #include "speculative/solo_drafts.h"
 
 namespace quantspec {
@@ -37,28 +36,6 @@ struct DecodingOptions {
   // For measurements of speed on weights that mean nothing (TokenRule); negative: off.
   float simulated_acceptance = -1.0f;
   bool log_probs = false;  // of every token (Step)
-};
-
-// What rounds have done. Times in seconds.
-struct RoundStats {
-  std::int64_t rounds = 0;
-  std::int64_t drafted = 0;
-  std::int64_t accepted = 0;
-  std::int64_t rejections = 0;  // rounds that ended in a correction
-  // By position in a draft: how often one was drafted there, and accepted.
-  std::array<std::int64_t, kMaxDraftLen> drafted_at{};
-  std::array<std::int64_t, kMaxDraftLen> accepted_at{};
-  double draft_seconds = 0;
-  double verify_seconds = 0;  // verification, sampling and acceptance
-  double commit_seconds = 0;
-
-  double acceptance_rate() const;       // accepted / drafted
-  double acceptance_per_token() const;  // of the drafted tokens that the target judged
-  double tokens_per_round() const;
-  double draft_len_mean() const;
-  // Rates by position in a draft, up to the deepest that was drafted.
-  std::vector<double> accepted_per_position() const;
-  RoundStats& operator+=(const RoundStats& other);
 };
 
 // What a round added to a sequence.

@@ -1,0 +1,45 @@
+// What an Engine is made of. Private to engine/.
+//
+//     engine.cc       what is loaded, and plans
+//     door.cc         requests, and the thread that runs their loop
+//     generation.cc   a request on its way out of the loop
+//     session.cc      texts that are continued
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/request_loop.h"
+
+namespace quantspec {
+
+struct Engine::Impl {
+  Impl(EngineOptions resolved, std::unique_ptr<Backend> used, Model loaded,
+       std::unique_ptr<Tokenizer> of_model);
+  ~Impl();  // ends the loop
+
+  std::vector<Plan> plans_of(std::string_view spec, KvBudget budget) const;
+  std::vector<Plan> make_draft_plans() const;
+  RequestLoop& running_loop();
+  bool is_own_thread() const;
+  static void require_room(std::size_t prompt_tokens, int room);
+  [[noreturn]] static void fail_empty_prompt();
+
+  EngineOptions options;  // resolved
+  std::unique_ptr<Backend> backend;
+  Model model;
+  std::unique_ptr<Tokenizer> tokenizer;
+  PagePool pool;
+  std::vector<Plan> draft_plans;
+  double load_ms = 0;
+  mutable std::mutex loop_mutex;  // of its start
+  std::unique_ptr<RequestLoop> loop;
+  std::thread thread;  // that runs it
+};
+
+}  // namespace quantspec

@@ -1,0 +1,67 @@
+// What an engine is asked for, and what memory that takes. Sizes in bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/progress.h"
+#include "kv_cache/kv_access.h"
+
+namespace quantspec {
+
+// Which weights a draft may read. kAuto: 4 and 8 bits, chosen round by round by the cost model.
+enum class DraftWeights : std::uint8_t { kAuto, kUpper, kBoth, kFull };
+
+struct EngineOptions {
+  std::filesystem::path model;  // a Hugging Face folder
+  std::string backend = "auto";
+  std::optional<int> device = {};  // the GPU, by ordinal: as in BackendOptions
+  int num_threads = 0;             // 0: physical cores
+  int ctx_size = 0;   // tokens of a session; 0: what the model was made for, if that fits
+  int page_size = 0;  // 0: by head_dim
+  DraftWeights draft_weights = DraftWeights::kAuto;
+  std::filesystem::path draft_store = {};  // from `quantspec prepare`; empty: made while loading
+  KvStore kv_store = KvStore::kHierarchical;
+  // By which requests draft, as Engine::plans() has them; `auto` keeps to draft_weights and to what
+  // the cache has. Other names exclude draft_weights.
+  std::string plan = "auto";
+  KvBudget draft_budget = {};
+  // Requests that are in the cache at once; further ones wait. 0: 4, or 1 of a cache in full
+  // precision, whose memory is not shared.
+  int sequences = 0;
+  // Bytes of their pages, and of those of prefixes that are kept for later ones: one context's or
+  // more. 0: by what memory there is beside all else, at most twice what they can come to hold. Of
+  // a device's a sixteenth is left, and the pages are taken when they are first used; of the host's
+  // they may use half, and take what they do.
+  std::size_t page_memory = 0;
+  // Bytes of the host's memory for what preempted requests hold and for prefixes that pages have no
+  // room for. 0: none, such requests read again. Not said: on a device an eighth of what the host
+  // has available, at most 4 GiB and what the pages take; none elsewhere.
+  std::optional<std::size_t> host_cache = {};
+  ProgressCallback progress = {};
+};
+
+// What memory goes where for a context of so many tokens.
+struct MemoryPlan {
+  std::size_t weights_bytes = 0;        // the checkpoint, mapped
+  std::size_t draft_weights_bytes = 0;  // the planes that drafts read
+  std::size_t kv_bytes = 0;             // quantized pages
+  std::size_t ring_bytes = 0;           // recent tokens in full precision
+  std::size_t gathered_bytes = 0;       // tokens that a draft keeps for itself
+  std::size_t prefill_bytes = 0;        // one layer in full precision, and activations
+  std::size_t kv_fp16_bytes = 0;        // what an fp16 cache of the same tokens would take
+  // Where other requests and what they leave need more than kv_bytes: all pages that there may be,
+  // and the host's memory for what they have no room for. No part of total().
+  std::size_t page_memory_bytes = 0;
+  std::size_t host_cache_bytes = 0;
+
+  std::size_t total() const {
+    return weights_bytes + draft_weights_bytes + kv_bytes + ring_bytes + gathered_bytes +
+           prefill_bytes;
+  }
+};
+
+}  // namespace quantspec

@@ -1,0 +1,33 @@
+// What can be known of a model and a machine before anything large is loaded.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/message.h"
+#include "engine/engine_options.h"
+#include "model/config.h"
+
+namespace quantspec {
+
+// What `quantspec info` prints; of the checkpoint only the header is read.
+struct ModelReport {
+  ModelConfig config;
+  int page_size = 0;
+  std::string backend;              // and whose memory it is
+  std::size_t available_bytes = 0;  // that it can still give
+  // The most of the model's tokens that fit it, and that can be computed; 0: none do with these
+  // weights for drafts.
+  int largest_context = 0;
+  Message advice;  // what would fit, where none do
+  // More than those would fit: what ends them is the model's sliding window.
+  bool limited_by_window = false;
+  std::vector<std::string> unread_tensors;        // of the checkpoint, that the model does not use
+  std::vector<std::pair<int, MemoryPlan>> plans;  // by context length
+};
+ModelReport report_model(const EngineOptions& options, std::span<const int> contexts);
+
+}  // namespace quantspec

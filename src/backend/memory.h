@@ -15,6 +15,8 @@ class DeviceMemory {
   // Throws kOutOfMemory.
   virtual Buffer allocate(std::size_t bytes) = 0;
   virtual std::size_t available_bytes() const = 0;  // that allocate() can still give
+  // Whether that is a device's alone. Else it is the host's, which others take from as well.
+  virtual bool is_apart_from_host() const = 0;
   // Memory of the host's that copy() reaches, too: a device copies from and to it by itself.
   virtual Buffer allocate_on_host(std::size_t bytes) = 0;
   // Copies from host memory, to host memory.

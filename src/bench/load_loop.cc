@@ -139,7 +139,7 @@ std::size_t LoadLoop::bytes_for(Engine& engine, const Entry& entry,
   const std::size_t rings = ring_bytes(engine, entry, options) +
                             Model::logits_bytes(engine.config(), num_caches(options));
   if (entry.store == KvStore::kFull) return rings;
-  const bool on_device = engine.model().backend().repeats_rounds();
+  const bool on_device = engine.model().backend().is_apart_from_host();
   return rings + pages_for(shape, options) * PagePool::page_bytes(shape) +
          (on_device ? 0 : options.host_cache);
 }

@@ -117,7 +117,7 @@ std::size_t MemoryPlanner::page_memory(const MemoryPlan& plan, int context,
   const std::size_t there = available - std::min(available, others);
   if (wanted_page_memory_ == 0) {
     const std::size_t left =
-        backend_.repeats_rounds() ? available / kDeviceShareLeft : there / kHostShareLeft;
+        backend_.is_apart_from_host() ? available / kDeviceShareLeft : there / kHostShareLeft;
     const std::size_t most =
         std::min(there - std::min(there, left), kMostTimes * sequences_ * least);
     return std::max(most / page * page, least);
@@ -138,7 +138,7 @@ std::size_t MemoryPlanner::page_memory(const MemoryPlan& plan, int context,
 std::size_t MemoryPlanner::host_cache(const MemoryPlan& plan, std::size_t available,
                                       std::size_t available_on_host) const {
   const std::size_t page = PagePool::page_bytes(shape_);
-  const bool on_device = backend_.repeats_rounds();
+  const bool on_device = backend_.is_apart_from_host();
   if (!wanted_host_cache_) {
     if (!on_device) return 0;
     const std::size_t most = std::min(available_on_host / kHostCacheShare, kMostHostCache);

@@ -74,7 +74,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
   results.reserve(most);
   endings.reserve(most);
   // A device's memory is taken now: later that would hold up all that run.
-  const bool on_device = model.backend().repeats_rounds();
+  const bool on_device = model.backend().is_apart_from_host();
   if (on_device && options.store == KvStore::kHierarchical) pool.reserve(options.pages);
   publish();
 }

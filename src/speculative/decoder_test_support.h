@@ -55,6 +55,7 @@ class FakeBackend final : public Backend {
 
   Buffer allocate(std::size_t bytes) override { return Buffer(bytes); }
   Buffer allocate_on_host(std::size_t) override { unexpected(); }
+  bool is_apart_from_host() const override { return false; }
   std::size_t available_bytes() const override { return std::size_t{1} << 30; }
   void upload(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }

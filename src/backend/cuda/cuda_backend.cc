@@ -57,6 +57,7 @@ class CudaBackend final : public Backend {
     QUANTSPEC_CUDA(cudaMemGetInfo(&available, &total));
     return available;
   }
+  bool is_apart_from_host() const override { return true; }
   void upload(void* to, const void* from, std::size_t bytes) override {
     if (bytes > 0) use()->upload(to, from, bytes);
   }

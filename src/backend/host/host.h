@@ -18,6 +18,7 @@ class HostBackend : public Backend {
  public:
   std::size_t available_bytes() const override;
   Buffer allocate_on_host(std::size_t bytes) override { return allocate(bytes); }
+  bool is_apart_from_host() const override { return false; }
   void upload(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }
   void copy(void* to, const void* from, std::size_t bytes) override;

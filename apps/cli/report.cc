@@ -12,10 +12,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// All that the cache holds: pages, ring, and what a draft keeps for itself.
+// All that the cache holds: pages and ring.
 std::size_t cache_bytes(const Run& run) {
   const MemoryPlan& memory = run.result.memory;
-  return memory.kv_bytes + memory.ring_bytes + memory.gathered_bytes;
+  return memory.kv_bytes + memory.ring_bytes;
 }
 
 std::string describe_end(const GenerateResult& result) {
@@ -104,7 +104,6 @@ Json to_json(const Run& run) {
             {"draft_weights_bytes", memory.draft_weights_bytes},
             {"kv_bytes", memory.kv_bytes},
             {"ring_bytes", memory.ring_bytes},
-            {"gathered_bytes", memory.gathered_bytes},
             {"kv_fp16_bytes", memory.kv_fp16_bytes},
             {"peak_rss_bytes", run.peak_rss_bytes}}}};
 }

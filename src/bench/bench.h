@@ -106,7 +106,8 @@ struct BenchRow {
   Spread commit_ms;
   Spread prefill_ms;                  // over the prompts
   double predicted_ms_per_token = 0;  // by the roofline, at this acceptance
-  MemoryPlan memory;  // of such a run alone; kv_bytes holds all of plain-fp16's cache
+  MemoryPlan memory;               // of such a run alone; kv_bytes holds all of plain-fp16's cache
+  std::size_t gathered_bytes = 0;  // tokens that a rival keeps for itself, beside that
   std::size_t process_peak_bytes = 0;  // the most that this process has held so far, in all
   std::uint64_t tokens_hash = 0;       // of the tokens of the first repeat
 };

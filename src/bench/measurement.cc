@@ -162,6 +162,7 @@ class Measurement {
     run.tokens.assign(sequence.tokens().begin() + static_cast<std::ptrdiff_t>(first),
                       sequence.tokens().end());
     measured_[entry].memory = memory(entries_[entry], sequence.cache());
+    measured_[entry].gathered_bytes = sequence.cache().gathered_bytes();
     return run;
   }
 
@@ -187,7 +188,6 @@ class Measurement {
     const bool full = entry.store == KvStore::kFull;
     plan.kv_bytes = full ? cache.ring_bytes() : cache.page_bytes();
     plan.ring_bytes = full ? 0 : cache.ring_bytes();
-    plan.gathered_bytes = cache.gathered_bytes();
     plan.prefill_bytes = prefill_bytes(engine_, full ? 0 : cache.capacity());
     plan.kv_fp16_bytes = cache.shape().fp16_token_bytes() * cache.length();
     return plan;

@@ -24,6 +24,7 @@ struct Measured {
   std::vector<std::vector<Run>> repeats;  // [repeat][prompt]
   std::vector<double> prefill_ms;         // [prompt]
   MemoryPlan memory;
+  std::size_t gathered_bytes = 0;  // as BenchRow's
 };
 
 // Tokens decoded so far, of all entries; a prefill counts as some too. Called between rounds.

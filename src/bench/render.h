@@ -19,10 +19,11 @@ Json to_json(const BenchRow& row);
 Json to_json(const LoadMeta& meta, FieldNames names = plain_name);
 Json to_json(const LoadRow& row);
 
-// A part of those: four keys of a spread, all of a memory plan.
+// A part of those: four keys of a spread, all of a memory plan. gathered: in its peak, too; none:
+// nothing could be.
 void put(Json& json, const std::string& key, const Spread& spread);
 void put(Json& json, const std::string& key, const std::optional<Spread>& spread);
-void put(Json& json, const MemoryPlan& memory);
+void put(Json& json, const MemoryPlan& memory, std::optional<std::size_t> gathered = {});
 Json to_json(std::span<const LeftOut> left_out, FieldNames names);
 template <typename T>
 Json or_null(const std::optional<T>& value) {

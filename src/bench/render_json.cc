@@ -66,13 +66,13 @@ void put(Json& json, const std::string& key, const std::optional<Spread>& spread
   for (const char* end : {"", "_min", "_max", "_values"}) json[key + end] = nullptr;
 }
 
-void put(Json& json, const MemoryPlan& memory) {
-  json["peak_bytes"] = memory.total();
+void put(Json& json, const MemoryPlan& memory, std::optional<std::size_t> gathered) {
+  json["peak_bytes"] = memory.total() + gathered.value_or(0);
   json["weights_bytes"] = memory.weights_bytes;
   json["draft_weights_bytes"] = memory.draft_weights_bytes;
   json["kv_bytes"] = memory.kv_bytes;
   json["ring_bytes"] = memory.ring_bytes;
-  json["gathered_bytes"] = memory.gathered_bytes;
+  if (gathered) json["gathered_bytes"] = *gathered;
   json["prefill_bytes"] = memory.prefill_bytes;
   json["kv_fp16_bytes"] = memory.kv_fp16_bytes;
 }
@@ -130,7 +130,7 @@ Json to_json(const BenchRow& row) {
   put(json, "commit_ms", row.commit_ms);
   put(json, "prefill_ms", row.prefill_ms);
   json["predicted_ms_per_token"] = row.predicted_ms_per_token;
-  put(json, row.memory);
+  put(json, row.memory, row.gathered_bytes);
   json["process_peak_bytes"] = row.process_peak_bytes;
   json["tokens_hash"] = fmt::format("{:016x}", row.tokens_hash);
   return json;

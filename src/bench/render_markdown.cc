@@ -61,10 +61,11 @@ std::string memory(std::span<const BenchRow> rows) {
         std::ranges::any_of(cells, [&](const Cells& other) { return other[0] == name_of(row); });
     if (listed) continue;
     const MemoryPlan& memory = row.memory;
-    cells.push_back({name_of(row), number(row.prefill_ms.median / 1e3), megabytes(memory.total()),
+    cells.push_back({name_of(row), number(row.prefill_ms.median / 1e3),
+                     megabytes(memory.total() + row.gathered_bytes),
                      megabytes(memory.weights_bytes), megabytes(memory.draft_weights_bytes),
-                     megabytes(memory.kv_bytes + memory.ring_bytes),
-                     megabytes(memory.gathered_bytes), megabytes(memory.prefill_bytes)});
+                     megabytes(memory.kv_bytes + memory.ring_bytes), megabytes(row.gathered_bytes),
+                     megabytes(memory.prefill_bytes)});
   }
   return table({"plan", "prefill", "peak", "weights", "draft", "KV", "its KV", "scratch"},
                std::move(cells));

@@ -40,7 +40,8 @@ BenchReport report() {
         Spread{0.5, 0.25, 0.75, {0.75, std::numeric_limits<double>::quiet_NaN(), 0.25}};
     row.acceptance_per_token = Spread{0.625, 0.25, 0.75};
     row.accepted_per_position = {0.5, 0.25};
-    row.memory = {1, 2, 4, 8, 16, 32, 64};
+    row.memory = {1, 2, 4, 8, 32, 64};
+    row.gathered_bytes = 16;
     row.tokens_hash = 0xabc;
     report.rows.push_back(plain);
     report.rows.push_back(row);

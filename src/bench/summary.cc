@@ -164,6 +164,7 @@ std::vector<BenchRow> make_rows(const std::vector<Entry>& entries, const std::ve
         entry, context + options.predict / 2, chosen,
         static_cast<int>(std::lround(stats.draft_len_mean())), stats.acceptance_per_token());
     row.memory = all[i].memory;
+    row.gathered_bytes = all[i].gathered_bytes;
     row.process_peak_bytes = peak_rss_bytes();
     row.tokens_hash = hash_of(all[i].repeats.front());
     rows.push_back(std::move(row));

@@ -50,7 +50,6 @@ struct MemoryPlan {
   std::size_t draft_weights_bytes = 0;  // the planes that drafts read
   std::size_t kv_bytes = 0;             // quantized pages
   std::size_t ring_bytes = 0;           // recent tokens in full precision
-  std::size_t gathered_bytes = 0;       // tokens that a draft keeps for itself
   std::size_t prefill_bytes = 0;        // one layer in full precision, and activations
   std::size_t kv_fp16_bytes = 0;        // what an fp16 cache of the same tokens would take
   // Where other requests and what they leave need more than kv_bytes: all pages that there may be,
@@ -59,8 +58,7 @@ struct MemoryPlan {
   std::size_t host_cache_bytes = 0;
 
   std::size_t total() const {
-    return weights_bytes + draft_weights_bytes + kv_bytes + ring_bytes + gathered_bytes +
-           prefill_bytes;
+    return weights_bytes + draft_weights_bytes + kv_bytes + ring_bytes + prefill_bytes;
   }
 };
 

@@ -179,10 +179,10 @@ class Queries {
   explicit Queries(GpuLab& lab)
       : lab_(lab), host_q_(lab.floats(kMaxQueries * kRowFloats)), q_(lab.upload(host_q_)) {}
 
-  void run(Context& context, KvRead read, int queries, int i) {
+  void run(Context& context, KvRead read, int queries, int i, OpOrder order) {
     const SequenceRows rows{0, queries, context.tokens(), context.view(read, i)};
     lab_.backend().attention(
-        {q_.as<float>(), out_.as<float>(), kHeads, context.shape(), kScale, {&rows, 1}});
+        {q_.as<float>(), out_.as<float>(), kHeads, context.shape(), kScale, {&rows, 1}, order});
   }
   std::vector<float> reference(const ReferenceContext& context, int tokens, KvRead read) {
     std::vector<float> out(host_q_.size());
@@ -210,12 +210,12 @@ void check_attention(GpuLab& lab, const AttentionShape& shape, Results& results)
   for (const KvRead read : {KvRead::kUpper, KvRead::kBoth, KvRead::kFull}) {
     const std::string name = fmt::format("{} {}", shape.name, name_of(read));
     queries.poison();
-    queries.run(context, read, kMaxQueries, 0);
+    queries.run(context, read, kMaxQueries, 0, OpOrder::kAfter);
     const std::vector<float> out = queries.out(kMaxQueries);
     results.add_check(name, relative_error(out, queries.reference(reference, kCheckedTokens, read)),
                       read == KvRead::kUpper ? 1e-2 : 2e-3);
     queries.poison();
-    queries.run(context, read, 1, 0);
+    queries.run(context, read, 1, 0, OpOrder::kAfter);
     results.add_check(name + ", the bits of a row alone and in company",
                       bit_error(queries.out(1), std::span(out).first(kRowFloats)), 0);
   }
@@ -231,7 +231,8 @@ void time_attention(GpuLab& lab, const AttentionShape& shape, Context& context,
       if (read == KvRead::kUpper && count > 1) continue;  // a draft has one query
       const std::string name = fmt::format("{} {} {}", shape.name, context.tokens(), name_of(read));
       queries.poison();
-      const Times times = lab.time([&](int i) { queries.run(context, read, count, i); });
+      const Times times =
+          lab.time([&](int i) { queries.run(context, read, count, i, OpOrder::kOverlaps); });
       const std::vector<float> out = queries.out(count);
       if (!std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); })) {
         results.add_check(fmt::format("{}, {} queries: finite", name, count), 1, 0);

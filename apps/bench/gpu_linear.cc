@@ -179,15 +179,16 @@ struct Operands {
 
 // matrix(m): the m-th matrix. Heads and outputs are those of the matrices.
 template <typename F>
-void run(Backend& backend, Op op, WeightRead read, int rows, const Operands& on, const F& matrix) {
+void run(Backend& backend, Op op, WeightRead read, int rows, const Operands& on, OpOrder order,
+         const F& matrix) {
   const Norm norm{on.norm, 1e-5f};
   const Linear& first = matrix(0);
   if (op == Op::kAdd) {
-    backend.add_linear({Phase::kDecode, read, on.x, rows, &first, on.out});
+    backend.add_linear({Phase::kDecode, read, on.x, rows, &first, on.out, order});
   } else if (op == Op::kHead) {
-    backend.head({read, on.x, rows, norm, &first, on.out});
+    backend.head({read, on.x, rows, norm, &first, on.out, order});
   } else if (op == Op::kGateUp) {
-    backend.gate_up({Phase::kDecode, read, on.x, rows, norm, &first, &matrix(1), on.out});
+    backend.gate_up({Phase::kDecode, read, on.x, rows, norm, &first, &matrix(1), on.out, order});
   } else {
     const KvShape shape{1, matrix(1).outputs() / kHeadDim, kHeadDim, kRing / 2};
     const SequenceRows sequence{0, rows, kPosition, {.full = {on.ring, kRing}, .first_full = 384}};
@@ -206,7 +207,8 @@ void run(Backend& backend, Op op, WeightRead read, int rows, const Operands& on,
                  .cos = on.cos,
                  .sin = on.sin,
                  .q_out = on.out,
-                 .sequences = {&sequence, 1}});
+                 .sequences = {&sequence, 1},
+                 .order = order});
   }
 }
 
@@ -242,7 +244,7 @@ class Bench {
     for (const int rows : kRowCounts) {
       const Operands on = operands();
       const Times times = lab_.time([&](int i) {
-        run(lab_.backend(), case_.op, read, rows, on,
+        run(lab_.backend(), case_.op, read, rows, on, OpOrder::kOverlaps,
             [&](int m) -> const Linear& { return weights.get(i, m); });
       });
       results.add({.group = "linear",
@@ -267,7 +269,7 @@ class Bench {
   std::vector<float> result(WeightRead read, const Weights& weights, int rows) {
     const std::size_t floats = std::size_t(kMaxRows) * case_.result();
     out_ = case_.op == Op::kAdd ? lab_.upload(std::vector<float>(floats)) : lab_.poisoned(floats);
-    run(lab_.backend(), case_.op, read, rows, operands(),
+    run(lab_.backend(), case_.op, read, rows, operands(), OpOrder::kAfter,
         [&](int m) -> const Linear& { return weights.get(0, m); });
     return lab_.download(out_, std::size_t(rows) * case_.result());
   }
@@ -315,7 +317,7 @@ class Bench {
     std::vector<float> out(std::size_t(kMaxRows) * kCheckedOutputs);
     run(reference, case_.op, reading.read, kMaxRows,
         {x_.data(), norm_.data(), cos_.data(), sin_.data(), ring.data(), out.data()},
-        [&](int m) -> const Linear& { return linears[m]; });
+        OpOrder::kAfter, [&](int m) -> const Linear& { return linears[m]; });
     return out;
   }
 

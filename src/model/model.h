@@ -172,7 +172,7 @@ class Model {
   void attention_inputs(const Rows& rows, int layer, float* q,
                         std::span<const SequenceRows> sequences) const;
   void after_attention(const Rows& rows, int layer, const float* attention, float* hidden) const;
-  void head(const float* x, int rows, WeightRead weights, float* logits) const;
+  void head(const float* x, int rows, WeightRead weights, float* logits, OpOrder order) const;
   // What a backend takes for itself in prefill follows from these (Backend::scratch_bytes).
   static int most_inputs(const ModelConfig& config);
   static std::size_t most_row_floats(const ModelConfig& config);

@@ -158,7 +158,7 @@ void Model::Prefill::end_chunk() {
   const bool last = is_last_chunk();
   if (last) {
     const Rows row = model_.chunk_rows(cache_.shape(), count_ - 1, 1);
-    model_.head(row.x, 1, WeightRead::kFull, logits_);
+    model_.head(row.x, 1, WeightRead::kFull, logits_, OpOrder::kAfter);
   }
   model_.weights_.require_whole();
   chunk_->finish();

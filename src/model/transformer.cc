@@ -185,21 +185,24 @@ void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* cons
       sequences[s].kv = view_of(caches[s], layer, read);
       lists |= !sequences[s].kv.page_lists.empty();
     }
-    if (lists && choose && read.kv.tokens == KvTokens::kByMass) {
-      backend_.select_pages({rows.shape, sequences});
-    }
+    // In a pass nothing writes what its ops may read early, but for lists of pages.
+    const bool by_mass = lists && choose && read.kv.tokens == KvTokens::kByMass;
+    const bool by_bound = lists && read.kv.tokens == KvTokens::kByBound;
+    if (by_mass) backend_.select_pages({rows.shape, sequences});
     rows.observe(weights_.layers()[layer].q, weights_.layers()[layer].input_norm, x);
+    rows.order = by_mass ? OpOrder::kAfter : OpOrder::kOverlaps;
     attention_inputs(rows, layer, q, sequences);
-    if (lists && read.kv.tokens == KvTokens::kByBound) {
+    rows.order = OpOrder::kOverlaps;
+    if (by_bound) {
       backend_.page_bounds({q, config_.num_heads, rows.shape, sequences});
       backend_.select_pages({rows.shape, sequences});
     }
-    backend_.attention(
-        {q, attention, config_.num_heads, rows.shape, attention_scale(config_), sequences});
+    backend_.attention({q, attention, config_.num_heads, rows.shape, attention_scale(config_),
+                        sequences, by_bound ? OpOrder::kAfter : OpOrder::kOverlaps});
     after_attention(rows, layer, attention, work.hidden.as<float>());
   }
   rows.observe(weights_.head(), weights_.final_norm(), x);
-  head(x, num_rows, plan.head, logits);
+  head(x, num_rows, plan.head, logits, OpOrder::kOverlaps);
   weights_.require_whole();
 }
 
@@ -223,6 +226,7 @@ void Model::attention_inputs(const Rows& rows, int layer, float* q,
   params.sin = rows.sin;
   params.q_out = q;
   params.sequences = sequences;
+  params.order = rows.order;
   backend_.qkv(params);
 }
 
@@ -230,12 +234,14 @@ void Model::after_attention(const Rows& rows, int layer, const float* attention,
                             float* hidden) const {
   const LayerWeights& weights = weights_.layers()[layer];
   rows.observe(weights.o, kNoNorm, attention);
-  backend_.add_linear({rows.phase, rows.weights, attention, rows.count, &weights.o, rows.x});
+  backend_.add_linear(
+      {rows.phase, rows.weights, attention, rows.count, &weights.o, rows.x, rows.order});
   rows.observe(weights.gate, weights.post_norm, rows.x);
   backend_.gate_up({rows.phase, rows.weights, rows.x, rows.count, weights.post_norm, &weights.gate,
-                    &weights.up, hidden});
+                    &weights.up, hidden, rows.order});
   rows.observe(weights.down, kNoNorm, hidden);
-  backend_.add_linear({rows.phase, rows.weights, hidden, rows.count, &weights.down, rows.x});
+  backend_.add_linear(
+      {rows.phase, rows.weights, hidden, rows.count, &weights.down, rows.x, rows.order});
 }
 
 bool Model::reads(const Plan& plan) const {
@@ -292,8 +298,8 @@ void Model::make_angles(int first_position, int end, int capacity) const {
   }
 }
 
-void Model::head(const float* x, int rows, WeightRead weights, float* logits) const {
-  backend_.head({weights, x, rows, weights_.final_norm(), &weights_.head(), logits});
+void Model::head(const float* x, int rows, WeightRead weights, float* logits, OpOrder order) const {
+  backend_.head({weights, x, rows, weights_.final_norm(), &weights_.head(), logits, order});
 }
 
 std::size_t Model::angle_bytes(const ModelConfig& config, int capacity) {

@@ -60,6 +60,7 @@ struct Model::Rows {
   const float* cos;
   const float* sin;
   LinearObserver* observer = nullptr;
+  OpOrder order = OpOrder::kAfter;
 
   void observe(const Linear& linear, const Norm& norm, const float* in) const {
     if (observer != nullptr) observer->observe(linear, norm, in, count);

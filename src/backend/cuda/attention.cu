@@ -86,9 +86,11 @@ void require_supported(const KvShape& shape) {
 void attention(Device& device, const AttentionParams& params) {
   if (params.sequences.empty()) return;
   check_supported(params);
-  const SequenceTables all = device.tables(params.sequences, 0, params.shape.num_kv_heads);
+  OpLaunches launches(device, params.order);
+  const SequenceTables all = launches.tables(params.sequences, 0, params.shape.num_kv_heads);
   for_launches(std::ssize(params.sequences), [&](int first, int count) {
     AttentionLaunch launch = launch_of(params, all, first, count);
+    launch.order = launches.next();
     dispatch(device, params.shape.head_dim, launch);
   });
 }

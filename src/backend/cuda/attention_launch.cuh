@@ -76,8 +76,9 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
                     std::countr_zero(static_cast<unsigned>(S::kBandTokens));
   allocate_scratch<S>(device, launch);
   device.kernels().allow_shared(attention_kernel<S>);
-  launch_early(
-      device, dim3(args.column_blocks * args.shape.num_kv_heads, args.splits, args.sequences.count),
+  launch_kernel(
+      device, launch.order,
+      dim3(args.column_blocks * args.shape.num_kv_heads, args.splits, args.sequences.count),
       32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>, args);
   if (S::kMergesApart) launch_merge(device, args, launch.columns, S::kColumns);
   if (args.page_capacity > 0) launch_page_mass(device, args);

@@ -6,18 +6,16 @@
 
 namespace quantspec::cuda {
 
-// Launches a kernel that may begin while the one ahead still runs (ptx.cuh).
+// Launches a kernel that can begin while the one ahead still runs (ptx.cuh).
 template <class... Args>
-void launch_early(Device& device, dim3 grid, int threads, int shared_bytes, void (*kernel)(Args...),
-                  const Args&... args) {
+void launch_kernel(Device& device, OpOrder order, dim3 grid, int threads, int shared_bytes,
+                   void (*kernel)(Args...), const Args&... args) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = threads;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = device.stream();
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = device.may_begin_early();
+  cudaLaunchAttribute attribute = launch_attribute(order);
   config.attrs = &attribute;
   config.numAttrs = device.capability() >= 90 ? 1 : 0;
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
@@ -27,6 +25,7 @@ struct AttentionLaunch {
   AttentionArgs args;  // up to `scale`, `page_capacity` and `sequences`
   KvRead read;
   int columns;  // the most of a sequence: rows times group
+  OpOrder order;
 };
 
 // The merge of splits, where a launch of attention does without (attention_merge.cu). `columns`:

@@ -57,7 +57,7 @@ void launch_page_mass(Device& device, const AttentionArgs& args) {
   constexpr int kBlockPages = kWarps * kPages;
   const dim3 grid((args.page_capacity + kBlockPages - 1) / kBlockPages, args.shape.num_kv_heads,
                   args.sequences.count);
-  launch_early(device, grid, 32 * kWarps, 0, page_mass_kernel, args);
+  launch_kernel(device, OpOrder::kOverlaps, grid, 32 * kWarps, 0, page_mass_kernel, args);
 }
 
 }  // namespace quantspec::cuda

@@ -101,8 +101,9 @@ __global__ void __launch_bounds__(kMostHeadDim / 2)
 }  // namespace
 
 void launch_merge(Device& device, const AttentionArgs& args, int columns, int block_columns) {
-  launch_early(device, dim3(columns, args.shape.num_kv_heads, args.sequences.count),
-               (args.shape.head_dim / 2 + 31) / 32 * 32, 0, merge_kernel, args, block_columns);
+  launch_kernel(device, OpOrder::kOverlaps,
+                dim3(columns, args.shape.num_kv_heads, args.sequences.count),
+                (args.shape.head_dim / 2 + 31) / 32 * 32, 0, merge_kernel, args, block_columns);
 }
 
 }  // namespace quantspec::cuda

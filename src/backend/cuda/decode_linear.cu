@@ -85,16 +85,16 @@ LinearArgs part_of(const LinearArgs& args, int first_band, int bands) {
 // --- launching -----------------------------------------------------------------------------------
 
 template <LinearFormat Format, int kTiles, int kOp, bool kAlone>
-void launch(Device& device, const LinearArgs& args) {
+void launch(OpLaunches& op, const LinearArgs& args) {
   constexpr auto kernel = decode_linear<Format, kTiles, kOp, kAlone>;
+  Device& device = op.device();
   device.kernels().allow_shared(kernel, Kernels::Prefers::kShared);
   cudaLaunchConfig_t config{};
   config.blockDim = kLinearThreads;
   config.dynamicSmemBytes = args.places.total;
   config.stream = device.stream();
   cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = device.may_begin_early();
+  attributes[0] = launch_attribute(op.next());
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(args.row_warps), 1, 1};
   config.attrs = attributes;
@@ -116,49 +116,49 @@ bool is_alone(const LinearArgs& args) {
 // few where is_alone(): small ones, which come into the instruction cache sooner. Of those with two
 // units to a stage there are no others.
 template <LinearFormat Format, int kTiles, int kOp>
-void launch_op(Device& device, const LinearArgs& args) {
+void launch_op(OpLaunches& op, const LinearArgs& args) {
   if constexpr (Format::kOfEachOp && (kTiles == 1 || kStreamed<Format>)) {
     if (Format::kStageUnits == 2 || is_alone(args)) {
-      return launch<Format, kTiles, kOp, true>(device, args);
+      return launch<Format, kTiles, kOp, true>(op, args);
     }
   }
-  if constexpr (Format::kStageUnits == 1) launch<Format, kTiles, kOp, false>(device, args);
+  if constexpr (Format::kStageUnits == 1) launch<Format, kTiles, kOp, false>(op, args);
 }
 template <LinearFormat Format, int kTiles>
-void launch_op(Device& device, const LinearArgs& args) {
+void launch_op(OpLaunches& op, const LinearArgs& args) {
   if constexpr (Format::kOfEachOp) {
     switch (args.op) {
       case LinearOp::kStore:
-        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kStore)>(device, args);
+        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kStore)>(op, args);
       case LinearOp::kAdd:
-        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kAdd)>(device, args);
+        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kAdd)>(op, args);
       case LinearOp::kGateUp:
-        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kGateUp)>(device, args);
+        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kGateUp)>(op, args);
       case LinearOp::kQkv:
-        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kQkv)>(device, args);
+        return launch_op<Format, kTiles, static_cast<int>(LinearOp::kQkv)>(op, args);
     }
   } else {
-    launch_op<Format, kTiles, kAnyOp>(device, args);
+    launch_op<Format, kTiles, kAnyOp>(op, args);
   }
 }
 
 // The op's rows [args.first_row, end), some at a time, with the kernel of kTiles for as many.
 template <LinearFormat Format, int... kTiles>
-void run_rows(Device& device, LinearArgs args, int end) {
+void run_rows(OpLaunches& op, LinearArgs args, int end) {
   constexpr int kMost = std::min(kMaxRows, std::max({Format::max_rows(kTiles)...}));
   for (; args.first_row < end; args.first_row += args.num_rows) {
     args.num_rows = std::min(end - args.first_row, kMost);
-    const auto config = share_out<Format>(device, args);
+    const auto config = share_out<Format>(op.device(), args);
     if (!config) {
       fail(ErrorKind::kUnsupportedModel,
            "a matrix of {} inputs: an activation row does not fit in {} bytes of shared memory",
-           args.cols, device.max_shared_bytes());
+           args.cols, op.device().max_shared_bytes());
     }
     set(args, *config);
     bool done = false;
     const auto launch_where_enough = [&]<int kCount>() {
       if (done || args.num_rows > Format::max_rows(kCount)) return;
-      launch_op<Format, kCount>(device, args);
+      launch_op<Format, kCount>(op, args);
       done = true;
     };
     (launch_where_enough.template operator()<kTiles>(), ...);
@@ -167,35 +167,35 @@ void run_rows(Device& device, LinearArgs args, int end) {
 
 // With parts of so many bands.
 template <LinearFormat Format, int... kTiles>
-void run(Device& device, LinearArgs args, int part_bands, int end) {
+void run(OpLaunches& op, LinearArgs args, int part_bands, int end) {
   args.units = divide_up(args.cols, Format::kUnit);
   for (int first = 0; first < args.bands; first += part_bands) {
-    run_rows<Format, kTiles...>(device, part_of<Format>(args, first, part_bands), end);
+    run_rows<Format, kTiles...>(op, part_of<Format>(args, first, part_bands), end);
   }
 }
 template <LinearFormat Format, int... kTiles>
-void run(Device& device, const LinearArgs& args, int end) {
-  run<Format, kTiles...>(device, args, bands_of_part<Format>(device, args), end);
+void run(OpLaunches& op, const LinearArgs& args, int end) {
+  run<Format, kTiles...>(op, args, bands_of_part<Format>(op.device(), args), end);
 }
 
 // With a format of two units to a stage, if the rows suit it: a few, in one launch that is_alone(),
 // with bulk copies and room for large rings. False: they do not.
 template <LinearFormat Format>
-bool run_alone(Device& device, LinearArgs args, int end) {
+bool run_alone(OpLaunches& op, LinearArgs args, int end) {
   const int num_rows = end - args.first_row;
-  if (device.capability() < 90 || num_rows > Format::max_rows(1)) return false;
+  if (op.device().capability() < 90 || num_rows > Format::max_rows(1)) return false;
   args.units = divide_up(args.cols, Format::kUnit);
   args.num_rows = num_rows;
-  const auto config = share_out<Format>(device, args);
+  const auto config = share_out<Format>(op.device(), args);
   if (!config || config->num_rows < num_rows) return false;
   set(args, *config);
   if (!is_alone(args)) return false;
-  launch_op<Format, 1>(device, args);
+  launch_op<Format, 1>(op, args);
   return true;
 }
 
 // Fills in what the matrices of an op have in common, and runs its rows [args.first_row, end).
-void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, int end) {
+void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, int end) {
   args.cols = args.x_stride = first.inputs();
   args.bands = divide_up(args.cols, kBandInputs);
   args.group = first.group;
@@ -203,11 +203,11 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
     args.stride = padded_cols(args.cols) * size_of(first.full.dtype);
     switch (first.full.dtype) {
       case DType::kF32:
-        return run<Fp32Format, 4>(device, args, end);
+        return run<Fp32Format, 4>(op, args, end);
       case DType::kF16:
-        return run<FullFormat<__half>, 1, 2, 3>(device, args, end);
+        return run<FullFormat<__half>, 1, 2, 3>(op, args, end);
       case DType::kBF16:
-        return run<FullFormat<__nv_bfloat16>, 1, 2, 3>(device, args, end);
+        return run<FullFormat<__nv_bfloat16>, 1, 2, 3>(op, args, end);
     }
   }
   const std::size_t units = plane_units(args.cols);
@@ -215,14 +215,14 @@ void run(Device& device, LinearArgs args, WeightRead read, const Linear& first, 
   args.lower_stride = units * kLowerUnitBytes;
   const auto run_planes = [&]<bool kBoth, int kGroup>() {
     if constexpr (!kBoth && kGroup == 128) {
-      if (run_alone<PlaneFormat<kBoth, kGroup, 2, 2>>(device, args, end)) return;
+      if (run_alone<PlaneFormat<kBoth, kGroup, 2, 2>>(op, args, end)) return;
     }
     using TwoTiles = PlaneFormat<kBoth, kGroup, 2>;
-    const int part_bands = bands_of_part<TwoTiles>(device, args);
+    const int part_bands = bands_of_part<TwoTiles>(op.device(), args);
     if (end - args.first_row <= TwoTiles::max_rows(2)) {
-      run<TwoTiles, 1, 2>(device, args, part_bands, end);
+      run<TwoTiles, 1, 2>(op, args, part_bands, end);
     } else {  // sums of two tiles would not fit in registers
-      run<PlaneFormat<kBoth, kGroup, 1>, 5>(device, args, part_bands, end);
+      run<PlaneFormat<kBoth, kGroup, 1>, 5>(op, args, part_bands, end);
     }
   };
   const bool upper = read == WeightRead::kUpper;
@@ -260,6 +260,7 @@ void decode_qkv(Device& device, const QkvParams& params) {
   check(shape.head_dim % 16 == 0 && shape.head_dim <= 256,
         "head_dim is a multiple of 16 up to 256");
   const Linear& first = params.q_out != nullptr ? *params.q : *params.k;
+  OpLaunches op(device, params.order);
   LinearArgs args{.op = LinearOp::kQkv, .x = params.x, .norm = params.norm, .out = params.q_out};
   if (params.q_out != nullptr) args.sources[0] = source_of(*params.q, params.weights);
   if (!params.sequences.empty()) {
@@ -274,14 +275,15 @@ void decode_qkv(Device& device, const QkvParams& params) {
   args.qkv.cos = params.cos;
   args.qkv.sin = params.sin;
   if (!params.sequences.empty()) {
-    args.qkv.sequences = device.tables(params.sequences, params.num_rows, shape.num_kv_heads);
+    args.qkv.sequences = op.tables(params.sequences, params.num_rows, shape.num_kv_heads);
   }
-  run(device, args, params.weights, first, params.num_rows);
+  run(op, args, params.weights, first, params.num_rows);
 }
 
 void decode_add_linear(Device& device, const AddLinearParams& params) {
   const Linear& linear = *params.linear;
-  run(device,
+  OpLaunches op(device, params.order);
+  run(op,
       {.op = LinearOp::kAdd,
        .sources = {source_of(linear, params.weights)},
        .x = params.in,
@@ -294,7 +296,8 @@ void decode_gate_up(Device& device, const GateUpParams& params) {
   const Linear &gate = *params.gate, &up = *params.up;
   check(gate.outputs() == up.outputs() && alike(gate, up, params.weights),
         "gate and up have shape, element type and groups in common");
-  run(device,
+  OpLaunches op(device, params.order);
+  run(op,
       {.op = LinearOp::kGateUp,
        .sources = {source_of(gate, params.weights), source_of(up, params.weights)},
        .x = params.x,
@@ -305,7 +308,8 @@ void decode_gate_up(Device& device, const GateUpParams& params) {
 
 void head(Device& device, const HeadParams& params) {
   const Linear& linear = *params.head;
-  run(device,
+  OpLaunches op(device, params.order);
+  run(op,
       {.op = LinearOp::kStore,
        .sources = {source_of(linear, params.weights)},
        .x = params.x,

@@ -174,7 +174,8 @@ void Device::grow(Buffer& buffer, std::size_t bytes) {
 }
 
 template <typename T>
-const T* Device::put(Table<T>& table, const std::vector<T>& values, std::size_t least) {
+const T* Device::put(Table<T>& table, const std::vector<T>& values, std::size_t least,
+                     bool* uploaded) {
   if (table.memory.size() < values.size() * sizeof(T)) {
     table.there.clear();
     grow(table.memory, room_for(values.size(), least) * sizeof(T));
@@ -182,7 +183,7 @@ const T* Device::put(Table<T>& table, const std::vector<T>& values, std::size_t 
   if (table.there != values) {
     upload(table.memory.data(), values.data(), values.size() * sizeof(T));
     table.there = values;
-    order_next_launch();
+    if (uploaded != nullptr) *uploaded = true;
   }
   return table.data();
 }
@@ -253,7 +254,7 @@ Device::PageRoom Device::page_room() const {
 }
 
 SequenceTables Device::tables(std::span<const SequenceRows> sequences, int num_rows,
-                              int num_kv_heads) {
+                              int num_kv_heads, bool* uploaded) {
   if (sequences.front().lane >= 0) return tables_of_lanes(sequences, num_kv_heads);
   to_put_.clear();
   rows_to_put_.assign(num_rows, {-1, 0});
@@ -273,9 +274,9 @@ SequenceTables Device::tables(std::span<const SequenceRows> sequences, int num_r
     }
     if (num_kv_heads > 0) kv_to_put_.push_back(sequence_kv(rows.kv, num_kv_heads));
   }
-  return {put(states_, to_put_, kRoomOfLanes),
-          num_rows > 0 ? put(rows_, rows_to_put_, kRoomOfRows) : nullptr,
-          num_kv_heads > 0 ? put(kv_, kv_to_put_, kRoomOfLanes) : nullptr, 1,
+  return {put(states_, to_put_, kRoomOfLanes, uploaded),
+          num_rows > 0 ? put(rows_, rows_to_put_, kRoomOfRows, uploaded) : nullptr,
+          num_kv_heads > 0 ? put(kv_, kv_to_put_, kRoomOfLanes, uploaded) : nullptr, 1,
           static_cast<int>(sequences.size())};
 }
 

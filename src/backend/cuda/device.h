@@ -19,6 +19,7 @@
 #include "backend/cuda/gpu.h"
 #include "backend/cuda/kernels.h"
 #include "backend/params/kv.h"
+#include "backend/params/order.h"
 #include "backend/round_ops.h"
 #include "base/buffer.h"
 #include "base/token.h"
@@ -182,15 +183,9 @@ class Device {
   void begin_pass(const EmbedParams& params);
   // The sequences of an op. Of rounds: what begin_pass() and bind_lanes() left. Others go to device
   // memory, if they are not there from the op before. num_rows: of the op, 0: no table of rows is
-  // wanted. num_kv_heads: 0: no table of KV is wanted.
-  SequenceTables tables(std::span<const SequenceRows> sequences, int num_rows, int num_kv_heads);
-
-  // Kernels that begin early (ptx.cuh) read some things before they wait for those ahead: weights,
-  // pages and lists of them, tokens older than the pass. Who writes such things calls
-  // order_next_launch(), but for what begins every pass with ordinary launches (embed.cu); every
-  // launch of a kernel that can begin early asks, once, whether it may.
-  void order_next_launch() { next_is_ordered_ = true; }
-  bool may_begin_early() { return !std::exchange(next_is_ordered_, false); }
+  // wanted. num_kv_heads: 0: no table of KV is wanted. `uploaded`: is set where something was.
+  SequenceTables tables(std::span<const SequenceRows> sequences, int num_rows, int num_kv_heads,
+                        bool* uploaded = nullptr);
 
   // Changes when memory of this GPU is given back, of whatever owner: what was captured before may
   // point there and is good for nothing.
@@ -211,7 +206,6 @@ class Device {
   cudaStream_t stream_ = nullptr;
   std::string name_;
   int capability_ = 0;
-  bool next_is_ordered_ = false;
   int num_sms_ = 0;
   std::size_t max_shared_bytes_ = 0;
   std::size_t l2_bytes_ = 0;
@@ -230,7 +224,8 @@ class Device {
   void grow(Buffer& buffer, std::size_t bytes);
   // Uploads what is not there; room for `least` at first.
   template <typename T>
-  const T* put(Table<T>& table, const std::vector<T>& values, std::size_t least);
+  const T* put(Table<T>& table, const std::vector<T>& values, std::size_t least,
+               bool* uploaded = nullptr);
   SequenceTables tables_of_lanes(std::span<const SequenceRows> sequences, int num_kv_heads);
   // Where the KV of a lane in a layer is among all lanes'.
   std::size_t lane_kv(int lane, bool verifies, int layer) const {
@@ -256,6 +251,37 @@ class Device {
   std::vector<SequenceKv> kv_to_put_;
   std::shared_ptr<PrefillGemm> prefill_gemm_;
 };
+
+// The launches of one op. Kernels that can begin early (ptx.cuh) read some things before they wait
+// for those ahead, all of which OpOrder names. So the op's first launch stands to what is ahead as
+// the op does; the others only follow the op's own, which write no such thing.
+class OpLaunches {
+ public:
+  OpLaunches(Device& device, OpOrder order) : device_(device), order_(order) {}
+
+  Device& device() const { return device_; }
+  // Device::tables(). They are read early: what was uploaded must be there.
+  SequenceTables tables(std::span<const SequenceRows> sequences, int num_rows, int num_kv_heads) {
+    bool uploaded = false;
+    const SequenceTables tables = device_.tables(sequences, num_rows, num_kv_heads, &uploaded);
+    if (uploaded) order_ = OpOrder::kAfter;
+    return tables;
+  }
+  // Of the next launch.
+  OpOrder next() { return std::exchange(order_, OpOrder::kOverlaps); }
+
+ private:
+  Device& device_;
+  OpOrder order_;
+};
+
+// How CUDA is told of it.
+inline cudaLaunchAttribute launch_attribute(OpOrder order) {
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = order == OpOrder::kOverlaps;
+  return attribute;
+}
 
 // After a launch: throws if it was refused.
 inline void require_launch(const char* kernel) { require(cudaGetLastError(), kernel); }

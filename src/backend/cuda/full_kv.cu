@@ -43,7 +43,6 @@ void launch_copy(Device& device, const KvShape& shape, FullKv source, FullKv tar
   const dim3 grid((pieces + kThreads - 1) / kThreads, 2, shape.num_kv_heads);
   copy_rows<<<grid, kThreads, 0, device.stream()>>>(shape, source, target, positions, first, count);
   require_launch("copy_rows");
-  device.order_next_launch();
 }
 
 // Where the keys (which = 0) or values of a position lie.

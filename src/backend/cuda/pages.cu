@@ -144,7 +144,6 @@ void quantize_pages(Device& device, const KvShape& shape, int first_layer,
     require_launch("quantize_pages");
   };
   for_panels(shape, first_layer, sources, first_position, pages, launch);
-  device.order_next_launch();
 }
 
 void load_pages(Device& device, const KvShape& shape, int layer, std::span<const PagePlanes> pages,
@@ -154,7 +153,6 @@ void load_pages(Device& device, const KvShape& shape, int layer, std::span<const
     require_launch("load_pages");
   };
   for_panels(shape, layer, {&target, 1}, 0, pages, launch);
-  device.order_next_launch();
 }
 
 void page_bounds(Device& device, const PageBoundsParams& params) {
@@ -177,7 +175,6 @@ void select_pages(Device& device, const SelectPagesParams& params) {
     kernel<<<grid, threads, 0, device.stream()>>>(
         device.tables(params.sequences, 0, params.shape.num_kv_heads));
     require_launch("select_pages");
-    device.order_next_launch();
   };
   if (max_pages <= kSelectThreads) {
     launch(select_pages_of_head<1>, std::max(round_up(max_pages, 32), 256));

@@ -166,7 +166,6 @@ void make_planes(Device& device, const TensorView& full, std::byte* upper, std::
     quantize_units<<<grid, kThreads, 0, device.stream()>>>(data, padded_cols(full.cols), to);
     require_launch("make_planes");
   };
-  device.order_next_launch();
   switch (full.dtype) {
     case DType::kF32:
       return launch(static_cast<const float*>(full.data));
@@ -198,7 +197,6 @@ void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, s
     pack_units<<<grid, kThreads, 0, device.stream()>>>(codes, scales, first, to);
     require_launch("import_planes");
   }
-  device.order_next_launch();
 }
 
 }  // namespace quantspec::cuda

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 
+#include "backend/params/order.h"
 #include "backend/params/view.h"
 
 namespace quantspec {
@@ -18,6 +19,7 @@ struct AttentionParams {
   KvShape shape;
   float scale;
   std::span<const SequenceRows> sequences;
+  OpOrder order = OpOrder::kAfter;
 };
 
 // Of every sequence that has page_lists: page_scores.data[kv head][page] = the greatest, over the

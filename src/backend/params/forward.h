@@ -23,6 +23,7 @@ struct EmbedParams;
 struct GateUpParams;
 struct HeadParams;
 struct QkvParams;
+enum class OpOrder : std::uint8_t;
 
 struct AttentionParams;
 struct PageBoundsParams;

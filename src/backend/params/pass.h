@@ -6,6 +6,7 @@
 #include <span>
 
 #include "backend/params/linear.h"
+#include "backend/params/order.h"
 #include "backend/params/view.h"
 
 namespace quantspec {
@@ -52,6 +53,7 @@ struct QkvParams {
   const float* sin;
   float* q_out;  // [num_rows, num_heads * head_dim]; null: only K and V are wanted
   std::span<const SequenceRows> sequences;  // empty: only Q is wanted
+  OpOrder order = OpOrder::kAfter;
 };
 
 // x[row] += W in[row] + bias
@@ -62,6 +64,7 @@ struct AddLinearParams {
   int num_rows;
   const Linear* linear;
   float* x;  // [num_rows, outputs]
+  OpOrder order = OpOrder::kAfter;
 };
 
 // out = silu(gate(norm(x))) * up(norm(x))
@@ -74,6 +77,7 @@ struct GateUpParams {
   const Linear* gate;
   const Linear* up;
   float* out;  // [num_rows, intermediate]
+  OpOrder order = OpOrder::kAfter;
 };
 
 // logits[row] = head(norm(x[row])), always with Phase::kDecode's guarantee.
@@ -84,6 +88,7 @@ struct HeadParams {
   Norm norm;
   const Linear* head;
   float* logits;  // [num_rows, vocab]
+  OpOrder order = OpOrder::kAfter;
 };
 
 }  // namespace quantspec

@@ -211,6 +211,9 @@ class CheckLayersTest(unittest.TestCase):
             ("src/model/z.cc", "constexpr int kBlocks = 1;", "rng.block(1); kBlocking"),
             ("src/sampler/x.cc", "constexpr int kChunk = 256;", "constexpr int kBand = 256;"),
             ("src/backend/cpu/x.cc", "int chunks = 2;", "prefill_chunk();  // a chunk of a prompt"),
+            ("src/backend/cuda/linear_x.cu", "int slice = 0;", "int segment = 0;"),
+            ("src/rivals/gathered_kv.cc", "constexpr int kChunk = 8;", "chunk_read();  // of a prompt"),
+            ("src/kv_cache/kv_access.cc", "// chunks of 8", "int chunk = 0;  // segments of 8"),
             ("src/backend/cpu/y.cc", "struct Lane {", "struct RoundLane { int lane; };"),
             ("src/engine/x.cc", "int gamma = 4;", "int draft_len = 4;  // γ"),
         ):

@@ -82,6 +82,9 @@ WORDS = [(re.compile(files), re.compile(word), instead) for files, word, instead
     (r"src/(backend|sampler|roofline|datasets)/|apps/bench/",
      r"(?<!prefill_)\b[Cc]hunks?\b(?! of (a|the) prompt)|kChunk|Chunk[A-Z]",
      "band (of a kernel) or piece (of a text)"),
+    (r"src/backend/cuda/(linear_|decode_linear)", r"(?i)slice", "segment"),
+    (r"src/(rivals/gathered_kv|kv_cache/kv_access)", r"kChunk|RetrievalChunk|[Cc]hunks? of 8\b",
+     "segment"),
     (r"src/backend/", r"\b(struct|class) Lane\b", "a name that says of what"),
     (r"src/|apps/", r"(?i)gamma", "draft_len"),
 )]

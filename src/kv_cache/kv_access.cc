@@ -17,7 +17,7 @@ int KvAccess::tokens_gathered(int page_size) const {
     case KvTokens::kSnap:
       return std::max(0, given - kSnapQueries);
     case KvTokens::kRetrieval:
-      return given / kRetrievalChunk * kRetrievalChunk;
+      return given / kRetrievalSegment * kRetrievalSegment;
     default:
       return 0;
   }

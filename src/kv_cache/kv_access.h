@@ -20,7 +20,7 @@ enum class KvTokens : std::uint8_t {
   // Tokens in full precision, gathered into a cache of their own: the rivals (GatheredTokens).
   kStreaming,  // the first 16 and a window of the latest (arXiv:2309.17453)
   kSnap,       // per kv head, by the attention of the prompt's last 32 queries (arXiv:2404.14469)
-  kRetrieval,  // per kv head, chunks of 8 by the mean of their keys (arXiv:2404.11912)
+  kRetrieval,  // per kv head, segments of 8 by the mean of their keys (arXiv:2404.11912)
 };
 
 struct KvAccess {
@@ -43,7 +43,7 @@ struct KvAccess {
   int tokens_gathered(int page_size) const;
   // So many of the first `paged` tokens, which the ring does not hold.
   int tokens_read(int paged, int page_size) const;
-  static constexpr int kSinks = 16, kSnapQueries = 32, kRetrievalChunk = 8;
+  static constexpr int kSinks = 16, kSnapQueries = 32, kRetrievalSegment = 8;
 
   // The same tokens, whatever of them.
   bool reads_alike(const KvAccess& other) const {

@@ -15,14 +15,14 @@ constexpr int kSinks = KvAccess::kSinks;
 constexpr int kSnapQueries = KvAccess::kSnapQueries;
 constexpr int kSnapPool = 5;    // an odd width
 constexpr int kSnapRoom = 512;  // slots by which it grows
-constexpr int kChunk = KvAccess::kRetrievalChunk;
+constexpr int kSegment = KvAccess::kRetrievalSegment;
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 void require_budget(const KvAccess& access) {
   const int least = access.tokens == KvTokens::kSnap        ? kSnapQueries + 1
                     : access.tokens == KvTokens::kStreaming ? kSinks + 1
-                                                            : kChunk;
+                                                            : kSegment;
   if (access.budget.is_share()) {
     fail(ErrorKind::kInvalidRequest,
          "{} {}: drafts that gather tokens need their number before they know the text; {} 2048, "
@@ -111,20 +111,20 @@ std::vector<int> snap_positions(const HeadText& text, int end, int count) {
   return best;
 }
 
-// Of whole chunks in [0, end), by falling score.
+// Of whole segments in [0, end), by falling score.
 std::vector<int> retrieval_positions(const HeadText& text, int end, int count) {
-  const int chunks = end / kChunk;
-  std::vector<double> scores(chunks, 0.0);
-  for (int p = 0; p < chunks * kChunk; ++p) {
+  const int segments = end / kSegment;
+  std::vector<double> scores(segments, 0.0);
+  for (int p = 0; p < segments * kSegment; ++p) {
     // The product with the mean is the mean of the products.
     for (int i = 0; i < text.group; ++i) {
-      scores[p / kChunk] += dot(text.query(text.rows - 1, i), text.key(p), text.head_dim);
+      scores[p / kSegment] += dot(text.query(text.rows - 1, i), text.key(p), text.head_dim);
     }
   }
   scores[0] = INFINITY;
   std::vector<int> positions;
-  for (const int chunk : greatest(scores, chunks, count / kChunk)) {
-    for (int i = 0; i < kChunk; ++i) positions.push_back(chunk * kChunk + i);
+  for (const int segment : greatest(scores, segments, count / kSegment)) {
+    for (int i = 0; i < kSegment; ++i) positions.push_back(segment * kSegment + i);
   }
   return positions;
 }
@@ -205,7 +205,7 @@ void GatheredKv::choose(int layer, FullKv prompt, int length, int end,
     return;
   }
   const bool snap = access_.tokens == KvTokens::kSnap;
-  const int candidates = snap ? end : end / kChunk * kChunk;
+  const int candidates = snap ? end : end / kSegment * kSegment;
   const int count = std::min(full_slots(), candidates);
   if (count == 0) return;
   const int dim = shape_.head_dim, group = num_heads / shape_.num_kv_heads;

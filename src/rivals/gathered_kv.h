@@ -5,7 +5,7 @@
 //   kStreaming  the first 16 tokens and the latest ones: with the ring, at least `budget` tokens
 //   kSnap       per kv head, the `budget` - 32 tokens of the greatest score: the attention of the
 //               prompt's last 32 queries, summed over them and the group's heads, smoothed over 5
-//   kRetrieval  per kv head, the first chunk of 8 tokens and the budget / 8 - 1 others whose mean
+//   kRetrieval  per kv head, the first segment of 8 tokens and the budget / 8 - 1 others whose mean
 //               key has the greatest product with the last query (summed over the group's heads)
 //
 // Tokens that leave the ring later are added: in kStreaming in place of the oldest, in kRetrieval

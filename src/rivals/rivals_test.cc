@@ -80,7 +80,7 @@ TEST_P(Rivals, SnapKeepsWhatTheLastQueriesOfThePromptAttendedTo) {
   }
 }
 
-TEST_P(Rivals, RetrievalKeepsChunksByTheirMeanKeyAndReplacesTheWorst) {
+TEST_P(Rivals, RetrievalKeepsSegmentsByTheirMeanKeyAndReplacesTheWorst) {
   for (const int budget : {96, 72, 75}) expect_retrieval(budget);
 }
 
@@ -118,13 +118,13 @@ void Rivals::expect_retrieval(int budget) {
   for (int layer = 0; layer < kLayers; ++layer) {
     for (int head = 0; head < kKvHeads; ++head) {
       std::vector<double> score(end / 8, 0.0);
-      for (int chunk = 0; chunk < end / 8; ++chunk) {
+      for (int segment = 0; segment < end / 8; ++segment) {
         Floats mean(kDim, 0.0f);
-        for (int p = 8 * chunk; p < 8 * chunk + 8; ++p) {
+        for (int p = 8 * segment; p < 8 * segment + 8; ++p) {
           for (int c = 0; c < kDim; ++c) mean[c] += text_.key(layer, head, p)[c] / 8;
         }
         for (int i = 0; i < kHeads / kKvHeads; ++i) {
-          score[chunk] += dot(
+          score[segment] += dot(
               text_.query(layer, kPrompt - 1) + (head * kHeads / kKvHeads + i) * kDim, mean.data());
         }
       }

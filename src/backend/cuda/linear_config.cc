@@ -19,7 +19,7 @@ class Sharing {
   // Two blocks of threads fit on a multiprocessor if that is possible; one, where activations are
   // streamed (what counts then is how much is under way) and where takes_all_memory().
   std::optional<LinearConfig> config() const {
-    const int widest = machine_.capability >= 90 ? kSlices : 1;
+    const int widest = machine_.capability >= 90 ? kSegments : 1;
     const int first = std::min(widest, narrowest());
     if (streamed()) return streamed_config(first);
     for (int row_warps = first; row_warps <= widest; row_warps *= 2) {
@@ -45,7 +45,7 @@ class Sharing {
   // rows". Between 4224 and 8192 inputs, where half has room for two stages, too, nothing was
   // measured. The next kernel's blocks then come later.
   bool takes_all_memory() const {
-    return format_.stage_units == 2 && shape_.bands > 8 * kSlices && one_block_suffices();
+    return format_.stage_units == 2 && shape_.bands > 8 * kSegments && one_block_suffices();
   }
 
   // The row_warps to begin with. Narrow blocks finish with few barriers and clusters leave
@@ -56,20 +56,20 @@ class Sharing {
   // prepared. fp32 was measured with 16 bits: as narrow as leaves room for a ring of 4 stages, but
   // from 5 rows on 8 for the largest.
   int narrowest() const {
-    if (wants_whole_heads()) return kSlices;
+    if (wants_whole_heads()) return kSegments;
     if (streamed()) return 1;
     if (format_.planes) {
       const int bands = divide_up(shape_.num_rows * shape_.bands, kLinearWarps);  // of a warp
       if (bands <= (one_block_suffices() ? 14 : 16)) return 1;
-      return bands <= (total_tiles() > 12 * machine_.num_sms ? 32 : 16) ? 2 : kSlices;
+      return bands <= (total_tiles() > 12 * machine_.num_sms ? 32 : 16) ? 2 : kSegments;
     }
-    if (shape_.num_rows > 4 && total_tiles() > 8 * machine_.num_sms) return kSlices;
+    if (shape_.num_rows > 4 && total_tiles() > 8 * machine_.num_sms) return kSegments;
     constexpr int kRoom[] = {68 << 10, 116 << 10};  // for activations, with 1 and 2 row_warps
     for (int i = 0; i < 2; ++i) {
       const LinearPlaces places = config_of(1 << i, 1, 2).places;
       if (places.groups - places.values <= kRoom[i]) return 1 << i;
     }
-    return kSlices;
+    return kSegments;
   }
 
   // NOTE: more than 5 stages are slower: measured on an H200, with 6 a 7B layer's products take 105
@@ -145,7 +145,7 @@ class Sharing {
     }
   }
   void set_places(LinearConfig& config) const {
-    const int slices = kSlices / config.row_warps, rows = shape_.num_rows;
+    const int segments = kSegments / config.row_warps, rows = shape_.num_rows;
     LinearPlaces& places = config.places;
     int end = kLinearWarps * config.depth *
               stage_bytes(format_.stage, format_.streamed, rows, shape_.normed);
@@ -156,22 +156,22 @@ class Sharing {
     };
     places.barriers = take(format_.planes ? kLinearWarps * config.depth * 8 : 0);
     if (!streamed()) {
-      const int bands = bands_of_block(slices);
+      const int bands = bands_of_block(segments);
       places.stride = bands * kBandInputs + format_.padding / format_.input;
       places.group_stride = (bands * format_.band_groups) | 1;
       places.values = take(places.stride * rows * format_.columns * format_.input);
       places.groups = take(format_.group * places.group_stride * rows);
     }
-    places.squares = take(slices * rows * 4);
-    places.partials = take(config.buffers * slices * rows * config.block_tiles * kTileRows * 4);
+    places.squares = take(segments * rows * 4);
+    places.partials = take(config.buffers * segments * rows * config.block_tiles * kTileRows * 4);
     places.total = end;
   }
-  // The most that a block of so many slices has.
-  int bands_of_block(int slices) const {
+  // The most that a block of so many segments has.
+  int bands_of_block(int segments) const {
     int most = 0;
-    for (int slice = 0; slice < kSlices; slice += slices) {
-      const int begin = slice * shape_.bands / kSlices;
-      most = std::max(most, (slice + slices) * shape_.bands / kSlices - begin);
+    for (int segment = 0; segment < kSegments; segment += segments) {
+      const int begin = segment * shape_.bands / kSegments;
+      most = std::max(most, (segment + segments) * shape_.bands / kSegments - begin);
     }
     return most;
   }

@@ -11,10 +11,10 @@
 
 namespace quantspec::cuda {
 
-// Every sum over inputs is cut into so many slices, each summed in order; the slices are added as a
-// balanced binary tree. However work is shared out, the bits of a row are the same: the sum of a
-// half, a quarter or an eighth of the slices is a number of its own in the tree.
-inline constexpr int kSlices = 8;
+// Every sum over inputs is cut into so many segments, each summed in order; the segments are added
+// as a balanced binary tree. However work is shared out, the bits of a row are the same: the sum of
+// a half, a quarter or an eighth of the segments is a number of its own in the tree.
+inline constexpr int kSegments = 8;
 inline constexpr int kLinearWarps = 8;
 inline constexpr int kLinearThreads = 32 * kLinearWarps;
 inline constexpr int kMaxSources = 3;
@@ -97,8 +97,8 @@ constexpr int early_stages(bool bulk, int stage_units, LinearOp op, int bands, i
   if (!bulk) return depth / 2;
   if (stage_units == 1) return 3;
   const bool large = op == LinearOp::kGateUp || op == LinearOp::kStore;
-  if (bands > 12 * kSlices && depth > 4) return 4;
-  return large || bands > 8 * kSlices ? 2 : 1;
+  if (bands > 12 * kSegments && depth > 4) return 4;
+  return large || bands > 8 * kSegments ? 2 : 1;
 }
 
 // --- sharing out ---------------------------------------------------------------------------------

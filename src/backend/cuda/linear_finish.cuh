@@ -1,4 +1,4 @@
-// The last step of the kernel of linear_kernel.cuh: from the sums of all slices to what an op
+// The last step of the kernel of linear_kernel.cuh: from the sums of all segments to what an op
 // wants.
 #pragma once
 
@@ -7,51 +7,53 @@
 
 namespace quantspec::cuda {
 
-// Where a slice's sum of an activation row lies: outputs of 4 rows, 8 by 8, are in different banks.
-// The width is a multiple of 32: a row block has an even number of tiles.
+// Where a segment's sum of an activation row lies: outputs of 4 rows, 8 by 8, are in different
+// banks. The width is a multiple of 32: a row block has an even number of tiles.
 __device__ __forceinline__ int sum_place(int row, int output, int width) {
   return row * width + (output ^ row % 4 * 8);
 }
 
-// What all slices have, in shared memory of the cluster.
+// What all segments have, in shared memory of the cluster.
 struct Sums {
-  const float* of_block;  // [block_slices, rows, width] by sum_place(), this block's
-  const float* squares;   // [block_slices, rows], of activations; null: no norm
+  const float* of_block;  // [block_segments, rows, width] by sum_place(), this block's
+  const float* squares;   // [block_segments, rows], of activations; null: no norm
   int rows, width;
   int row_shift;  // log2 of the blocks
 
   __device__ float at(int row, int output) const {
-    return over_slices(of_block + sum_place(row, output, width), rows * width);
+    return over_segments(of_block + sum_place(row, output, width), rows * width);
   }
   // Of the norm, for an activation row.
   __device__ float factor(const LinearArgs& args, int row) const {
     if (squares == nullptr) return 1.0f;
-    const float sum = over_slices(squares + row, rows);
+    const float sum = over_segments(squares + row, rows);
     return rsqrtf(sum / static_cast<float>(args.cols) + args.norm.epsilon);
   }
 
  private:
-  // The sum over slices, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), of what this block has at
-  // `own`, `stride` from slice to slice.
-  __device__ float over_slices(const float* own, int stride) const {
-    const int rank_shift = 3 - row_shift;  // slices of a block
+  // The sum over segments, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), of what this block has at
+  // `own`, `stride` from segment to segment.
+  __device__ float over_segments(const float* own, int stride) const {
+    const int rank_shift = 3 - row_shift;  // segments of a block
     const std::uint32_t here = shared_address(own);
-    float parts[kSlices];
+    float parts[kSegments];
 #pragma unroll
-    for (int slice = 0; slice < kSlices; ++slice) {
-      const int rank = slice >> rank_shift, of_rank = slice - (rank << rank_shift);
+    for (int segment = 0; segment < kSegments; ++segment) {
+      const int rank = segment >> rank_shift, of_rank = segment - (rank << rank_shift);
       const std::uint32_t at = here + of_rank * stride * 4;
-      parts[slice] = row_shift == 0 ? __uint_as_float(load_shared4(at)) : load_cluster(at, rank);
+      parts[segment] = row_shift == 0 ? __uint_as_float(load_shared4(at)) : load_cluster(at, rank);
     }
 #pragma unroll
-    for (int step = 1; step < kSlices; step *= 2) {
+    for (int step = 1; step < kSegments; step *= 2) {
 #pragma unroll
-      for (int slice = 0; slice < kSlices; slice += 2 * step) parts[slice] += parts[slice + step];
+      for (int segment = 0; segment < kSegments; segment += 2 * step) {
+        parts[segment] += parts[segment + step];
+      }
     }
     return parts[0];
   }
 };
-static_assert(kSlices == 8);
+static_assert(kSegments == 8);
 
 // Element i of those that a block finishes, [its rows, per_row].
 struct OwnRow {

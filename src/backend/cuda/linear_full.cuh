@@ -113,11 +113,11 @@ struct FullFormat {
     int inputs[kTiles];
     int norm;       // where its weights are
     bool normed;    // whether there are
-    bool squaring;  // of the first tiles, in one warp of a slice
+    bool squaring;  // of the first tiles, in one warp of a segment
     float squares[kTiles];
 
-    __device__ OperandPlaces(const LinearArgs& args, bool normed, bool first_of_slice)
-        : normed(normed), squaring(normed && first_of_slice), squares{} {
+    __device__ OperandPlaces(const LinearArgs& args, bool normed, bool first_of_segment)
+        : normed(normed), squaring(normed && first_of_segment), squares{} {
       const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
@@ -125,7 +125,7 @@ struct FullFormat {
       }
       norm = (normed ? norm_at(args) : kStageBytes) + t * 32;
     }
-    // Calls f(activation row, sum of the squares of its inputs of the slice), once.
+    // Calls f(activation row, sum of the squares of its inputs of the segment), once.
     template <typename F>
     __device__ void for_each_square(const LinearArgs& args, const F& f) {
       if (!squaring) return;

@@ -92,8 +92,8 @@ struct Inputs {
   }
 };
 
-// What a lane reads of them for tile n of B, by shared_address(), at the first input of its slice.
-// Columns and rows beyond the last read the last: what comes of them is not used.
+// What a lane reads of them for tile n of B, by shared_address(), at the first input of its
+// segment. Columns and rows beyond the last read the last: what comes of them is not used.
 template <int kTiles>
 struct LaneInputs {
   std::uint32_t values[kTiles];
@@ -125,7 +125,8 @@ concept SizedFormat = requires(int tiles) {
   { Format::kSizes } -> std::convertible_to<LinearSizes>;  // of which these are:
   requires Format::kUnit == Format::kSizes.unit;
   requires Format::kTogether == Format::kSizes.together;
-  requires Format::kStageUnits == Format::kSizes.stage_units;  // the last of a slice may have fewer
+  // The last stage of a segment may have fewer.
+  requires Format::kStageUnits == Format::kSizes.stage_units;
   requires Format::kStageBytes == Format::kSizes.stage;
   requires Format::kStreamedBytes == Format::kSizes.streamed;
   requires Format::kPlanes == Format::kSizes.planes;

@@ -1,19 +1,20 @@
 // The kernel of decode_linear.cu. Phases of a block of threads:
 //
-//   stream    every warp owns a slice of the inputs and a tile or two at a time, and keeps a ring
+//   stream    every warp owns a segment of the inputs and a tile or two at a time, and keeps a ring
 //             of asynchronous copies of weights under way from before the first activation is there
 //             until the last unit of its last tiles: planes by bulk copies where there are such
-//   prepare   each warp brings activations of its slice to shared memory as the format wants them,
-//             multiplied with the norm's weights; the norm's factor, one for each activation row,
-//             waits for the end: each slice brings its sum of squares
-//   multiply  a tile's sums, slice by slice. Full matrices of 16 bits have activations streamed, a
-//             unit of them beside each of weights: they are not prepared but made operands here
-//   finish    slices are added as a tree; bias, factor, and what the op does with a sum
+//   prepare   each warp brings activations of its segment to shared memory as the format wants
+//             them, multiplied with the norm's weights; the norm's factor, one for each activation
+//             row, waits for the end: each segment brings its sum of squares
+//   multiply  a tile's sums, segment by segment. Full matrices of 16 bits have activations
+//             streamed, a unit of them beside each of weights: they are not prepared but made
+//             operands here
+//   finish    segments are added as a tree; bias, factor, and what the op does with a sum
 //
-// A block of `row_warps` R takes R pairs of tiles x (8 / R) slices at a time; R blocks, a cluster,
-// have all 8 slices between them and read each other's sums from shared memory. A wider block
-// prepares fewer activations and adds more across blocks; the bits are the same. With R = 1 there
-// is no cluster.
+// A block of `row_warps` R takes R pairs of tiles x (8 / R) segments at a time; R blocks, a
+// cluster, have all 8 segments between them and read each other's sums from shared memory. A wider
+// block prepares fewer activations and adds more across blocks; the bits are the same. With R = 1
+// there is no cluster.
 //
 // What a launch takes is mostly latency: of one row's product with a matrix of a few MB all is, as
 // its weights are under way before the activations are written. So there is a kernel for
@@ -33,8 +34,8 @@ namespace quantspec::cuda {
 
 // --- prepare -------------------------------------------------------------------------------------
 
-// A warp takes its own slice, of every row_warps-th activation row, kBatch bands at a time, so
-// that they overlap. So where a block has all slices, a warp waits for no other before it
+// A warp takes its own segment, of every row_warps-th activation row, kBatch bands at a time, so
+// that they overlap. So where a block has all segments, a warp waits for no other before it
 // multiplies. kAligned: rows are, to 16 bytes.
 template <typename Format, bool kNormed, bool kAligned>
 class Preparation {
@@ -42,14 +43,14 @@ class Preparation {
   // Before other kernels are waited for: the norm's weights are there. And before a ring is
   // started, behind which they would come late.
   __device__ Preparation(const LinearArgs& args, const WarpRole& role)
-      : args_(args), role_(role), row_(role.row), band_(role.first_of_slice) {
+      : args_(args), role_(role), row_(role.row), band_(role.first_of_segment) {
     load_weights();
   }
 
   // Asks for the first batch.
   __device__ void ask() { load(next_); }
-  // After ask(). squares: [block_slices, rows], sums of a slice. Calls between() when loads of a
-  // batch are under way.
+  // After ask(). squares: [block_segments, rows], sums of a segment. Calls between() when loads of
+  // a batch are under way.
   template <typename F>
   __device__ void run(const Inputs& inputs, float* squares, const F& between) {
     float square = 0.0f;
@@ -60,8 +61,8 @@ class Preparation {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) x[i] = next_[i];
       band_ += kBatch;
-      if (band_ >= role_.end_of_slice) {
-        band_ = role_.first_of_slice;
+      if (band_ >= role_.end_of_segment) {
+        band_ = role_.first_of_segment;
         row_ += role_.row_warps;
       }
       load(next_);
@@ -76,11 +77,11 @@ class Preparation {
         if (band_ != band) load_weights();
         if (row_ != row) {
           square = warp_sum(square);
-          if (role_.lane == 0) squares[role_.slice_of_block * args_.num_rows + row] = square;
+          if (role_.lane == 0) squares[role_.segment_of_block * args_.num_rows + row] = square;
           square = 0.0f;
         }
       }
-      Format::template put<kBatch>(inputs, row, band, role_.end_of_slice - band, x);
+      Format::template put<kBatch>(inputs, row, band, role_.end_of_segment - band, x);
     }
   }
 
@@ -93,10 +94,10 @@ class Preparation {
   __device__ void load_weights() {
     if constexpr (kNormed) load_part(args_.norm.weight, weight_);
   }
-  // The batch from band_ on of a row; zeros beyond the slice.
+  // The batch from band_ on of a row; zeros beyond the segment.
   __device__ void load_part(const float* row, float4 (&x)[kBatch]) const {
     const int first = (role_.first_band + band_) * kBandInputs + role_.lane * 4;
-    const int end = (role_.first_band + role_.end_of_slice) * kBandInputs;
+    const int end = (role_.first_band + role_.end_of_segment) * kBandInputs;
     load_inputs(row, first, min(end, args_.cols), kAligned || args_.x_stride % 4 == 0, x);
   }
 
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
   const int groups = args.block_tiles / Format::kTogether, width = args.block_tiles * kTileRows;
   const int rows = args.num_rows;
   const bool one_buffer = kStreamed<Format> && args.buffers == 1;
-  const int room = one_buffer ? 0 : role.block_slices * rows * width;
+  const int room = one_buffer ? 0 : role.block_segments * rows * width;
   float* const partials = reinterpret_cast<float*>(shared + places.partials);
   auto lane_inputs = [&] {
     if constexpr (kStreamed<Format>) {
@@ -231,10 +232,10 @@ __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
       }
       if (!there) continue;
       if constexpr (kStreamed<Format>) {
-        float* const of_slice = squares + role.slice_of_block * rows;
-        lane_inputs.for_each_square(args, [&](int row, float sum) { of_slice[row] = sum; });
+        float* const of_segment = squares + role.segment_of_block * rows;
+        lane_inputs.for_each_square(args, [&](int row, float sum) { of_segment[row] = sum; });
       }
-      float* const to = partials + parity * room + role.slice_of_block * rows * width;
+      float* const to = partials + parity * room + role.segment_of_block * rows * width;
 #pragma unroll
       for (int tile = 0; tile < Format::kTogether; ++tile) {
         const int first = (tile * groups + group) * kTileRows;

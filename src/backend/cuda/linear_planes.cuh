@@ -168,7 +168,7 @@ struct PlaneFormat {
                                   Sums<kTiles>& sums) {
     add_unit<0>(inputs, unit, stage, dots_of<0>(inputs, unit, stage), sums);
   }
-  // A stage of two units; `units`: of the slice from `unit` on.
+  // A stage of two units; `units`: of the segment from `unit` on.
   template <int kTiles>
   __device__ static void multiply(const LaneInputs<kTiles>& inputs, int unit, int units,
                                   std::uint32_t stage, Sums<kTiles>& sums) {
@@ -265,7 +265,7 @@ struct PlaneFormat {
     }
   }
 
-  // group: since the slice's first. scales: the first tile's (scale, offset) of rows g and g + 8.
+  // group: since the segment's first. scales: the first tile's (scale, offset) of rows g and g + 8.
   template <int kTiles, int kParts>
   __device__ static void add_group(const LaneInputs<kTiles>& inputs, int group,
                                    std::uint32_t scales,

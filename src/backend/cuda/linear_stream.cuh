@@ -58,22 +58,22 @@ __device__ __forceinline__ TilePlace partner(const LinearArgs& args, TilePlace p
 // --- stream --------------------------------------------------------------------------------------
 
 // In bands of kBandInputs.
-__device__ __forceinline__ int slice_begin(const LinearArgs& args, int slice) {
-  return slice * args.bands / kSlices;
+__device__ __forceinline__ int segment_begin(const LinearArgs& args, int segment) {
+  return segment * args.bands / kSegments;
 }
 
-// What a warp is: its place in the block, its slice.
+// What a warp is: its place in the block, its segment.
 struct WarpRole {
   int lane;
   int row_warps, row_shift;  // of the arguments; what a kernel without clusters knows
   int row;                   // first of the pairs of tiles of a row block that it takes
-  int slice_of_block;        // of block_slices
-  int block_slices;
+  int segment_of_block;      // of block_segments
+  int block_segments;
   int rank;  // of the block in its cluster
   int first_unit, end_unit;
-  int first_band;                    // of the block
-  int first_of_slice, end_of_slice;  // bands, since first_band
-  int first_block, stride;           // row blocks that it takes
+  int first_band;                        // of the block
+  int first_of_segment, end_of_segment;  // bands, since first_band
+  int first_block, stride;               // row blocks that it takes
 
   __device__ WarpRole(const LinearArgs& args, int unit, bool alone) {
     const int warp = warp_index();
@@ -81,15 +81,15 @@ struct WarpRole {
     row_warps = alone ? 1 : args.row_warps;
     row_shift = alone ? 0 : args.row_shift;
     row = warp & (row_warps - 1);
-    slice_of_block = warp >> row_shift;
-    block_slices = kSlices >> row_shift;
+    segment_of_block = warp >> row_shift;
+    block_segments = kSegments >> row_shift;
     rank = blockIdx.x & (row_warps - 1);
-    const int slice = rank * block_slices + slice_of_block;
-    first_unit = slice_begin(args, slice) * (kBandInputs / unit);
-    end_unit = min(slice_begin(args, slice + 1) * (kBandInputs / unit), args.units);
-    first_band = slice_begin(args, rank * block_slices);
-    first_of_slice = slice_begin(args, slice) - first_band;
-    end_of_slice = slice_begin(args, slice + 1) - first_band;
+    const int segment = rank * block_segments + segment_of_block;
+    first_unit = segment_begin(args, segment) * (kBandInputs / unit);
+    end_unit = min(segment_begin(args, segment + 1) * (kBandInputs / unit), args.units);
+    first_band = segment_begin(args, rank * block_segments);
+    first_of_segment = segment_begin(args, segment) - first_band;
+    end_of_segment = segment_begin(args, segment + 1) - first_band;
     first_block = blockIdx.x >> row_shift;
     stride = gridDim.x >> row_shift;
   }

@@ -236,6 +236,20 @@ TEST(BenchRun, GreedyPlansGiveTheTokensOfPlainDecoding) {
   }
 }
 
+TEST(BenchRun, RivalsChooseTheirDraftLengths) {
+  BenchOptions options = small_bench();
+  options.plans = {"streaming", "snapkv", "retrieval+w4"};
+  options.draft_lens = {std::nullopt};
+  options.predict = 20;
+  options.prompts = options.repeats = 1;
+  const BenchReport report = run_bench(engine(), dataset(), options);
+  for (const std::string& plan : options.plans) {
+    const BenchRow& row = row_of(report, plan);
+    EXPECT_FALSE(row.draft_len) << plan;
+    EXPECT_EQ(row.tokens, 20) << plan;
+  }
+}
+
 TEST(BenchRun, TellsWhatItDoesAndCanBeCancelled) {
   BenchOptions options = small_bench();
   options.plans = {"quantspec"};

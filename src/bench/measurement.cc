@@ -139,10 +139,11 @@ class Measurement {
   void time_passes(std::size_t entry) {
     const DecodingOptions& decoding = entries_[entry].decoding;
     if (decoding.plans.empty() || decoding.draft_len) return;
+    const KvShape& shape = engine_.pool().shape();
     KvOptions kv = kv_options(decoding.plans);
     kv.store = entries_[entry].store;
-    Sequence sequence(engine_.model(), engine_.pool(), engine_.pool().shape().page_size, decoding,
-                      std::move(kv));
+    kv = with_rivals(std::move(kv), engine_.model().backend(), shape);
+    Sequence sequence(engine_.model(), engine_.pool(), shape.page_size, decoding, std::move(kv));
     drafts_[entry] = sequence.drafts();
     drafts_[entry]->set_priors(decoder_.time_passes(sequence, kPassTimingSeconds));
   }

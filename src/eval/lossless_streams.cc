@@ -169,9 +169,9 @@ class Streams {
       running.output.add(step);
       return true;
     };
-    request.on_end = [&running](const Request::Ended& end) {
-      if (end.error) throw *end.error;
+    request.on_end = [this, &running](const Request::Ended& end) {
       running.ended = true;
+      if (end.error) failure_.emplace(*end.error);  // the loop would log what is thrown
       running.row.cached_tokens = end.cached_tokens;
       running.row.acceptance = end.stats.acceptance_rate();
       running.row.tokens_per_round = end.stats.tokens_per_round();
@@ -192,6 +192,7 @@ class Streams {
       }
       maybe_preempt(loop, all);
       loop.step();
+      if (failure_) throw *failure_;
       report(static_cast<double>(std::ranges::count_if(all, has_ended)));
     }
     model_.model.weights().require_unchanged();
@@ -222,6 +223,7 @@ class Streams {
   std::vector<Wanted> wanted_;
   int context_;
   std::vector<Output> expected_;    // of the mode at hand
+  std::optional<Error> failure_;    // of a request
   std::size_t done_ = 0, all_ = 0;  // requests that were computed
 };
 

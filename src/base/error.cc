@@ -13,7 +13,11 @@ Error::Error(ErrorKind kind, Message message)
 
 std::string Error::what(FieldNames names) const { return one_line(message_.text(names)); }
 
-Error current_error(std::string_view who) {
+namespace {
+
+const Error kMemoryRanOut(ErrorKind::kOutOfMemory, "memory ran out");  // short: held in place
+
+Error described(std::string_view who) {
   try {
     throw;
   } catch (const Error& error) {
@@ -25,6 +29,18 @@ Error current_error(std::string_view who) {
   } catch (...) {
     return {ErrorKind::kInternal,
             Message::format("{}: something was thrown that says nothing", who)};
+  }
+}
+
+}  // namespace
+
+const Error& memory_ran_out() noexcept { return kMemoryRanOut; }
+
+Error current_error(std::string_view who) noexcept {
+  try {
+    return described(who);
+  } catch (...) {
+    return memory_ran_out();
   }
 }
 

@@ -50,9 +50,13 @@ template <typename... Args>
   throw Error(kind, Message::format<Args...>(format, args...));
 }
 
+// kOutOfMemory, of which a copy takes no memory: where there is none left to say more.
+const Error& memory_ran_out() noexcept;
+
 // What is being caught, as an Error: memory that ran out is kOutOfMemory, and what is no Error of
-// ours but was thrown by `who`, kInternal. REQUIRES: called where something is caught.
-Error current_error(std::string_view who);
+// ours but was thrown by `who`, kInternal; memory_ran_out() where there is none to say so.
+// REQUIRES: called where something is caught.
+Error current_error(std::string_view who) noexcept;
 
 // Throws Error(kInternal) naming the caller's file and line: for preconditions (REQUIRES) and
 // invariants of this project, never for bad input.

@@ -83,7 +83,8 @@ struct GenerateResult {
   MemoryPlan memory;         // as used, for the tokens that the session holds
 };
 
-// How a submitted request ended. With an error it has what was generated before.
+// How a submitted request ended. With an error it has what was generated before; with nothing but
+// that memory ran out, there was none to say more.
 struct Outcome {
   GenerateResult result;
   std::optional<Error> error = {};
@@ -94,7 +95,7 @@ struct Outcome {
 // with that error, and nothing else.
 struct Listener {
   TokenCallback on_token = {};
-  std::function<void(const Outcome&)> on_end = {};  // once, after all else
+  std::function<void(Outcome)> on_end = {};  // once, after all else
 };
 
 class Engine;

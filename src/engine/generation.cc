@@ -53,22 +53,28 @@ bool Engine::Generation::take(const Step& step) {
 
 void Engine::Generation::end(const Request::Ended& ended) {
   Outcome outcome;
-  outcome.error = ended.error;
   if (ended.end == RequestEnd::kCancelled) stop_reason_ = StopReason::kCancelled;
   try {
+    outcome.error = ended.error;
     if (ended.end == RequestEnd::kDone && !stopped_) stream_.finish(listener_.on_token);
     engine_.model().weights().require_unchanged();
   } catch (...) {
     if (!outcome.error) outcome.error = current_error("who was told of tokens");
   }
-  report(ended, outcome.result);
-  if (listener_.on_end) listener_.on_end(outcome);
+  try {
+    report(ended, outcome.result);
+  } catch (...) {
+    outcome.result = {};
+    outcome.error = memory_ran_out();
+  }
+  if (listener_.on_end) listener_.on_end(std::move(outcome));
 }
 
-void Engine::Generation::report(const Request::Ended& ended, GenerateResult& result) const {
-  result.text = stream_.text();
-  result.tokens = stream_.tokens();
-  result.log_probs = log_probs_;
+// What was generated is moved, not copied: an end is told also where memory is short.
+void Engine::Generation::report(const Request::Ended& ended, GenerateResult& result) {
+  result.text = stream_.take_text();
+  result.tokens = stream_.take_tokens();
+  result.log_probs = std::move(log_probs_);
   result.prompt_tokens = prompt_tokens_;
   result.cached_tokens = ended.cached_tokens;
   result.stop_reason = stop_reason_;

@@ -23,7 +23,7 @@ class Engine::Generation {
   void end(const Request::Ended& ended);
 
  private:
-  void report(const Request::Ended& ended, GenerateResult& result) const;
+  void report(const Request::Ended& ended, GenerateResult& result);
 
   const Engine& engine_;
   int prompt_tokens_;

@@ -158,6 +158,10 @@ void RequestLoop::Impl::end(Live& request, const Ending& ending) {
   const auto gone = live.extract(request.id);
   try {
     ended.error = ending.error;
+  } catch (...) {  // who failed is told so, if not by what
+    ended.error = memory_ran_out();
+  }
+  try {
     if (request.drafts.rule != nullptr) {
       ended.drafts_off = DraftRules::off(request.drafts);
       ended.draft_choice = DraftRules::explain(request.drafts);

@@ -45,8 +45,8 @@ class Session::News {
   void tell(const TokenEvent& event) {
     add([&](Batch& batch) { batch.told.push_back({event, std::string(event.text)}); });
   }
-  void end(const Outcome& outcome) {
-    add([&](Batch& batch) { batch.outcome = outcome; });
+  void end(Outcome outcome) {
+    add([&](Batch& batch) { batch.outcome = std::move(outcome); });
   }
   // What came since the last call; waits while that is nothing.
   Batch next() {
@@ -103,7 +103,7 @@ GenerateResult Session::run(std::span<const TokenId> prompt, const GenerateOptio
   const Ticket ticket = engine_.submit(
       text, wanted,
       {.on_token = [news](const TokenEvent& event) { return news->tell(event), true; },
-       .on_end = [news](const Outcome& outcome) { news->end(outcome); }});
+       .on_end = [news](Outcome outcome) { news->end(std::move(outcome)); }});
   text_.clear();
   try {
     GenerateResult result = follow(*news, ticket, options, on_token);

@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/stop_matcher.h"
@@ -34,6 +35,9 @@ class TextStream {
 
   const std::string& text() const { return text_; }
   const std::vector<TokenId>& tokens() const { return tokens_; }
+  // The same, of a stream that has ended.
+  std::string take_text() { return std::move(text_); }
+  std::vector<TokenId> take_tokens() { return std::move(tokens_); }
 
  private:
   bool show(TokenEvent event, std::string_view text, const TokenCallback& show);

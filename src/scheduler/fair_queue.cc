@@ -12,25 +12,39 @@ FairQueue::Key FairQueue::key_of(const Buckets::value_type& bucket) {
   return {-level, bucket.second.counter, *bucket.second.places.begin(), owner};
 }
 
-void FairQueue::insert(const Waiting& waiting, double counter) {
-  const auto [bucket, is_new] = buckets_.try_emplace({waiting.entry.owner, waiting.level()});
-  if (!is_new) order_.erase(key_of(*bucket));
-  bucket->second.counter = counter;
-  bucket->second.places.insert(waiting.place());
-  order_.insert(key_of(*bucket));
+// What stood there as `before` is another one by now.
+void FairQueue::reorder(const Key& before, const Buckets::value_type& bucket) {
+  auto node = order_.extract(before);
+  node.value() = key_of(bucket);
+  order_.insert(std::move(node));
 }
 
-double FairQueue::remove(const Waiting& waiting) {
-  const auto bucket = buckets_.find({waiting.entry.owner, waiting.level()});
-  const double counter = bucket->second.counter;
-  order_.erase(key_of(*bucket));
-  bucket->second.places.erase(waiting.place());
-  if (bucket->second.places.empty()) {
-    buckets_.erase(bucket);
-  } else {
-    order_.insert(key_of(*bucket));
+void FairQueue::insert(const Waiting& waiting, double counter) {
+  const auto [bucket, is_new] = buckets_.try_emplace({waiting.entry.owner, waiting.level()});
+  Bucket& of = bucket->second;
+  if (!is_new) {
+    const Key before = key_of(*bucket);
+    of.places.insert(waiting.place());
+    of.counter = counter;
+    return reorder(before, *bucket);
   }
-  return counter;
+  try {
+    of.counter = counter;
+    of.places.insert(waiting.place());
+    order_.insert(key_of(*bucket));
+  } catch (...) {
+    buckets_.erase(bucket);
+    throw;
+  }
+}
+
+void FairQueue::remove(const Waiting& waiting) {
+  const auto bucket = buckets_.find({waiting.entry.owner, waiting.level()});
+  const Key before = key_of(*bucket);
+  bucket->second.places.erase(waiting.place());
+  if (!bucket->second.places.empty()) return reorder(before, *bucket);
+  order_.erase(before);
+  buckets_.erase(bucket);
 }
 
 void FairQueue::push(const Entry& entry, double counter) {
@@ -38,9 +52,17 @@ void FairQueue::push(const Entry& entry, double counter) {
       entry.id,
       Waiting{.entry = entry, .at_class = entry.priority, .due = entry.arrival + ageing_});
   check(is_new, "a request is in the queue twice");
-  insert(place->second, counter);
-  due_.emplace(place->second.due, entry.id);
-  ++priorities_[entry.priority];
+  try {
+    decltype(due_) due = {{place->second.due, entry.id}};
+    decltype(priorities_) priority = {{entry.priority, 0}};
+    insert(place->second, counter);
+    due_.merge(due);
+    priorities_.merge(priority);
+  } catch (...) {
+    entries_.erase(place);
+    throw;
+  }
+  ++priorities_.at(entry.priority);
 }
 
 bool FairQueue::erase(RequestId id) {
@@ -58,25 +80,28 @@ void FairQueue::set_counter(OwnerId owner, double counter) {
   auto bucket = buckets_.lower_bound({owner, std::numeric_limits<Level>::min()});
   for (; bucket != buckets_.end() && bucket->first.first == owner; ++bucket) {
     if (bucket->second.counter == counter) continue;
-    auto node = order_.extract(key_of(*bucket));
+    const Key before = key_of(*bucket);
     bucket->second.counter = counter;
-    node.value() = key_of(*bucket);
-    order_.insert(std::move(node));
+    reorder(before, *bucket);
   }
 }
 
 void FairQueue::age(double now) {
   while (!due_.empty() && due_.begin()->first <= now) {
     Waiting& waiting = entries_.at(due_.begin()->second);
-    due_.erase(due_.begin());
+    Waiting aged = waiting;
     const double periods = 1 + std::floor((now - waiting.due) / ageing_);
-    waiting.due += periods * ageing_;
-    due_.emplace(waiting.due, waiting.entry.id);
+    aged.due += periods * ageing_;
     const std::int64_t above = priorities_.rbegin()->first - waiting.at_class;
-    if (above <= 0) continue;
-    const double counter = remove(waiting);
-    waiting.at_class += periods < above ? static_cast<std::int64_t>(periods) : above;
-    insert(waiting, counter);
+    if (above > 0) {
+      aged.at_class += periods < above ? static_cast<std::int64_t>(periods) : above;
+      insert(aged, buckets_.at({waiting.entry.owner, waiting.level()}).counter);
+      remove(waiting);
+    }
+    auto due = due_.extract(due_.begin());
+    due.value().first = aged.due;
+    due_.insert(std::move(due));
+    waiting = aged;
   }
 }
 

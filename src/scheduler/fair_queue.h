@@ -9,7 +9,8 @@
 // waits until its owner's turn comes, which Owners sees to.
 //
 // With n requests beside each other every operation takes O(log n), but for owners whose requests
-// are in k classes, whose counter takes O(k log n) to change. Not thread-safe. Deterministic.
+// are in k classes, whose counter takes O(k log n) to change. Where memory is refused, nothing has
+// changed; erase() and set_counter() take none. Not thread-safe. Deterministic.
 #pragma once
 
 #include <compare>
@@ -85,8 +86,9 @@ class FairQueue {
   };
 
   static Key key_of(const Buckets::value_type& bucket);
+  void reorder(const Key& before, const Buckets::value_type& bucket);
   void insert(const Waiting& waiting, double counter);
-  double remove(const Waiting& waiting);  // returns the counter
+  void remove(const Waiting& waiting);
   void age(double now);
 
   double ageing_;

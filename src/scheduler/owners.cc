@@ -2,22 +2,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 
 namespace quantspec {
 
 void Owners::add(OwnerId id) {
-  const auto [place, is_new] = owners_.try_emplace(id);
-  Owner& owner = place->second;
-  if (owner.live++ == 0 && !is_new) idle_.erase(owner.idle);
+  const auto known = owners_.find(id);
+  if (known != owners_.end()) {
+    Owner& owner = known->second;
+    if (owner.live++ == 0) owner.unused.splice(owner.unused.end(), idle_, owner.idle);
+    return;
+  }
+  Owner owner{.live = 1, .unused = {id}};
+  owner.idle = owner.unused.begin();
+  owners_.emplace(id, std::move(owner));
 }
 
 void Owners::remove(OwnerId id) {
   Owner& owner = owners_.at(id);
   check(owner.live > 0, "an owner has fewer requests than ended");
   if (--owner.live > 0) return;
-  owner.idle = idle_.insert(idle_.end(), id);
+  idle_.splice(idle_.end(), owner.unused);
   if (idle_.size() <= kMostIdle) return;
   owners_.erase(idle_.front());
   idle_.pop_front();
@@ -25,12 +32,14 @@ void Owners::remove(OwnerId id) {
 
 double Owners::enter(OwnerId id) {
   Owner& owner = owners_.at(id);
-  ++num_competing_;
-  if (owner.competing++ == 0) {
+  if (owner.competing == 0) {
     if (!competing_.empty()) level_ = std::max(level_, competing_.begin()->first);
-    owner.counter = std::max(owner.counter, level_);
-    competing_.emplace(owner.counter, id);
+    const double counter = std::max(owner.counter, level_);
+    competing_.emplace(counter, id);
+    owner.counter = counter;
   }
+  ++owner.competing;
+  ++num_competing_;
   return owner.counter;
 }
 

@@ -8,7 +8,8 @@
 // is c above it is reached once they got c * k, and then all who come are behind it.
 //
 // Owners with live requests are known, and of the others those that were live last, kMostIdle of
-// them; one that is forgotten comes back as a new one. Not thread-safe. Deterministic.
+// them; one that is forgotten comes back as a new one. Where memory is refused, nothing has
+// changed; all but add() and enter() take none. Not thread-safe. Deterministic.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +55,8 @@ class Owners {
     int live = 0;
     int competing = 0;
     OutputStatistics outputs;
-    std::list<OwnerId>::iterator idle;  // where live == 0
+    std::list<OwnerId> unused;          // what it is in idle_ where live == 0
+    std::list<OwnerId>::iterator idle;  // that
   };
 
   std::unordered_map<OwnerId, Owner> owners_;

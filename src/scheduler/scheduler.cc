@@ -63,9 +63,19 @@ Scheduler::Submission Scheduler::submit(const RequestInfo& info) {
   const auto [place, is_new] =
       requests_.try_emplace(info.id, Request{.info = info, .number = ++submissions_});
   check(is_new, "two requests have one id");
+  try {
+    owners_.add(info.owner);
+  } catch (...) {
+    requests_.erase(place);
+    throw;
+  }
   ++num_waiting_;
-  owners_.add(info.owner);
-  update_indexes(place->second);
+  try {
+    update_indexes(place->second);
+  } catch (...) {
+    forget(place->second);
+    throw;
+  }
   return Submission::kAccepted;
 }
 
@@ -199,7 +209,8 @@ bool Scheduler::fits(const Request& request, std::size_t held_pages, double now,
 
 void Scheduler::preempted(RequestId id, double now) {
   Request& request = get(id);
-  leave_slot(request);
+  check(request.victim_key.has_value(), "who is not admitted has no slot");
+  give_pages_back(request);
   request.phase = Phase::kWaiting;
   request.length = 0;
   update_indexes(request);
@@ -296,18 +307,12 @@ void Scheduler::update_indexes(Request& request) {
   const bool competed = waiting_.erase(info.id) || reading_.erase(info.id);
   if (request.competes()) {
     if (!competed) owners_.enter(info.owner);
-    const bool waits = request.phase == Phase::kWaiting;
-    const double left = request.read_end() - request.length;
-    (waits ? waiting_ : reading_)
-        .push({.id = info.id,
-               .owner = info.owner,
-               .priority = info.priority,
-               .arrival = info.arrival,
-               .resumes = request.was_preempted(),
-               // What is long is as if it had come later: at most by the time of a class.
-               .order = waits ? 0 : info.arrival + options_.ageing * left / options_.context_tokens,
-               .number = request.number},
-              owners_.counter(info.owner));
+    try {
+      enqueue(request);
+    } catch (...) {  // who is in no queue does not compete
+      owners_.leave(info.owner);
+      throw;
+    }
   } else if (competed) {
     owners_.leave(info.owner);
   }
@@ -326,14 +331,29 @@ void Scheduler::update_indexes(Request& request) {
   }
 }
 
-void Scheduler::leave_slot(Request& request) {
-  check(request.victim_key.has_value(), "who is not admitted has no slot");
+void Scheduler::enqueue(const Request& request) {
+  const RequestInfo& info = request.info;
+  const bool waits = request.phase == Phase::kWaiting;
+  const double left = request.read_end() - request.length;
+  (waits ? waiting_ : reading_)
+      .push({.id = info.id,
+             .owner = info.owner,
+             .priority = info.priority,
+             .arrival = info.arrival,
+             .resumes = request.was_preempted(),
+             // What is long is as if it had come later: at most by the time of a class.
+             .order = waits ? 0 : info.arrival + options_.ageing * left / options_.context_tokens,
+             .number = request.number},
+            owners_.counter(info.owner));
+}
+
+void Scheduler::give_pages_back(Request& request) {
   if (in_flight_ == request.info.id) in_flight_.reset();
   set_pages(request, 0, 0);
 }
 
 void Scheduler::forget(Request& request) {
-  if (request.victim_key) leave_slot(request);
+  give_pages_back(request);
   num_waiting_ -= request.admission == 0;
   if (request.charged_unread > 0) charge(request.info.owner, -kPromptCost * request.charged_unread);
   request.phase = Phase::kGone;

@@ -47,7 +47,9 @@
 // turn of the second comes, the chunk is in the tree, and found() says so.
 //
 // With n live requests, victim() and decoding() take O(n), all else O(log n). Not thread-safe: the
-// engine's thread alone. Times are in seconds. Broken preconditions throw kInternal.
+// engine's thread alone. Times are in seconds. Broken preconditions throw kInternal. Where memory
+// is refused for what a request is told to do, that request may be cancelled and all else goes on:
+// cancel() takes none. What submit() throws for is not known afterwards.
 #pragma once
 
 #include <cstddef>
@@ -232,7 +234,8 @@ class Scheduler {
   void advance_to(Request& request, Held held, double refund);
   // Brings the queues, decoders_ and admitted_ into line with the request.
   void update_indexes(Request& request);
-  void leave_slot(Request& request);
+  void enqueue(const Request& request);
+  void give_pages_back(Request& request);
   void forget(Request& request);
 
   SchedulerOptions options_;

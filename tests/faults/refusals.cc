@@ -9,6 +9,7 @@
 
 namespace {
 
+using quantspec::testing::refuse_after;
 using quantspec::testing::refuse_next;
 using quantspec::testing::refuse_one_in;
 using quantspec::testing::refused;
@@ -18,7 +19,10 @@ std::atomic<unsigned> allocations{0};
 
 bool is_refused(std::size_t bytes) {
   if (bytes < kSmall) return false;
-  if (refuse_next > 0) return --refuse_next, true;
+  if (refuse_next > 0) {
+    if (refuse_after > 0) return --refuse_after, false;
+    return --refuse_next, true;
+  }
   const unsigned one_in = refuse_one_in;
   if (one_in == 0) return false;
   const unsigned mixed = (allocations++ + 1) * 2654435761u;

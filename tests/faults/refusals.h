@@ -8,7 +8,8 @@
 namespace quantspec::testing {
 
 inline std::atomic<unsigned> refuse_one_in{0};  // of the allocations that are not small; 0: none
-inline std::atomic<int> refuse_next{0};         // so many of them
+inline std::atomic<int> refuse_next{0};         // so many of them, after
+inline std::atomic<int> refuse_after{0};        // so many that are given
 inline std::atomic<unsigned> refused{0};        // by refuse_one_in
 
 }  // namespace quantspec::testing

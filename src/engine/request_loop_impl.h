@@ -32,6 +32,7 @@ struct RequestLoop::Live {
     std::vector<float> log_prob;  // of one, or none
   };
   std::optional<Untold> untold;
+  std::optional<double> untold_share;  // of its prompt, likewise
   // Of the prompt: tokens that others had read, and the most that the cache has held so far.
   int cached_tokens = 0;
   int known_tokens = 0;
@@ -142,6 +143,7 @@ struct RequestLoop::Impl {
   void settle(std::span<Live* const> requests, std::span<const Step> steps, double seconds);
   void add(Live& request, const Step& step);
   std::optional<Ending> tell(Live& request, const Step& step);
+  std::optional<Ending> tell_share(Live& request, double share);
   void count(const Step& step);
 
   bool run_slices();

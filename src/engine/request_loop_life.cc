@@ -61,11 +61,15 @@ void RequestLoop::Impl::arrive(std::unique_ptr<Live> arrived) {
   }
 }
 
-// A paused request is told its first token when it goes on.
+// A paused request is told when it goes on how far its prompt is read, and its first token.
 void RequestLoop::Impl::set_paused(Live& request, bool paused) {
   request.paused = paused;
   paused ? scheduler.pause(request.id) : scheduler.resume(request.id);
-  if (paused || !request.untold) return;
+  if (paused) return;
+  if (const auto share = std::exchange(request.untold_share, std::nullopt)) {
+    if (const auto ending = tell_share(request, *share)) return end(request, *ending);
+  }
+  if (!request.untold) return;
   const Live::Untold untold = *std::exchange(request.untold, std::nullopt);
   if (const auto ending = tell(request, {{&untold.token, 1}, 0, {}, untold.log_prob})) {
     end(request, *ending);

@@ -116,6 +116,17 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::tell(Live& request, 
   return Ending{RequestEnd::kDone};
 }
 
+// The same for the share of its prompt that is read.
+std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::tell_share(Live& request,
+                                                                       double share) {
+  try {
+    if (request.request.on_progress) request.request.on_progress(share);
+  } catch (...) {
+    return Ending{RequestEnd::kFailed, current_error("who was told how far a prompt is read")};
+  }
+  return std::nullopt;
+}
+
 void RequestLoop::Impl::count(const Step& step) {
   const auto [plan, draft_len] = step.choice;
   ++totals.turns;
@@ -236,7 +247,11 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::run_chunk(Live& requ
   const double spent = slice_clock.seconds();
   totals.slice_seconds += spent;
   scheduler.slices_ran(request.id, held(request), in_flight, spent);
-  if (reads && request.request.on_progress) request.request.on_progress(share);
+  if (reads && request.paused) {
+    request.untold_share = share;
+  } else if (reads) {
+    if (auto ending = tell_share(request, share)) return ending;
+  }
   if (!first) return std::nullopt;
   if (!request.paused) return tell(request, *first);
   request.untold = {first->tokens[0], {first->log_probs.begin(), first->log_probs.end()}};

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 
+#include "base/error.h"
 #include "base/shown.h"
 
 namespace quantspec {
@@ -31,6 +32,13 @@ std::string line(const Message& message) { return one_line(message.text(names_in
 
 void log_warning(const Message& message) { log()->warn(line(message)); }
 void log_debug(const Message& message) { log()->debug(line(message)); }
+void log_caught(std::string_view who) noexcept {
+  const Error error = current_error(who);
+  try {
+    log_warning(error.message());
+  } catch (...) {  // there is no memory to say so
+  }
+}
 void name_fields_in_log(FieldNames names) { names_in_log = names; }
 
 }  // namespace quantspec

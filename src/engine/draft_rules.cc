@@ -18,11 +18,19 @@ struct DraftRules::Rule {
 DraftRules::DraftRules(RoundBytes bytes) : bytes_(std::move(bytes)) {}
 DraftRules::~DraftRules() = default;
 
+void DraftRules::reserve(std::size_t members) {
+  reserved_ = members;
+  draft_bytes_.reserve(members * bytes_.num_plans());
+}
+
 DraftRules::Rule& DraftRules::rule_of(std::optional<int> draft_len) {
   auto known = rules_.find(draft_len);
   if (known == rules_.end()) {
     auto rule = std::make_unique<Rule>(bytes_.options(draft_len));
     rule->lengths.set_priors(priors_);
+    rule->lengths.reserve(reserved_);
+    rule->turns.reserve(reserved_);
+    rule->loads.reserve(reserved_);
     known = rules_.emplace(draft_len, std::move(rule)).first;
   }
   return *known->second;

@@ -23,6 +23,8 @@ class DraftRules {
 
   // As DraftLengths', of all rules. REQUIRES: nobody has joined.
   void set_priors(std::vector<TimedPass> passes) { priors_ = std::move(passes); }
+  // Rounds of so many allocate nothing. REQUIRES: nobody has joined.
+  void reserve(std::size_t members);
 
   // A request's part in them.
   struct Rule;
@@ -58,6 +60,7 @@ class DraftRules {
   std::map<std::optional<int>, std::unique_ptr<Rule>> rules_;
   std::vector<double> draft_bytes_;  // by turn and plan
   std::size_t turns_ = 0;            // of the last round
+  std::size_t reserved_ = 0;         // members
 };
 
 }  // namespace quantspec

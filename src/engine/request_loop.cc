@@ -64,9 +64,11 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
     free_sequences.push_back(sequences.back().get());
   }
   decoder.reserve(free_sequences);
+  rules.reserve(free_sequences.size());
   rules.set_priors(decoder.time_passes(*free_sequences.front(), options.timing_seconds));
   // What a round gave is told to all, so there is room to note it.
   const auto most = static_cast<std::size_t>(options.sequences);
+  decoding.reserve(most);
   requests.reserve(most);
   lanes.reserve(most);
   turns.reserve(most);
@@ -235,11 +237,14 @@ void RequestLoop::Impl::wait() {
 
 void RequestLoop::run() {
   while (!impl_->is_stopped()) {
+    bool worked = false;
     try {
-      if (!step()) impl_->wait();
+      worked = step();
     } catch (...) {
       impl_->end_all(Impl::failure());
+      impl_->publish();
     }
+    if (!worked) impl_->wait();
   }
   impl_->drain_inbox();
   impl_->end_all({RequestEnd::kCancelled});
@@ -267,8 +272,8 @@ bool RequestLoop::Impl::step() {
     worked = true;
   }
   worked |= admit_waiting();
-  const std::vector<RequestId> decoding = scheduler.decoding();
-  if (!decoding.empty()) run_round(decoding);
+  scheduler.list_decoding(decoding);
+  if (!decoding.empty()) run_round();
   return run_slices() || !decoding.empty() || worked;
 }
 

@@ -130,15 +130,16 @@ struct RequestLoop::Impl {
   void end(Live& request, const Ending& ending);
   void end_all(const Ending& ending);
   void leave_queue(Live& request);
+  void put_back(Live& request);
   void preempt(Live& request);
   void swap_out(Live& request);
   bool swap_in(Live& request);
 
   // --- what a step does ---
   bool step();
-  void run_round(const std::vector<RequestId>& ids);
+  void run_round();
   void run_alone();
-  void choose();
+  bool choose();
   void observe(const Decoder::Outcome& outcome);
   void settle(std::span<Live* const> requests, std::span<const Step> steps, double seconds);
   void add(Live& request, const Step& step);
@@ -154,6 +155,7 @@ struct RequestLoop::Impl {
   std::optional<Step> end_prompt(Live& request);
 
   // Of the round at hand.
+  std::vector<RequestId> decoding;
   std::vector<Live*> requests;
   std::vector<Lane> lanes;
   std::vector<DraftRules::Turn> turns;

@@ -10,6 +10,19 @@
 
 namespace quantspec {
 
+namespace {
+
+// Whatever is thrown by it, what follows is done.
+void try_to(const auto& act, std::string_view who) noexcept {
+  try {
+    act();
+  } catch (...) {
+    log_caught(who);
+  }
+}
+
+}  // namespace
+
 RequestLoop::Impl::Ending RequestLoop::Impl::failure() {
   return {RequestEnd::kFailed, current_error("the engine")};
 }
@@ -33,10 +46,15 @@ bool RequestLoop::Impl::drain_inbox() {
     const auto known = live.find(entry->id);
     if (known == live.end()) continue;  // it has ended
     changed = true;
+    Live& request = *known->second;
     if (entry->what == What::kCancel) {
-      end(*known->second, {RequestEnd::kCancelled});
-    } else {
-      set_paused(*known->second, entry->what == What::kPause);
+      end(request, {RequestEnd::kCancelled});
+      continue;
+    }
+    try {
+      set_paused(request, entry->what == What::kPause);
+    } catch (...) {
+      end(request, failure());
     }
   }
   return changed;
@@ -144,10 +162,13 @@ void RequestLoop::Impl::give_back(Live& request) {
   free_sequences.push_back(std::exchange(request.sequence, nullptr));
 }
 
-// Of the scheduler, too, unless it never knew it.
+// Of the scheduler, too, unless it never knew it. Throws nothing: at last it is told.
 void RequestLoop::Impl::end(Live& request, const Ending& ending) {
-  ending.how == RequestEnd::kDone ? scheduler.finished(request.id)
-                                  : static_cast<void>(scheduler.cancel(request.id));
+  const auto finish = [&] {
+    if (ending.how == RequestEnd::kDone) scheduler.finished(request.id);
+  };
+  try_to(finish, "the scheduler");
+  try_to([&] { scheduler.cancel(request.id); }, "the scheduler");  // where it is still known
   leave_queue(request);
   Request::Ended ended{.end = ending.how};
   if (request.sequence != nullptr) {
@@ -156,7 +177,7 @@ void RequestLoop::Impl::end(Live& request, const Ending& ending) {
     ended.page_bytes = cache.page_bytes();
     ended.ring_bytes = cache.ring_bytes();
   }
-  give_back(request);
+  try_to([&] { give_back(request); }, "the engine");
   ended.cached_tokens = request.cached_tokens;
   ended.stats = request.stats;
   const auto gone = live.extract(request.id);
@@ -165,21 +186,16 @@ void RequestLoop::Impl::end(Live& request, const Ending& ending) {
   } catch (...) {  // who failed is told so, if not by what
     ended.error = memory_ran_out();
   }
-  try {
-    if (request.drafts.rule != nullptr) {
-      ended.drafts_off = DraftRules::off(request.drafts);
-      ended.draft_choice = DraftRules::explain(request.drafts);
-    }
-  } catch (...) {  // the end is told all the same
-  }
-  try {
+  const auto explain = [&] {
+    if (request.drafts.rule == nullptr) return;
+    ended.drafts_off = DraftRules::off(request.drafts);
+    ended.draft_choice = DraftRules::explain(request.drafts);
+  };
+  try_to(explain, "what explains drafts");
+  const auto tell_end = [&] {
     if (request.request.on_end) request.request.on_end(ended);
-  } catch (...) {
-    try {
-      log_warning(current_error("who was told the end of a request").message());
-    } catch (...) {  // there is no memory to say so
-    }
-  }
+  };
+  try_to(tell_end, "who was told the end of a request");
 }
 
 void RequestLoop::Impl::end_all(const Ending& ending) {
@@ -188,6 +204,15 @@ void RequestLoop::Impl::end_all(const Ending& ending) {
 
 void RequestLoop::Impl::preempt(Live& request) {
   swap_out(request);
+  try {
+    put_back(request);
+  } catch (...) {
+    end(request, failure());
+  }
+}
+
+// To those that wait.
+void RequestLoop::Impl::put_back(Live& request) {
   give_back(request);
   scheduler.preempted(request.id, now());
 }
@@ -232,8 +257,7 @@ bool RequestLoop::Impl::swap_in(Live& request) {
   request.saved.reset();
   if (!is_back) {
     ++totals.replays;
-    give_back(request);
-    scheduler.preempted(request.id, now());
+    put_back(request);
     return false;
   }
   totals.pages_swapped_in += pages;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/request_loop_impl.h"
 
 namespace quantspec {
@@ -23,41 +24,43 @@ constexpr int kLeastFurtherRows = 32;
 
 // --- rounds --------------------------------------------------------------------------------------
 
-void RequestLoop::Impl::run_round(const std::vector<RequestId>& ids) {
+void RequestLoop::Impl::run_round() {
   requests.clear();
-  for (const RequestId id : ids) requests.push_back(live.at(id).get());
-  choose();
-  make_room(lanes.size());
-  const Stopwatch round_clock;
+  for (const RequestId id : decoding) requests.push_back(live.at(id).get());
+  const bool as_chosen = choose();
+  Stopwatch round_clock;
   Decoder::Outcome outcome;
   try {
+    make_room(lanes.size());
+    round_clock.restart();
     outcome = decoder.round(lanes);
   } catch (...) {
     return run_alone();  // it was one of them; the others are as they were
   }
-  observe(outcome);
+  if (as_chosen) observe(outcome);
   totals.draft_seconds += outcome.draft_seconds;
   settle(requests, outcome.steps, round_clock.seconds());
 }
 
 void RequestLoop::Impl::run_alone() {
-  const std::vector<Live*> all = requests;
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  for (std::size_t i = 0; i < requests.size(); ++i) {
     const Stopwatch round_clock;
     Decoder::Outcome outcome;
     try {
+      make_room(1);
       outcome = decoder.round(std::span(lanes).subspan(i, 1));
     } catch (...) {
-      end(*all[i], failure());
+      end(*requests[i], failure());
       continue;
     }
     totals.draft_seconds += outcome.draft_seconds;
-    settle({&all[i], 1}, outcome.steps, round_clock.seconds());
+    settle({&requests[i], 1}, outcome.steps, round_clock.seconds());
   }
 }
 
-// By its own wish, or by what yields most for those that ask for the same.
-void RequestLoop::Impl::choose() {
+// By its own wish, or by what yields most for those that ask for the same. Returns whether that is
+// known: if not, they decode without drafts.
+bool RequestLoop::Impl::choose() {
   turns.clear();
   lanes.clear();
   for (Live* request : requests) {
@@ -68,16 +71,30 @@ void RequestLoop::Impl::choose() {
     turns.back().member = nullptr;
     turns.back().choice = {forced->plan, std::min(forced->draft_len, cap)};
   }
-  rules.choose(turns);
+  bool known = true;
+  try {
+    rules.choose(turns);
+  } catch (...) {
+    log_caught("how many tokens to draft");
+    known = false;
+    for (DraftRules::Turn& turn : turns) {
+      if (turn.member != nullptr) turn.choice = {0, 0};
+    }
+  }
   for (std::size_t i = 0; i < requests.size(); ++i) {
     lanes.push_back({requests[i]->sequence, turns[i].choice, turns[i].records_masses});
   }
+  return known;
 }
 
 void RequestLoop::Impl::observe(const Decoder::Outcome& outcome) {
   accepted.clear();
   for (const Step& step : outcome.steps) accepted.push_back(step.accepted);
-  rules.observe(accepted, outcome.draft_seconds, outcome.other_seconds);
+  try {
+    rules.observe(accepted, outcome.draft_seconds, outcome.other_seconds);
+  } catch (...) {
+    log_caught("what is learned from a round");
+  }
 }
 
 // What a round gave to these requests. All of it is known here and to the scheduler before any of

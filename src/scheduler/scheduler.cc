@@ -146,9 +146,13 @@ bool Scheduler::admit(RequestId id, Held held, double now, const PoolState& pool
 
 std::vector<RequestId> Scheduler::decoding() const {
   std::vector<RequestId> ids;
-  ids.reserve(decoders_.size());
-  for (const auto& [_, request] : decoders_) ids.push_back(request->info.id);
+  list_decoding(ids);
   return ids;
+}
+
+void Scheduler::list_decoding(std::vector<RequestId>& ids) const {
+  ids.clear();
+  for (const auto& [_, request] : decoders_) ids.push_back(request->info.id);
 }
 
 std::optional<Scheduler::Slices> Scheduler::prefill(double now, const PoolState& pool) {

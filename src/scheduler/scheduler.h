@@ -145,6 +145,7 @@ class Scheduler {
   bool admit(RequestId id, Held held, double now, const PoolState& pool);
   // All that can decode, in the order of their admission.
   std::vector<RequestId> decoding() const;
+  void list_decoding(std::vector<RequestId>& ids) const;  // the same, in a list that has room
   // Whose chunk is read next, beginning at the tokens that it holds, and for how long: infinity
   // where nobody decodes. Nobody's where no prompt waits, decoding has the time, or pages are short
   // for a new chunk (which the next step's victim() sees to). What was generated before a

@@ -333,6 +333,49 @@ TEST_F(Faults, MemoryThatIsRefusedInAPromptEndsThatRequestAlone) {
   EXPECT_EQ(other.tokens, alone(request(40, 20)).tokens);
 }
 
+// Among many, whose lists are no small allocations.
+TEST_F(Faults, MemoryThatIsRefusedOnceEndsOneRequestAtMost) {
+  constexpr int kMany = 100;
+  Request wanted = request(10, 12);
+  wanted.draft_len = std::nullopt;
+  const Told expected = alone(wanted);
+  RequestLoopOptions many = options(kMany);
+  many.timing_seconds = 0;
+  for (int given = 0; given < 36; given += 3) {
+    auto loop = this->loop(many);
+    std::vector<Told> told(kMany);
+    for (Told& one : told) loop.submit(telling(wanted, one));
+    refuse_after = given;
+    refuse_next = 1;
+    EXPECT_NO_THROW(run(loop)) << given;
+    refuse_next = 0;
+    int failed = 0;
+    for (const Told& one : told) {
+      one.expect_prefix_of(expected);
+      ASSERT_EQ(one.ends.size(), 1u);
+      failed += one.ends[0].end == RequestEnd::kFailed;
+    }
+    EXPECT_LE(failed, 1) << given;
+    expect_idle(loop, kMany, kMany * kContext / kPage);
+  }
+}
+
+TEST_F(Faults, ALoopThatEndsWithoutMemoryTellsAll) {
+  constexpr int kMany = 1000;
+  auto loop = this->loop(options());
+  std::vector<Told> told(kMany);
+  for (Told& one : told) loop.submit(telling(request(10, 12), one));
+  loop.stop();
+  refuse_one_in = 1;
+  EXPECT_NO_THROW(loop.run());
+  refuse_one_in = 0;
+  for (const Told& one : told) {
+    ASSERT_EQ(one.ends.size(), 1u);
+    const Request::Ended& end = one.ends[0];
+    EXPECT_EQ(end.error.has_value(), end.end == RequestEnd::kFailed);
+  }
+}
+
 TEST_F(Faults, ALoopWithNothingToDoSleepsAndIsWokenAtOnce) {
   auto loop = this->loop(options());
   std::thread runner([&] { loop.run(); });

@@ -83,7 +83,7 @@ TEST_P(Access, MassesAreRecordedWhileTheyAreWanted) {
     return cache.cache().view(0, KvAccess::target()).page_mass.data != nullptr;
   };
   EXPECT_TRUE(is_recorded());
-  const int variant = cache.cache().list_variant();
+  const std::uint64_t variant = cache.cache().list_variant();
   cache.cache().record_mass(false);
   EXPECT_FALSE(is_recorded());
   EXPECT_NE(cache.cache().list_variant(), variant);  // its views changed
@@ -137,7 +137,7 @@ TEST_P(Access, AShareGrowsWithTheSequence) {
       Cache cache(GetParam(), text_, {.accesses = {access}});
       cache.prefill(prompt);
       cache.decode(prompt + 1);
-      std::map<int, std::size_t> listed;  // by list_variant()
+      std::map<std::uint64_t, std::size_t> listed;  // by list_variant()
       for (int length = prompt + 1; length <= kLength; length += 5) {
         cache.decode(length);
         const std::size_t pages = cache.cache().quantized() / kPage;

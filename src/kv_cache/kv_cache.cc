@@ -152,7 +152,7 @@ void KvCache::clear() {
   ++list_changes_;
 }
 
-int KvCache::list_variant() const {
+std::uint64_t KvCache::list_variant() const {
   if (!chooses_pages_ && gathered_ == nullptr) return 0;
   return 4 * list_changes_ + 2 * records_now_ + selector_.has_mass();
 }

@@ -22,6 +22,7 @@
 // cache. In decoding it allocates nothing but slabs of pages (PagePool).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -83,7 +84,7 @@ class KvCache {
   bool supports(int layer, const KvAccess& access) const;
   // A number that changes when views come to show other numbers of listed pages, or other gathered
   // tokens, and that does not come back.
-  int list_variant() const;
+  std::uint64_t list_variant() const;
 
   // --- prefill (section 4): begin_prompt, a Chunk for each chunk, end_prompt ---
   // C, a multiple of the page size.
@@ -187,7 +188,7 @@ class KvCache {
   std::vector<FullKv> rings_;                 // [num_layers], in ring_
   std::unique_ptr<GatheredTokens> gathered_;  // null: nobody wants any
   PageSelector selector_;
-  int list_changes_ = 0;  // but for those when the first mass is recorded
+  std::uint64_t list_changes_ = 0;  // but for those when the first mass is recorded
 };
 
 }  // namespace quantspec

@@ -65,7 +65,7 @@ struct RoundLane {
 struct LaneKey {
   std::uint64_t sequence = 0;  // different for sequences that ever lived; 0: the lane is empty
   int plan = -1;               // of the sequence's, by which it drafts; -1: it does not
-  int variant = 0;             // whatever else distinguishes them
+  std::uint64_t variant = 0;   // whatever else distinguishes them
   bool operator==(const LaneKey&) const = default;
 };
 

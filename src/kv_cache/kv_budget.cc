@@ -2,7 +2,15 @@
 
 #include <charconv>
 
+#include "base/error.h"
+#include "base/fields.h"
+
 namespace quantspec {
+
+void KvBudget::fail_tokens(int tokens) {
+  fail(ErrorKind::kInvalidRequest, "{} {}: supported are 0, which is none, to {} tokens",
+       field::kDraftBudget, tokens, kMost);
+}
 
 std::optional<KvBudget> KvBudget::parse(std::string_view text) {
   constexpr std::string_view kOneIn = "1/";

@@ -14,8 +14,10 @@ class KvBudget {
  public:
   static constexpr int kMost = 1 << 30;
 
-  // So many tokens; 0: none is given.
-  constexpr KvBudget(int tokens = 0) : tokens_(tokens) {}
+  // So many tokens; 0: none is given. Throws kInvalidRequest for less, and for more than kMost.
+  constexpr KvBudget(int tokens = 0) : tokens_(tokens) {
+    if (tokens < 0 || tokens > kMost) fail_tokens(tokens);
+  }
   // One in so many. REQUIRES: parts >= 2.
   static constexpr KvBudget one_in(int parts) {
     KvBudget budget;
@@ -26,8 +28,8 @@ class KvBudget {
   static std::optional<KvBudget> parse(std::string_view text);
   std::string text() const;
 
-  bool given() const { return tokens_ > 0 || parts_ > 0; }
-  bool is_share() const { return parts_ > 0; }
+  constexpr bool given() const { return tokens_ > 0 || parts_ > 0; }
+  constexpr bool is_share() const { return parts_ > 0; }
   int parts() const { return parts_; }  // n of 1/n; 0: it is no share
   // Of a text of so many tokens.
   int tokens(int text) const { return is_share() ? text / parts_ : tokens_; }
@@ -40,6 +42,8 @@ class KvBudget {
   bool operator==(const KvBudget&) const = default;
 
  private:
+  [[noreturn]] static void fail_tokens(int tokens);
+
   int tokens_;
   int parts_ = 0;  // 0: tokens_ counts
 };

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
+#include "base/expect_error.h"
+#include "base/fields.h"
+
 namespace quantspec {
 namespace {
 
@@ -42,6 +47,21 @@ TEST(KvBudget, NothingElseIsOne) {
                            "1/99999999999999999999"}) {
     EXPECT_FALSE(KvBudget::parse(text)) << text;
   }
+}
+
+TEST(KvBudget, NumbersThatCannotBeAreRefusedWithTheirField) {
+  for (const int tokens : {-1, KvBudget::kMost + 1, std::numeric_limits<int>::min(),
+                           std::numeric_limits<int>::max()}) {
+    const auto make = [&] { return KvBudget(tokens); };
+    expect_error(ErrorKind::kInvalidRequest, {"draft budget " + std::to_string(tokens) + ":"},
+                 [&] { make(); });
+    try {
+      make();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.field(), field::kDraftBudget);
+    }
+  }
+  static_assert(KvBudget(KvBudget::kMost).given());
 }
 
 TEST(KvBudget, OfTokensDoesNotDependOnTheText) {

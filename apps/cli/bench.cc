@@ -16,12 +16,15 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/terminal.h"
 #include "bench/load.h"
+#include "engine/request_loop.h"
 
 namespace quantspec::cli {
 
 namespace {
 
 enum class Sweep : std::uint8_t { kNone, kDraftLen, kBudget };
+
+static_assert(kMostStreams == RequestLoopOptions::kMostSequences);
 
 struct BenchArgs {
   EngineOptions engine;

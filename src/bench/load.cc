@@ -190,9 +190,12 @@ void require_loadable(const BenchOptions& options, const LoadOptions& load,
   check(!load.streams.empty() && (!load.trace || load.streams.size() == 1),
         "a trace has one number of streams");
   check(load.trace || load.page_memory + load.host_cache == 0, "memory is a trace's to say");
+  const bool late = load.late_prompt > 0;
+  const int most = RequestLoopOptions::kMostSequences - (late ? 1 : 0);
   for (const int streams : load.streams) {
-    if (streams >= 1) continue;
-    fail(ErrorKind::kInvalidRequest, "{} {}: must be 1 or more", field::kStreams, streams);
+    if (streams >= 1 && streams <= most) continue;
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 1 to {}{}", field::kStreams, streams,
+         most, late ? ", and a late prompt beside them" : "");
   }
   BenchOptions each = options;
   if (load.trace) {

@@ -213,6 +213,11 @@ TEST(Load, WhatCannotBeRunIsRefusedBeforeAnythingRuns) {
   using O = BenchOptions;
   using L = LoadOptions;
   refused("number of streams 0", [](O&, L& load) { load.streams = {2, 0}; });
+  refused("number of streams 1025: supported are 1 to 1024", [](O&, L& load) {
+    load.streams = {1024, 1025};
+  });
+  refused("number of streams 1024: supported are 1 to 1023, and a late prompt",
+          [](O&, L& load) { load.streams = {1024}, load.late_prompt = 10; });
   refused("plan snapkv: drafts that gather",
           [](O& o, L&) { o.plans = {"snapkv"}, o.contexts = {400}; });
   refused("context size 32000: with 3 repeats",
@@ -229,8 +234,11 @@ TEST(Load, WhatCannotBeRunIsRefusedBeforeAnythingRuns) {
   refused(
       "page memory 1000: a request of the trace may hold 1120 tokens",
       [](O&, L& load) { load.page_memory = 1000; }, small_trace());
-  expect_error(ErrorKind::kOutOfMemory, {"number of streams 1000000"},
-               [] { run_load(engine(), dataset(), small_load(), {.streams = {1'000'000}}); });
+  BenchOptions large = small_load();
+  large.contexts = {30000};
+  large.draft_lens = {1, 2, 3, 4, 5, 6, 7, 8};  // a cache for each
+  expect_error(ErrorKind::kOutOfMemory, {"number of streams 1024"},
+               [&] { run_load(engine(), dataset(), large, {.streams = {1024}}); });
 }
 
 TEST(Load, AllLeavesOutWhatIsNotForLoops) {

@@ -75,7 +75,7 @@ struct Request {
 };
 
 struct RequestLoopOptions {
-  static constexpr int kMostSequences = 1024;  // rows of a draft pass
+  static constexpr int kMostSequences = DraftLengths::kMostRows;  // a draft pass has one of each
 
   int sequences = 8;      // that are in the cache at once, 1 to kMostSequences
   int context = 0;        // tokens of a request at most

@@ -70,6 +70,8 @@ struct RoundChoice {
 
 class DraftLengths {
  public:
+  static constexpr int kMostRows = 1024;  // of one pass
+
   struct Options {
     std::vector<std::string> plans;  // the names of the plans that may draft; none: never draft
     std::vector<double> plan_bytes;  // what a pass of each reads besides the cache
@@ -77,8 +79,8 @@ class DraftLengths {
     // The share of each one's tokens that is thought to be accepted, within (0, 1), to begin with;
     // none: a usual one.
     std::vector<float> acceptance = {};
-    double target_bytes = 1;       // what verification does
-    int max_rows = 1024;           // of one pass
+    double target_bytes = 1;  // what verification does
+    int max_rows = kMostRows;
     std::optional<int> fixed_len;  // always so many, as far as caps allow; only the plan is chosen
   };
   // REQUIRES: as many plan_bytes as plans; 0 <= fixed_len <= kMaxDraftLen.

@@ -197,7 +197,13 @@ RequestId RequestLoop::submit(Request request) {
            "{} requests wait, as many as may; one of them has to start first", at.num_queued);
     }
     id = live->id = at.last_id + 1;
-    at.inbox.push_back({Impl::What::kSubmit, id, std::move(live)});
+    const auto wishes = at.wishes.try_emplace(id, Impl::Wish::kNone).first;
+    try {
+      at.arrivals.push_back(std::move(live));
+    } catch (...) {
+      at.wishes.erase(wishes);
+      throw;
+    }
     ++at.last_id;
     ++at.num_queued;
   }
@@ -205,24 +211,40 @@ RequestId RequestLoop::submit(Request request) {
   return id;
 }
 
-void RequestLoop::cancel(RequestId id) { impl_->post({Impl::What::kCancel, id}); }
-void RequestLoop::pause(RequestId id) { impl_->post({Impl::What::kPause, id}); }
-void RequestLoop::resume(RequestId id) { impl_->post({Impl::What::kResume, id}); }
+void RequestLoop::cancel(RequestId id) { impl_->wish(id, Impl::Wish::kCancel); }
+void RequestLoop::pause(RequestId id) { impl_->wish(id, Impl::Wish::kPause); }
+void RequestLoop::resume(RequestId id) { impl_->wish(id, Impl::Wish::kResume); }
 
-void RequestLoop::Impl::post(Entry entry) {
+// The last one counts, but after a cancel there is nothing to wish.
+void RequestLoop::Impl::wish(RequestId id, Wish wanted) {
   {
     const std::lock_guard lock(inbox_mutex);
-    inbox.push_back(std::move(entry));
+    const auto known = wishes.find(id);
+    if (known == wishes.end() || known->second == Wish::kCancel) return;  // it has ended, or will
+    num_wishes += known->second == Wish::kNone;
+    known->second = wanted;
   }
   inbox_changed.notify_one();
 }
 
-std::optional<RequestLoop::Impl::Entry> RequestLoop::Impl::next_entry() {
+std::unique_ptr<RequestLoop::Live> RequestLoop::Impl::next_arrival(RequestId last) {
   const std::lock_guard lock(inbox_mutex);
-  if (inbox.empty()) return std::nullopt;
-  std::optional<Entry> entry(std::move(inbox.front()));
-  inbox.pop_front();
-  return entry;
+  if (arrivals.empty() || arrivals.front()->id > last) return nullptr;
+  std::unique_ptr<Live> next = std::move(arrivals.front());
+  arrivals.pop_front();
+  return next;
+}
+
+std::optional<std::pair<RequestId, RequestLoop::Impl::Wish>> RequestLoop::Impl::next_wish(
+    RequestId after, RequestId last) {
+  const std::lock_guard lock(inbox_mutex);
+  if (num_wishes == 0) return std::nullopt;
+  for (auto at = wishes.upper_bound(after); at != wishes.end() && at->first <= last; ++at) {
+    if (at->second == Wish::kNone) continue;
+    --num_wishes;
+    return std::pair(at->first, std::exchange(at->second, Wish::kNone));
+  }
+  return std::nullopt;
 }
 
 bool RequestLoop::Impl::is_stopped() const {
@@ -232,7 +254,7 @@ bool RequestLoop::Impl::is_stopped() const {
 
 void RequestLoop::Impl::wait() {
   std::unique_lock lock(inbox_mutex);
-  inbox_changed.wait(lock, [this] { return stopped || !inbox.empty(); });
+  inbox_changed.wait(lock, [this] { return stopped || !arrivals.empty() || num_wishes > 0; });
 }
 
 void RequestLoop::run() {

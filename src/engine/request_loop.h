@@ -113,7 +113,8 @@ class RequestLoop {
   // on_end comes with the next step, if the request has not ended.
   void cancel(RequestId id);
   // From the next step on a paused request is told nothing, and keeps what it has while nobody else
-  // wants it: for a reader that does not keep up.
+  // wants it: for a reader that does not keep up. Of what is wished between two steps the last
+  // counts, and a cancel.
   void pause(RequestId id);
   void resume(RequestId id);
 

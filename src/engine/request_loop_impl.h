@@ -62,24 +62,24 @@ struct RequestLoop::Impl {
   Impl(const Model& used, const KvShape& of, RequestLoopOptions given);
 
   // --- from other threads ---
-  enum class What : std::uint8_t { kSubmit, kCancel, kPause, kResume };
-  struct Entry {
-    What what;
-    RequestId id;
-    std::unique_ptr<Live> request = {};  // of kSubmit
-  };
+  enum class Wish : std::uint8_t { kNone, kPause, kResume, kCancel };
   mutable std::mutex inbox_mutex;
   std::condition_variable inbox_changed;
-  std::deque<Entry> inbox;
-  int num_queued = 0;  // submitted and not admitted yet
+  std::deque<std::unique_ptr<Live>> arrivals;
+  // Of each request that has not ended: what was wished since the last step, so one thing at most.
+  std::map<RequestId, Wish> wishes;
+  std::size_t num_wishes = 0;  // but for kNone
+  int num_queued = 0;          // submitted and not admitted yet
   RequestId last_id = 0;
   bool stopped = false;
 
   mutable std::mutex statistics_mutex;
   Statistics published;
 
-  void post(Entry entry);
-  std::optional<Entry> next_entry();
+  void wish(RequestId id, Wish wanted);
+  // Of requests up to `last`, in the order of their numbers; null or none where there is no more.
+  std::unique_ptr<Live> next_arrival(RequestId last);
+  std::optional<std::pair<RequestId, Wish>> next_wish(RequestId after, RequestId last);
   bool is_stopped() const;
   void wait();
   void publish();
@@ -122,6 +122,7 @@ struct RequestLoop::Impl {
   static Ending failure();  // by what is being caught
   bool drain_inbox();
   void arrive(std::unique_ptr<Live> request);
+  void grant(Live& request, Wish wanted);
   void set_paused(Live& request, bool paused);
   bool admit_waiting();
   bool admit(Live& request);
@@ -130,6 +131,7 @@ struct RequestLoop::Impl {
   void end(Live& request, const Ending& ending);
   void end_all(const Ending& ending);
   void leave_queue(Live& request);
+  void leave_inbox(Live& request);
   void put_back(Live& request);
   void preempt(Live& request);
   void swap_out(Live& request);

@@ -1,7 +1,7 @@
 // How requests come to a RequestLoop, are admitted and preempted, and end.
 //
-// Whatever is thrown on the way belongs to one request, which ends by it: the inbox is taken entry
-// by entry, and the scheduler, the slots and the pages are as they were without it.
+// Whatever is thrown on the way belongs to one request, which ends by it: the inbox is taken one by
+// one, and the scheduler, the slots and the pages are as they were without it.
 #include <algorithm>
 #include <utility>
 
@@ -27,37 +27,32 @@ RequestLoop::Impl::Ending RequestLoop::Impl::failure() {
   return {RequestEnd::kFailed, current_error("the engine")};
 }
 
-// What comes meanwhile is for the next step. Returns whether anything is changed by it.
+// Who comes meanwhile is for the next step. Returns whether anything is changed by it.
 bool RequestLoop::Impl::drain_inbox() {
-  bool changed = false;
-  std::size_t count = 0;
+  RequestId last = 0;
   {
     const std::lock_guard lock(inbox_mutex);
-    count = inbox.size();
+    last = last_id;
   }
-  for (std::size_t i = 0; i < count; ++i) {
-    std::optional<Entry> entry = next_entry();
-    if (!entry) break;
-    if (entry->what == What::kSubmit) {
-      arrive(std::move(entry->request));
-      changed = true;
-      continue;
-    }
-    const auto known = live.find(entry->id);
-    if (known == live.end()) continue;  // it has ended
+  bool changed = false;
+  while (auto arrived = next_arrival(last)) {
+    arrive(std::move(arrived));
     changed = true;
-    Live& request = *known->second;
-    if (entry->what == What::kCancel) {
-      end(request, {RequestEnd::kCancelled});
-      continue;
-    }
-    try {
-      set_paused(request, entry->what == What::kPause);
-    } catch (...) {
-      end(request, failure());
-    }
+  }
+  for (auto next = next_wish(0, last); next; next = next_wish(next->first, last)) {
+    grant(*live.at(next->first), next->second);
+    changed = true;
   }
   return changed;
+}
+
+void RequestLoop::Impl::grant(Live& request, Wish wanted) {
+  if (wanted == Wish::kCancel) return end(request, {RequestEnd::kCancelled});
+  try {
+    set_paused(request, wanted == Wish::kPause);
+  } catch (...) {
+    end(request, failure());
+  }
 }
 
 void RequestLoop::Impl::arrive(std::unique_ptr<Live> arrived) {
@@ -152,6 +147,15 @@ void RequestLoop::Impl::leave_queue(Live& request) {
   --num_queued;
 }
 
+void RequestLoop::Impl::leave_inbox(Live& request) {
+  leave_queue(request);
+  const std::lock_guard lock(inbox_mutex);
+  const auto known = wishes.find(request.id);
+  if (known == wishes.end()) return;
+  num_wishes -= known->second != Wish::kNone;
+  wishes.erase(known);
+}
+
 void RequestLoop::Impl::give_back(Live& request) {
   if (producer == &request) producer = nullptr;
   request.reader.reset();
@@ -169,7 +173,7 @@ void RequestLoop::Impl::end(Live& request, const Ending& ending) {
   };
   try_to(finish, "the scheduler");
   try_to([&] { scheduler.cancel(request.id); }, "the scheduler");  // where it is still known
-  leave_queue(request);
+  leave_inbox(request);
   Request::Ended ended{.end = ending.how};
   if (request.sequence != nullptr) {
     const KvCache& cache = request.sequence->cache();

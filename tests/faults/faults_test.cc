@@ -176,6 +176,45 @@ TEST_F(Faults, ALoopHasNoMoreSequencesThanADraftPassHasRows) {
 
 // --- pauses --------------------------------------------------------------------------------------
 
+TEST_F(Faults, WishesTakeNoMoreRoomThanRequests) {
+  auto loop = this->loop(options());
+  Told gone, told;
+  const RequestId ended = loop.submit(telling(request(40, 5), gone));
+  run(loop);
+  const RequestId id = loop.submit(telling(request(40, 5), told));
+  refuse_one_in = 1;
+  for (int i = 0; i < 100'000; ++i) {
+    for (const RequestId of : {ended, id}) {
+      loop.pause(of);
+      loop.resume(of);
+    }
+  }
+  loop.cancel(ended);
+  refuse_one_in = 0;
+  run(loop);
+  expect_end(gone, RequestEnd::kDone);
+  expect_end(told, RequestEnd::kDone);
+  loop.resume(id);
+  EXPECT_FALSE(loop.step());
+}
+
+TEST_F(Faults, OfTwoWishesTheLastCountsAndACancel) {
+  auto loop = this->loop(options());
+  Told paused, cancelled;
+  const RequestId first = loop.submit(telling(request(40, 5), paused));
+  const RequestId second = loop.submit(telling(request(40, 5), cancelled));
+  loop.resume(first);
+  loop.pause(first);
+  loop.cancel(second);
+  loop.resume(second);
+  run(loop);
+  EXPECT_EQ(paused.tokens.size() + paused.ends.size(), 0u);
+  expect_end(cancelled, RequestEnd::kCancelled);
+  loop.resume(first);
+  run(loop);
+  expect_end(paused, RequestEnd::kDone);
+}
+
 TEST_F(Faults, WhoIsPausedGivesItsPlaceToWhoComes) {
   for (const int sequences : {1, 2}) {  // slots are short; then pages
     RequestLoopOptions few = options(sequences);

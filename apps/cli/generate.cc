@@ -36,9 +36,9 @@ std::unique_ptr<Engine> load(const GenerateArgs& args, Progress& progress) {
   return engine;
 }
 
-// One generation in a session of its own. `stream`: where the text goes as it comes, or null.
+// One generation in a session of its own. `output`: where the text goes as it comes, or null.
 Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions options,
-             Progress& progress, std::string_view stage, TextStream* stream) {
+             Progress& progress, std::string_view stage, TextOutput* output) {
   const int room = engine.ctx_size() - static_cast<int>(prompt.size());
   const int wanted = options.predict < 0 ? room : std::min(room, options.predict);
   int written = 0;
@@ -48,16 +48,16 @@ Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   Run run;
   run.backend = engine.backend_description();
   run.result = session->generate(prompt, options, [&](const TokenEvent& event) {
-    if (stream != nullptr) {
+    if (output != nullptr) {
       progress.clear();
-      stream->write(event.text, event.drafted);
+      output->write(event.text, event.drafted);
     } else {
       progress.update(stage, static_cast<double>(++written) / wanted, wanted);
     }
     return !interrupted();
   });
   progress.clear();
-  if (stream != nullptr) stream->finish();
+  if (output != nullptr) output->finish();
   run.load_ms = engine.load_ms();
   run.peak_rss_bytes = peak_rss_bytes();
   spdlog::debug("{}: {}", stage, run.result.draft_choice);
@@ -156,9 +156,9 @@ int run(const GenerateArgs& args) {
   require_use_of_budget(args, *engine);
 
   const PolledInterrupts polled;
-  TextStream stream(tints_text(args));
+  TextOutput output(tints_text(args));
   if (args.compare) warm_up(*engine, prompt, options, progress);
-  Run run = generate(*engine, prompt, options, progress, "decode", args.json ? nullptr : &stream);
+  Run run = generate(*engine, prompt, options, progress, "decode", args.json ? nullptr : &output);
   run.sampling = sampling;
   if (!args.compare || interrupted()) return finish(args, run);
 

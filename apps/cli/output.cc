@@ -16,7 +16,7 @@ void write_output(std::string_view text) {
   fail(ErrorKind::kInvalidRequest, "cannot write to standard output: {}", std::strerror(errno));
 }
 
-void TextStream::write(std::string_view text, bool drafted) {
+void TextOutput::write(std::string_view text, bool drafted) {
   if (text.empty()) return;
   line_open_ = !text.ends_with('\n');
   if (drafted && color_) {
@@ -26,7 +26,7 @@ void TextStream::write(std::string_view text, bool drafted) {
   }
 }
 
-void TextStream::finish() {
+void TextOutput::finish() {
   if (line_open_ && is_terminal(stdout)) write_output("\n");
 }
 

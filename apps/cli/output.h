@@ -14,9 +14,9 @@ struct BrokenPipe {};
 void write_output(std::string_view text);
 
 // The generated text on its way to the reader.
-class TextStream {
+class TextOutput {
  public:
-  explicit TextStream(bool color) : color_(color) {}
+  explicit TextOutput(bool color) : color_(color) {}
 
   // `drafted` text is tinted, so that one sees speculation work.
   void write(std::string_view text, bool drafted);

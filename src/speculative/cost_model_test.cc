@@ -29,7 +29,6 @@ TEST(CostModel, LearnsEveryPlanByItself) {
   }
   EXPECT_NEAR(costs.draft(0).seconds({.rows = 2}), 0.005, 2e-4);
   EXPECT_NEAR(costs.target().seconds({.rows = 8}), 0.05, 2e-3);
-  EXPECT_EQ(costs.target().most_rows(), 8);
   EXPECT_FALSE(costs.draft(1).measured());
   EXPECT_NEAR(costs.draft(1).seconds({.rows = 1}), 0.025, 3e-3);
 }

@@ -147,10 +147,8 @@ void PassTime::observe(std::span<const PassLoad> passes, double seconds) {
   const double variance = variance_of(shares_);
   const double log_ratio = std::log(seconds / predicted);
   const Surprise surprise = judge(log_ratio, variance + noise_);
-  for (const PassLoad& pass : passes) {
-    note_rows(pass);
-    kv_observed_ |= pass.kv_bytes > 0;
-  }
+  measured_ = true;
+  for (const PassLoad& pass : passes) kv_observed_ |= pass.kv_bytes > 0;
   if (surprise.whole) learn_noise(surprise.log_ratio, variance);
   update(shares_, surprise.log_ratio, noise_, surprise.whole);
   tabulate();
@@ -161,7 +159,7 @@ void PassTime::set_prior(const PassLoad& pass, double seconds) {
   std::fill(shares_.begin(), shares_.end(), 0.0);
   const double predicted = add_parts(pass, shares_);
   for (double& share : shares_) share /= predicted;
-  note_rows(pass);
+  measured_ = true;
   update(shares_, std::log(seconds / predicted), kPriorNoise * kPriorNoise, true);
   tabulate();
 }
@@ -181,8 +179,6 @@ void PassTime::set_kv_rate(double seconds_per_byte) {
   logs_[kv_index()] = std::log(seconds_per_byte);
   tabulate();
 }
-
-void PassTime::note_rows(const PassLoad& load) { most_rows_ = std::max(most_rows_, load.rows); }
 
 PassTime::Surprise PassTime::judge(double log_ratio, double variance) {
   const double odd = kSurprise * std::sqrt(variance);

@@ -55,9 +55,8 @@ class PassTime {
   // Until a pass over a cache is observed: it is read at so many.
   void set_kv_rate(double seconds_per_byte);
 
-  bool measured() const { return most_rows_ > 0; }
+  bool measured() const { return measured_; }
   bool kv_observed() const { return kv_observed_; }
-  int most_rows() const { return most_rows_; }  // that were measured in one pass; 0: none
   int max_rows() const { return static_cast<int>(knot_below_.size()) - 1; }
   // The rate at which a pass of one row reads its weights.
   double rate() const { return weights_seconds(1) / weight_bytes_; }
@@ -83,7 +82,6 @@ class PassTime {
   double add_parts(const PassLoad& load, std::span<double> parts) const;
   void project(std::span<const double> shares) const;
   double variance_of(std::span<const double> shares) const;
-  void note_rows(const PassLoad& load);
   Surprise judge(double log_ratio, double variance);
   void widen(double variance);
   void drift();
@@ -99,7 +97,7 @@ class PassTime {
   std::vector<double> covariance_;  // of logs_, row-major
   std::vector<double> drift_;       // to which covariance_ returns as what was learned gets old
   double noise_;                    // variance of a measurement's logarithm
-  int most_rows_ = 0;
+  bool measured_ = false;
   bool kv_observed_ = false;
   int late_ = 0;           // measurements in a row that were far too long
   double least_late_ = 0;  // log_ratio of the shortest of them

@@ -241,32 +241,30 @@ void RequestLoop::Impl::swap_out(Live& request) {
   ++totals.replays;
 }
 
-// Brings it back, as soon as the cache holds what goes before. Returns whether it is there. If
-// others have the pages by now, or it does not come, the request is preempted again, to be read
-// again.
+// Brings it back, as soon as the cache holds what goes before. If others have the pages by now, or
+// it does not come, the request waits again, to be read again. Returns whether it does not.
 bool RequestLoop::Impl::swap_in(Live& request) {
   Sequence& sequence = *request.sequence;
-  if (!request.saved || sequence.cache().length() != request.saved->first) return false;
-  const std::size_t pages = request.saved->pages.slots();
+  if (!request.saved || sequence.cache().length() != request.saved->first) return true;
+  const auto saved = std::exchange(request.saved, std::nullopt);
+  const std::size_t pages = saved->pages.slots();
   bool is_back = false;
   if (pages <= pool_state().pages()) {
     try {
       make_room(pages);
-      sequence.restore(host, *request.saved);
+      sequence.restore(host, *saved);
       is_back = true;
     } catch (...) {
     }
   }
-  const int length = request.saved->length;
-  request.saved.reset();
-  if (!is_back) {
+  if (is_back) {
+    totals.pages_swapped_in += pages;
+    if (saved->length >= request.prompt_tokens()) end_prompt(request);
+  } else {
     ++totals.replays;
     put_back(request);
-    return false;
   }
-  totals.pages_swapped_in += pages;
-  if (length >= request.prompt_tokens()) end_prompt(request);
-  return true;
+  return is_back;
 }
 
 }  // namespace quantspec

@@ -192,8 +192,7 @@ bool RequestLoop::Impl::find_chunk(Live& request) {
   }
   request.sequence->attach(request.path.last_pages());
   request.found_until(end);
-  swap_in(request);
-  if (request.sequence != nullptr) scheduler.found(request.id, held(request));
+  if (swap_in(request)) scheduler.found(request.id, held(request));
   return true;
 }
 
@@ -254,8 +253,7 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::run_chunk(Live& requ
     in_flight =
         read_slices(request, std::min(seconds, kAloneSeconds), std::isinf(seconds), slice_clock);
     share = request.reader->share();
-    swap_in(request);
-    if (request.sequence == nullptr) return std::nullopt;  // preempted
+    if (!swap_in(request)) return std::nullopt;
     if (request.reader != nullptr && request.reader->done()) first = end_prompt(request);
   } else {
     make_room(1);

@@ -1,12 +1,18 @@
 // Engine::submit(): what its header says of requests, handles and callbacks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <ctime>
+#include <memory>
 #include <mutex>
+#include <random>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/expect_error.h"
@@ -260,6 +266,70 @@ TEST(Engine, EndsWhatLivesWhenItEnds) {
     EXPECT_EQ(one->ends, 1);
     EXPECT_EQ(one->outcome.result.stop_reason, StopReason::kCancelled);
   }
+}
+
+// Threads that submit, cancel, pause, resume, throw and wait in sessions, and an engine that ends
+// while requests live: each is told its end once, and what it is told is what it gets alone. Under
+// ThreadSanitizer for QUANTSPEC_SECONDS (docs/requests.md).
+TEST(Engine, ThreadsComeAndGoAndEachIsToldItsEndOnce) {
+  const char* wanted = std::getenv("QUANTSPEC_SECONDS");
+  const double seconds = wanted != nullptr ? std::atof(wanted) : 1.5;
+  auto engine = Engine::load(bundled());
+  constexpr int kMost = 40;
+  const std::vector<TokenId> expected =
+      engine->create_session()->generate(kPrompt, coupled(kMost, 0)).tokens;
+  std::atomic<int> submitted{0}, ended{0}, done{0}, thrown{0}, failed{0};
+  const Stopwatch clock;
+  const auto client = [&](unsigned seed) {
+    std::mt19937 random(seed);
+    const auto draw = [&](int below) { return static_cast<int>(random() % below); };
+    std::vector<Ticket> mine;
+    while (clock.seconds() < seconds) {
+      const int predict = 1 + draw(kMost);
+      const auto options = coupled(predict, draw(2) == 0 ? std::optional(draw(5)) : std::nullopt);
+      const int throws_at = draw(6) == 0 ? 1 + draw(10) : -1;
+      const auto ends = std::make_shared<int>(0);
+      Listener listener;
+      listener.on_token = [&thrown, throws_at, calls = 0](const TokenEvent&) mutable -> bool {
+        if (++calls != throws_at) return true;
+        ++thrown;
+        throw std::runtime_error("thrown");
+      };
+      listener.on_end = [&, predict, ends](const Outcome& outcome) {
+        EXPECT_EQ(++*ends, 1);
+        const std::vector<TokenId>& tokens = outcome.result.tokens;
+        ASSERT_LE(std::ssize(tokens), predict);
+        EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), expected.begin()));
+        if (outcome.error) {
+          EXPECT_STREQ(outcome.error->what(), "who was told of tokens: thrown");
+          ++failed;
+        } else if (outcome.result.stop_reason != StopReason::kCancelled) {
+          EXPECT_EQ(std::ssize(tokens), predict);
+          ++done;
+        }
+        ++ended;
+      };
+      mine.push_back(engine->submit(kPrompt, options, std::move(listener)));
+      ++submitted;
+      if (draw(4) == 0) mine[draw(std::ssize(mine))].cancel();
+      if (draw(3) == 0) mine[draw(std::ssize(mine))].pause();
+      if (draw(8) == 0) {
+        for (const Ticket& ticket : mine) ticket.resume();
+      }
+      if (draw(4) == 0) {  // it waits for its turn: the queue stays short
+        const auto session = engine->create_session();
+        EXPECT_EQ(session->generate(kPrompt, coupled(1)).tokens.at(0), expected[0]);
+      }
+      EXPECT_GE(engine->requests().statistics().free_slots, 0);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 4; ++i) threads.emplace_back(client, i + 1);
+  for (std::thread& thread : threads) thread.join();
+  engine.reset();
+  EXPECT_EQ(ended, submitted);
+  EXPECT_GT(done, 0);
+  EXPECT_EQ(failed, thrown);
 }
 
 double cpu_seconds() {

@@ -182,6 +182,22 @@ void require_room(const Request& request, const Scheduler& scheduler,
 
 }  // namespace
 
+// However many requests of one owner wait, there is a place for another's.
+void RequestLoop::Impl::require_place(OwnerId owner) const {
+  constexpr std::int64_t kMostOfFree = 3;  // times the places that are left
+  if (num_queued >= options.max_waiting) {
+    fail(ErrorKind::kOutOfMemory,
+         "{} requests wait, as many as may; one of them has to start first", num_queued);
+  }
+  const auto of_owner = queued_of.find(owner);
+  const std::int64_t left = std::int64_t{options.max_waiting} - num_queued;
+  if (of_owner == queued_of.end() || of_owner->second < kMostOfFree * left) return;
+  fail(ErrorKind::kOutOfMemory,
+       "{} requests of one owner wait, as many as may beside those of others; one of them has to "
+       "start first",
+       of_owner->second);
+}
+
 RequestId RequestLoop::submit(Request request) {
   Impl& at = *impl_;
   require(request, at.model, at.options.plans.size());
@@ -192,15 +208,15 @@ RequestId RequestLoop::submit(Request request) {
   {
     const std::lock_guard lock(at.inbox_mutex);
     if (at.stopped) fail(ErrorKind::kInvalidRequest, "the engine ends, and takes no more requests");
-    if (at.num_queued >= at.options.max_waiting) {
-      fail(ErrorKind::kOutOfMemory,
-           "{} requests wait, as many as may; one of them has to start first", at.num_queued);
-    }
+    at.require_place(live->request.owner);
     id = live->id = at.last_id + 1;
     const auto wishes = at.wishes.try_emplace(id, Impl::Wish::kNone).first;
     try {
+      int& of_owner = at.queued_of[live->request.owner];
       at.arrivals.push_back(std::move(live));
+      ++of_owner;
     } catch (...) {
+      std::erase_if(at.queued_of, [](const auto& of) { return of.second == 0; });
       at.wishes.erase(wishes);
       throw;
     }

@@ -88,7 +88,9 @@ struct RequestLoopOptions {
   KvStore store = KvStore::kHierarchical;
   bool share_prefixes = true;  // REQUIRES: store is kHierarchical, for it to be
   Admission admission = Admission::kGuaranteed;
-  int max_waiting = 1024;  // requests that were not admitted yet
+  // Requests that were not admitted yet. Those of one owner are at most three times as many as the
+  // places that are left: three quarters where it is alone.
+  int max_waiting = 1024;
   // For timing passes at the start, so that the first request drafts well, at most. 0: times are
   // learned from rounds alone.
   double timing_seconds = kPassTimingSeconds;
@@ -107,8 +109,9 @@ class RequestLoop {
   RequestLoop& operator=(const RequestLoop&) = delete;
 
   // Throws kInvalidRequest for what can never be, naming the field: values out of their range, and
-  // what fits neither a context nor the pages. Throws kOutOfMemory where max_waiting wait already.
-  // Nothing is called back for what it refuses.
+  // what fits neither a context nor the pages. Throws kOutOfMemory where max_waiting wait already,
+  // or too many of the owner's, and kInvalidRequest after stop(). Nothing is called back for what
+  // it refuses.
   RequestId submit(Request request);
   // on_end comes with the next step, if the request has not ended.
   void cancel(RequestId id);

@@ -68,14 +68,16 @@ struct RequestLoop::Impl {
   std::deque<std::unique_ptr<Live>> arrivals;
   // Of each request that has not ended: what was wished since the last step, so one thing at most.
   std::map<RequestId, Wish> wishes;
-  std::size_t num_wishes = 0;  // but for kNone
-  int num_queued = 0;          // submitted and not admitted yet
+  std::size_t num_wishes = 0;        // but for kNone
+  int num_queued = 0;                // submitted and not admitted yet
+  std::map<OwnerId, int> queued_of;  // the same by owner; more than 0
   RequestId last_id = 0;
   bool stopped = false;
 
   mutable std::mutex statistics_mutex;
   Statistics published;
 
+  void require_place(OwnerId owner) const;
   void wish(RequestId id, Wish wanted);
   // Of requests up to `last`, in the order of their numbers; null or none where there is no more.
   std::unique_ptr<Live> next_arrival(RequestId last);

@@ -145,6 +145,8 @@ void RequestLoop::Impl::leave_queue(Live& request) {
   if (!std::exchange(request.queued, false)) return;
   const std::lock_guard lock(inbox_mutex);
   --num_queued;
+  const auto of_owner = queued_of.find(request.request.owner);
+  if (--of_owner->second == 0) queued_of.erase(of_owner);
 }
 
 void RequestLoop::Impl::leave_inbox(Live& request) {

@@ -167,6 +167,29 @@ TEST_F(Faults, WhatCanNeverBeIsRefusedWithItsField) {
   EXPECT_EQ(ends, 0);
 }
 
+TEST_F(Faults, OneOwnerCannotFillTheQueue) {
+  RequestLoopOptions few = options();
+  few.max_waiting = 8;
+  auto loop = this->loop(few);
+  const auto submit = [&](OwnerId owner) {
+    Request wanted = request(10, 5);
+    wanted.owner = owner;
+    return loop.submit(std::move(wanted));
+  };
+  const auto refused = [&](OwnerId owner) {
+    expect_error(ErrorKind::kOutOfMemory, {"of one owner wait"}, [&] { submit(owner); });
+  };
+  for (int i = 0; i < 6; ++i) submit(1);
+  refused(1);
+  submit(2);
+  refused(1);
+  submit(3);
+  expect_error(ErrorKind::kOutOfMemory, {"8 requests wait"}, [&] { submit(4); });
+  run(loop);
+  for (int i = 0; i < 6; ++i) submit(1);  // their places are free again
+  run(loop);
+}
+
 TEST_F(Faults, ALoopHasNoMoreSequencesThanADraftPassHasRows) {
   for (const int sequences : {0, RequestLoopOptions::kMostSequences + 1}) {
     expect_error(ErrorKind::kInvalidRequest, {"sequences at once", "1 to 1024"},
@@ -400,7 +423,7 @@ TEST_F(Faults, MemoryThatIsRefusedOnceEndsOneRequestAtMost) {
 }
 
 TEST_F(Faults, ALoopThatEndsWithoutMemoryTellsAll) {
-  constexpr int kMany = 1000;
+  constexpr int kMany = 700;
   auto loop = this->loop(options());
   std::vector<Told> told(kMany);
   for (Told& one : told) loop.submit(telling(request(10, 12), one));

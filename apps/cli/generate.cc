@@ -28,6 +28,7 @@ std::unique_ptr<Engine> load(const GenerateArgs& args, Progress& progress) {
   options.sequences = 1;
   options.progress = progress.callback();
   auto engine = Engine::load(options);
+  engine->start();
   progress.clear();
   if (interrupted()) throw Interrupted();  // after the last report of progress
   spdlog::debug("model {}, loaded in {:.2f} s", options.model.string(), engine->load_ms() / 1e3);

@@ -59,7 +59,8 @@ Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& option
          options.predict);
   }
   Impl::require_room(prompt.size(), ctx_size());
-  model().weights().require_unchanged();  // again at the end: this is before all the work
+  model().weights().require_unchanged();      // again at the end: this is before all the work
+  RequestLoop& loop = impl_->running_loop();  // before the clock of the request
   const int most = ctx_size() - static_cast<int>(prompt.size()) + 1;  // the last needs no place
   const auto generation =
       std::make_shared<Generation>(*this, prompt.size(), most, options, std::move(listener));
@@ -76,7 +77,6 @@ Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& option
   request.on_progress = [generation](double share) { generation->read(share); };
   request.on_tokens = [generation](const Step& step) { return generation->take(step); };
   request.on_end = [generation](const Request::Ended& ended) { generation->end(ended); };
-  RequestLoop& loop = impl_->running_loop();
   return {loop, loop.submit(std::move(request))};
 }
 
@@ -84,7 +84,12 @@ void Engine::Impl::fail_empty_prompt() {
   fail(ErrorKind::kInvalidRequest, "the prompt is empty; give at least one character of text");
 }
 
-const RequestLoop& Engine::requests() { return impl_->running_loop(); }
+void Engine::start() { impl_->running_loop(); }
+
+const RequestLoop* Engine::requests() const {
+  const std::lock_guard lock(impl_->loop_mutex);
+  return impl_->loop.get();
+}
 
 bool Engine::Impl::is_own_thread() const {
   const std::lock_guard lock(loop_mutex);
@@ -134,6 +139,7 @@ RequestLoop& Engine::Impl::running_loop() {
 
 Engine::Impl::~Impl() {
   if (loop == nullptr) return;
+  check(!is_own_thread(), "an engine is ended by a callback of its own, which it would wait for");
   loop->stop();
   thread.join();
 }

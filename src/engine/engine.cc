@@ -25,6 +25,34 @@ void require_same_vocabulary(const EngineOptions& options, const Tokenizer& toke
        options.model.string(), tokenizer.vocab_size(), config.vocab_size);
 }
 
+// What drafts are asked for, before there is anything to wait for.
+void require_drafts(const EngineOptions& options, const PlanContext& context) {
+  const bool chosen = options.plan == "auto",
+             by_weights = options.draft_weights != DraftWeights::kAuto;
+  const bool all_full = options.kv_store == KvStore::kFull;
+  if (by_weights && !chosen) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: it says what weights drafts read, and so does {}",
+         field::kPlan, options.plan, field::kDraftWeights);
+  }
+  if (options.draft_budget.given() && (by_weights || all_full)) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} {}: is for sparse plans, which there are without {} and with pages ({} hierarchical)",
+         field::kDraftBudget, options.draft_budget.text(), field::kDraftWeights, field::kKvCache);
+  }
+  const std::vector<Plan> plans =
+      chosen ? auto_plans(context) : std::vector{make_plan(options.plan, context)};
+  if (chosen) return;
+  RequestLoop::require_plans(plans, num_sequences(options));
+  const auto by_pages = [](const LayerPlan& layer) {
+    return layer.run && layer.kv.chooses_pages();
+  };
+  if (all_full && std::ranges::any_of(plans.front().layers, by_pages)) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} {}: it chooses pages, and a cache in full precision has none; {} hierarchical works",
+         field::kPlan, options.plan, field::kKvCache);
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(StopReason reason) {
@@ -48,10 +76,6 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   const auto report = [&](std::string_view stage, double done) {
     if (options.progress) options.progress(stage, done);
   };
-  if (options.plan != "auto" && options.draft_weights != DraftWeights::kAuto) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: it says what weights drafts read, and so does {}",
-         field::kPlan, options.plan, field::kDraftWeights);
-  }
   ModelConfig config = load_config(options.model);
   const KvShape shape = kv_shape(config, options.page_size);
   auto backend = make_backend({options.backend, options.num_threads, options.device});
@@ -59,12 +83,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
     log_debug("auto takes the CPU: " + cuda_unavailable());
   }
   backend->require_supported(shape);
-  // A name that is wrong is refused before there is anything to wait for.
-  const PlanContext context_of_plans{config.num_layers, shape.page_size, options.draft_budget};
-  if (options.plan != "auto") {
-    const Plan plan = make_plan(options.plan, context_of_plans);
-    RequestLoop::require_plans({&plan, 1}, num_sequences(options));
-  }
+  require_drafts(options, {config.num_layers, shape.page_size, options.draft_budget});
   Checkpoint checkpoint(options.model);
   std::vector<Message> warnings;
   const std::size_t available = backend->available_bytes();

@@ -11,8 +11,8 @@
 // An Engine owns weights, tokenizer, backend and the KV cache, and a thread in which it generates
 // for all that ask: their rounds run as one batch, their prompts are read in slices between rounds,
 // and nothing of that shows in what any of them gets (docs/design.md, section 3). The thread starts
-// with the first request and sleeps while there is nothing to do. docs/requests.md follows one
-// through it.
+// with start() or the first request, and sleeps while there is nothing to do. docs/requests.md
+// follows one through it.
 //
 // There are two ways in. A Session owns the text so far, and generate() returns when it is written:
 // for programs that do one thing after the other. Engine::submit() returns at once, and tells what
@@ -91,8 +91,8 @@ struct Outcome {
 };
 
 // Who is told of a submitted request, by the engine's thread: others wait meanwhile. Callbacks may
-// submit and cancel; they may not wait for another request. One that throws ends its own request
-// with that error, and nothing else.
+// submit and cancel; they may not wait for another request, nor end the engine, be it by what they
+// own. One that throws ends its own request with that error, and nothing else.
 struct Listener {
   TokenCallback on_token = {};
   std::function<void(Outcome)> on_end = {};  // once, after all else
@@ -174,12 +174,16 @@ class Engine {
   std::unique_ptr<Session> create_session() { return std::make_unique<Session>(*this); }
 
   // Continues a text, which begins with what the tokenizer puts before one (BOS), or these tokens.
-  // Throws what RequestLoop::submit() does: kInvalidRequest, naming the field, for what can never
-  // be, and kOutOfMemory where too many requests wait. Nobody is told of what is refused.
+  // Throws kInvalidRequest for what can never be, naming the field where there is one,
+  // kOutOfMemory where too many requests wait, kCorruptFile where the checkpoint was written to
+  // since it was loaded, and what start() throws. Nobody is told of what is refused.
   Ticket submit(std::string_view prompt, const GenerateOptions& options, Listener listener);
   Ticket submit(std::vector<TokenId> prompt, const GenerateOptions& options, Listener listener);
-  // Its requests: for statistics, which any thread may ask for. Made with the first.
-  const RequestLoop& requests();
+  // Takes the memory of requests, times passes of the model (a second at most, for drafts that pay
+  // from the first token on) and starts the thread. Else the first request waits for that.
+  void start();
+  // For statistics, which any thread may ask for; null before start() and the first request.
+  const RequestLoop* requests() const;
 
   // The ids of a prompt, as Tokenizer::encode(). One that has more than `room` is refused soon,
   // however long it is.

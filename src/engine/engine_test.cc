@@ -21,6 +21,7 @@
 #include "base/mapped_file.h"
 #include "base/test_folder.h"
 #include "engine/memory_plan.h"
+#include "engine/request_loop.h"
 #include "engine/test_support.h"
 
 namespace quantspec {
@@ -282,6 +283,32 @@ TEST_F(EngineTest, PlansThatGatherTokensAreForMeasurements) {
 
 // What was read once is found, by the session that read it and by others, but for those of another
 // salt; and nothing of that shows in the text.
+TEST(Engine, DraftsThatCannotBeAreRefusedBeforeLoading) {
+  const auto refused = [](const std::vector<std::string>& words, auto change) {
+    EngineOptions options = bundled();
+    change(options);
+    options.progress = [](std::string_view, double) { ADD_FAILURE() << "something was loaded"; };
+    expect_error(ErrorKind::kInvalidRequest, words, [&] { Engine::load(options); });
+  };
+  using O = EngineOptions;
+  refused({"quantspec+sparse", "full precision has none"},
+          [](O& o) { o.plan = "quantspec+sparse", o.kv_store = KvStore::kFull; });
+  refused({"draft budget 256", "sparse plans"},
+          [](O& o) { o.draft_weights = DraftWeights::kUpper, o.draft_budget = 256; });
+  refused({"plan auto", "draft budget 10", "or more"}, [](O& o) { o.draft_budget = 10; });
+  refused({"plan streaming", "bench and eval"}, [](O& o) { o.plan = "streaming"; });
+}
+
+TEST(Engine, StartsWhenItIsToldTo) {
+  const auto engine = Engine::load(bundled());
+  EXPECT_EQ(engine->requests(), nullptr);
+  engine->start();
+  ASSERT_NE(engine->requests(), nullptr);
+  EXPECT_EQ(engine->requests()->statistics().rounds, 0u);
+  engine->start();
+  EXPECT_FALSE(engine->create_session()->generate("Once", {.predict = 2}).text.empty());
+}
+
 TEST_F(EngineTest, PrefixesAreReadOnce) {
   const int chunk = engine_->model().backend().prefill_chunk();
   std::string words = "It was";

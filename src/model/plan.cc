@@ -300,7 +300,8 @@ std::vector<Plan> auto_plans(const PlanContext& context) {
   if (!context.budget.given()) budgets = {KvBudget::one_in(4), KvBudget::one_in(16)};
   for (const KvBudget& budget : budgets) {
     PlanContext sparse = context;
-    sparse.budget = budget;
+    sparse.budget = draft_budget({.tokens = KvTokens::kByMass}, budget, context,
+                                 Message::format("{} auto", field::kPlan));
     for (const char* spec : {"quantspec+sparse", "quantspec+sparse+w8"}) {
       plans.push_back(make_plan(spec, sparse));
       plans.back().name += fmt::format("@{}", budget.text());

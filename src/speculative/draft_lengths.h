@@ -9,7 +9,7 @@
 // drafts nothing in it.
 //
 // It begins with priors: of acceptance by the kind of a plan, of times by passes that were timed
-// when the model was loaded (set_priors). What was not timed is tried first: plain decoding, and by
+// before the first request (set_priors). What was not timed is tried first: plain decoding, and by
 // short drafts the plan that would be best, if its passes read bytes as fast as verification does.
 //
 // A plan of which little is known is judged by what it might turn out to accept (a bandit's upper

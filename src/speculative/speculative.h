@@ -48,7 +48,7 @@ struct Step {
   std::span<const float> log_probs = {};
 };
 
-// For Decoder::time_passes, where a model is loaded.
+// For Decoder::time_passes, before anything is asked of a model.
 inline constexpr double kPassTimingSeconds = 1;
 
 struct Lane;

@@ -79,7 +79,7 @@ class Simulation {
     while (size() > count) remove();
     while (size() < count) add(context);
   }
-  // Passes over an empty cache are timed, as when a model is loaded.
+  // Passes over an empty cache are timed, as when a loop is made.
   void time_passes() {
     std::vector<TimedPass> passes;
     for (const int rows : {1, 3, 7}) {

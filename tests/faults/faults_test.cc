@@ -395,22 +395,26 @@ TEST_F(Faults, MemoryThatIsRefusedInAPromptEndsThatRequestAlone) {
   EXPECT_EQ(other.tokens, alone(request(40, 20)).tokens);
 }
 
-// Among many, whose lists are no small allocations.
+// In rounds of so many that lists of them, when they grow, are no small allocations.
 TEST_F(Faults, MemoryThatIsRefusedOnceEndsOneRequestAtMost) {
-  constexpr int kMany = 100;
-  Request wanted = request(10, 12);
+  constexpr int kMany = 70, kLists = 64;
+  Request wanted = request(10, 400);
   wanted.draft_len = std::nullopt;
   const Told expected = alone(wanted);
   RequestLoopOptions many = options(kMany);
   many.timing_seconds = 0;
-  for (int given = 0; given < 36; given += 3) {
+  for (int given = 0; given < 12; ++given) {
     auto loop = this->loop(many);
     std::vector<Told> told(kMany);
-    for (Told& one : told) loop.submit(telling(wanted, one));
+    std::vector<RequestId> ids;
+    for (Told& one : told) ids.push_back(loop.submit(telling(wanted, one)));
+    while (told[kLists - 1].tokens.empty()) ASSERT_TRUE(loop.step());
     refuse_after = given;
     refuse_next = 1;
-    EXPECT_NO_THROW(run(loop)) << given;
+    for (int i = 0; i < 8 && refuse_next > 0; ++i) EXPECT_NO_THROW(loop.step()) << given;
     refuse_next = 0;
+    for (const RequestId id : ids) loop.cancel(id);
+    run(loop);
     int failed = 0;
     for (const Told& one : told) {
       one.expect_prefix_of(expected);

@@ -213,7 +213,10 @@ bool RequestLoop::Impl::read_slices(Live& request, double seconds, bool alone,
   const KvCache& cache = request.sequence->cache();
   const Model::Prefill& reader = *request.reader;
   const int begin = cache.length();
-  if (!reader.inside_chunk()) make_room(chunk() / shape.page_size + 1);
+  if (!reader.inside_chunk()) {
+    const int tokens = std::min(chunk(), static_cast<int>(request.request.prompt.size()) - begin);
+    make_room(tokens / shape.page_size + 1);
+  }
   producer = &request;  // also while something is thrown
   int slices = 0;       // that were not observed
   double products = 0, since = slice_clock.seconds();

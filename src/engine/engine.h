@@ -49,11 +49,13 @@ struct GenerateOptions {
   std::vector<std::string> stop = {};  // text that ends the generation; it is no part of the output
   std::vector<TokenId> stop_ids = {};  // tokens that do
   bool ignore_eos = false;
+  // The model's generation_config.json is the caller's to read. Equal prompts of equal seeds may
+  // get equal texts: a request has a seed of its own.
   SamplingParams sampling = {};
-  SpecSampling spec_sampling = SpecSampling::kRejection;
-  std::optional<int> draft_len = {};  // nullopt: chosen; 0: plain decoding
-  bool log_probs = false;             // of every token
-  ProgressCallback progress = {};     // of the prefill
+  SpecSampling spec_sampling = SpecSampling::kRejection;  // kCoupled: a seed repeats its text
+  std::optional<int> draft_len = {};                      // nullopt: chosen; 0: plain decoding
+  bool log_probs = false;                                 // of every token
+  ProgressCallback progress = {};                         // of the prefill
   // On whose behalf: owners share the engine fairly. Greater priorities go first.
   OwnerId owner = 0;
   int priority = 0;
@@ -71,7 +73,7 @@ struct Timings {
 
 struct GenerateResult {
   std::string text;
-  std::vector<TokenId> tokens;
+  std::vector<TokenId> tokens;   // all, those of a stop string too
   std::vector<float> log_probs;  // of each token, where they were asked for
   int prompt_tokens = 0;
   int cached_tokens = 0;  // of the text before what was generated: others had read them
@@ -83,8 +85,9 @@ struct GenerateResult {
   MemoryPlan memory;         // as used, for the tokens that the session holds
 };
 
-// How a submitted request ended. With an error it has what was generated before; with nothing but
-// that memory ran out, there was none to say more.
+// How a submitted request ended. With an error it has what was generated before, and its
+// stop_reason says nothing; with nothing but that memory ran out, there was none to say more. What
+// a callback throws that is no quantspec::Error comes as kInternal.
 struct Outcome {
   GenerateResult result;
   std::optional<Error> error = {};
@@ -92,7 +95,8 @@ struct Outcome {
 
 // Who is told of a submitted request, by the engine's thread: others wait meanwhile. Callbacks may
 // submit and cancel; they may not wait for another request, nor end the engine, be it by what they
-// own. One that throws ends its own request with that error, and nothing else.
+// own: that ends the program. One that throws, progress among them, ends its own request with that
+// error, and nothing else. The first may come before submit() returns.
 struct Listener {
   TokenCallback on_token = {};
   std::function<void(Outcome)> on_end = {};  // once, after all else
@@ -110,8 +114,8 @@ class Ticket {
  public:
   RequestId id() const { return id_; }
   void cancel() const;
-  // From soon on a paused request is told nothing: for a reader that does not keep up. It keeps
-  // what it has while nobody else wants it, and goes on as if nothing had been.
+  // After the round at hand a paused request is told nothing: for a reader that does not keep up.
+  // It keeps what it has while nobody else wants it, and goes on as if nothing had been.
   void pause() const;
   void resume() const;
 
@@ -163,6 +167,7 @@ class Engine {
   // 0 the context is what the model was made for or, with a warning in the log, what fits. The CPU
   // reads the checkpoint where it is mapped: see MappedFile::survive_losses() (base/mapped_file.h).
   static std::unique_ptr<Engine> load(const EngineOptions& options);
+  // Cancels all that live; they have been told when it returns. Tickets and sessions end before it.
   ~Engine();
 
   const ModelConfig& config() const;
@@ -175,8 +180,9 @@ class Engine {
 
   // Continues a text, which begins with what the tokenizer puts before one (BOS), or these tokens.
   // Throws kInvalidRequest for what can never be, naming the field where there is one,
-  // kOutOfMemory where too many requests wait, kCorruptFile where the checkpoint was written to
-  // since it was loaded, and what start() throws. Nobody is told of what is refused.
+  // kOutOfMemory where too many requests wait (1,024; of one owner three times the places that are
+  // left, thus 768 alone), kCorruptFile where the checkpoint was written to since it was loaded,
+  // and what start() throws. Nobody is told of what is refused.
   Ticket submit(std::string_view prompt, const GenerateOptions& options, Listener listener);
   Ticket submit(std::vector<TokenId> prompt, const GenerateOptions& options, Listener listener);
   // Takes the memory of requests, times passes of the model (a second at most, for drafts that pay

@@ -55,7 +55,7 @@ function(quantspec_rooms rooms_out libraries_out room)
   set(${libraries_out} ${libraries} PARENT_SCOPE)
 endfunction()
 
-quantspec_headers(headers engine/engine.h engine/fields.h)
+quantspec_headers(headers engine/engine.h engine/fields.h engine/request_loop.h)
 foreach(door engine fields)
   list(APPEND headers ${QUANTSPEC_INCLUDE_DIR}/quantspec/${door}.h)
   file(CONFIGURE OUTPUT ${QUANTSPEC_INCLUDE_DIR}/quantspec/${door}.h

@@ -188,7 +188,8 @@ class Engine {
   // Takes the memory of requests, times passes of the model (a second at most, for drafts that pay
   // from the first token on) and starts the thread. Else the first request waits for that.
   void start();
-  // For statistics, which any thread may ask for; null before start() and the first request.
+  // For statistics, which any thread may ask for (engine/request_loop.h has them); null before
+  // start() and the first request.
   const RequestLoop* requests() const;
 
   // The ids of a prompt, as Tokenizer::encode(). One that has more than `room` is refused soon,

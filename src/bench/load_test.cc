@@ -109,21 +109,23 @@ TEST(Load, UniformRowsAreOfWhatDecodesTogether) {
 TEST(Load, ALatePromptIsReadWhileTheStreamsDecode) {
   BenchOptions options = small_load();
   options.repeats = 1;
-  const LoadReport report =
-      run_load(engine(), dataset(), options, {.streams = {2}, .late_prompt = 400});
+  // On a busy machine streams may end before it is read.
+  LoadReport report;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    report = run_load(engine(), dataset(), options, {.streams = {2}, .late_prompt = 400});
+    const auto is_read = [](const LoadRow& row) { return row.late && row.late->ttft_ms; };
+    if (std::ranges::all_of(report.rows, is_read)) break;
+  }
   EXPECT_EQ(report.meta.late_prompt, 400);
-  int read = 0;  // to their ends: on a busy machine streams may end before
   for (const LoadRow& row : report.rows) {
     EXPECT_EQ(row.identical, true);
     ASSERT_TRUE(row.late);
     EXPECT_GT(row.late->itl.p50, 0);
     EXPECT_LE(row.late->itl.p50, row.late->itl.p99);
-    EXPECT_EQ(row.requests, 2);
-    if (!row.late->ttft_ms) continue;
+    ASSERT_TRUE(row.late->ttft_ms);
     EXPECT_GT(*row.late->ttft_ms, row.late->itl.p50);  // it took more than a slice
-    ++read;
+    EXPECT_EQ(row.requests, 2);
   }
-  EXPECT_GT(read, 0);
 }
 
 TEST(Load, ATraceWaitsForItsArrivalsAndFindsWhatIsShared) {

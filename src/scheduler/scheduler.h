@@ -83,7 +83,7 @@ struct SchedulerOptions {
   double watermark = 0.02;     // kExpected: the share of all pages that an admission leaves
   double ageing = 30;          // seconds: a class's time
   double least_prefill = 0.1;  // share of the time while sequences decode
-  double most_prefill = 0.4;   // a round and what follows it: 1.7 rounds
+  double most_prefill = 0.4;   // gaps of 1.7 rounds (docs/decisions/0005)
   std::optional<double> token_interval;  // wanted seconds between a sequence's tokens
 };
 

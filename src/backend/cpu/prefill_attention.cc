@@ -16,7 +16,8 @@ constexpr int kTileTokens = 256;  // keys between two rescalings
 // Rows that share a converted tile of K and V, all heads together.
 constexpr int kTileQueries = 128;
 constexpr int kLeastPositions = 8;
-constexpr int kConversionRows = 12;  // take about as long as it takes to convert K and V
+// Rows that are thought to take as long as it takes to convert K and V: by counting instructions.
+constexpr int kConversionRows = 12;
 
 int heads_per_kv_head(const PrefillAttentionParams& p) {
   return p.num_heads / p.shape.num_kv_heads;

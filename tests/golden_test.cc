@@ -56,7 +56,7 @@ class BundledModel : public ::testing::TestWithParam<std::string> {
     return logits;
   }
   void expect_last_logits(const std::string& prompt) {
-    LoadedModel model(bundled_model(), GetParam(), 2, 0, WeightRead::kFull);
+    LoadedModel model(bundled_model(), GetParam(), 2, 0, WeightRead::kTarget);
     const Tokens ids = reference()[prompt]["ids"].get<Tokens>();
     const auto actual = model.last_logits(ids);
     const auto expected = expected_logits(prompt);

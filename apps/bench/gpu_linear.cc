@@ -55,8 +55,8 @@ struct Reading {
 constexpr Reading kReadings[] = {
     {"4-bit", WeightRead::kUpper, DType::kBF16, 1e-2, true},
     {"8-bit", WeightRead::kBoth, DType::kBF16, 2e-3, false},
-    {"bf16", WeightRead::kFull, DType::kBF16, 2e-3, true},
-    {"fp16", WeightRead::kFull, DType::kF16, 2e-3, false},
+    {"bf16", WeightRead::kTarget, DType::kBF16, 2e-3, true},
+    {"fp16", WeightRead::kTarget, DType::kF16, 2e-3, false},
 };
 constexpr int kRowCounts[] = {1, 4, 8, 17};
 constexpr int kMaxRows = 17;
@@ -78,7 +78,7 @@ struct Planes {
   Buffer memory;
   std::size_t lower = 0;
 
-  Planes(Backend& backend, const TensorView& full, WeightRead read) {
+  Planes(Backend& backend, const Matrix& full, WeightRead read) {
     const PlaneBytes bytes = backend.plane_bytes(full.rows, full.cols);
     lower = aligned(bytes.upper);
     const bool both = read == WeightRead::kBoth;
@@ -89,11 +89,12 @@ struct Planes {
 };
 
 // Where an op finds a matrix, or those planes of it that it reads.
-Linear linear_at(const std::byte* at, const TensorView& shape, WeightRead read, std::size_t lower) {
-  Linear linear{.full = shape};
-  linear.full.data = read == WeightRead::kFull ? at : nullptr;
-  linear.upper = read == WeightRead::kFull ? nullptr : at;
-  linear.lower = read == WeightRead::kBoth ? at + lower : nullptr;
+Linear linear_at(const std::byte* at, const Matrix& shape, WeightRead read, std::size_t lower) {
+  Linear linear{.target = shape};
+  linear.target.data = read == WeightRead::kTarget ? at : nullptr;
+  if (read == WeightRead::kTarget) return linear;
+  linear.draft = {sliced_format(), shape.rows, shape.cols, at,
+                  read == WeightRead::kBoth ? at + lower : nullptr};
   return linear;
 }
 
@@ -123,7 +124,7 @@ class Weights {
     Backend& backend = lab_.backend();
     const std::size_t bytes = backend.matrix_bytes(host.rows, host.cols, host.dtype);
     Buffer memory = backend.allocate(bytes > 0 ? bytes : std::size_t{2} * host.rows * host.cols);
-    TensorView full = host;
+    Matrix full = dense(host);
     full.data = memory.data();
     if (bytes > 0) {
       full = backend.place_matrix(host, memory.data());
@@ -132,7 +133,7 @@ class Weights {
     }
     shapes_.push_back(full);
     lower_.push_back(0);
-    if (read_ != WeightRead::kFull) {
+    if (read_ != WeightRead::kTarget) {
       Planes planes(backend, full, read_);
       memory = std::move(planes.memory);
       lower_.back() = planes.lower;
@@ -160,7 +161,7 @@ class Weights {
   WeightRead read_;
   int copies_ = 0;
   std::size_t bytes_ = 0;
-  std::vector<TensorView> shapes_;
+  std::vector<Matrix> shapes_;
   std::vector<std::size_t> lower_;  // where a matrix' lower plane begins
   std::vector<Buffer> originals_;
   Buffer memory_;
@@ -303,10 +304,10 @@ class Bench {
     int end = 0;
     for (const int outputs : case_.matrices()) {
       end += outputs;
-      const TensorView full{values + std::size_t(end - kCheckedOutputs) * case_.inputs,
-                            reading.dtype, kCheckedOutputs, case_.inputs};
-      if (reading.read == WeightRead::kFull) {
-        linears.push_back({.full = full});
+      const Matrix full = dense({values + std::size_t(end - kCheckedOutputs) * case_.inputs,
+                                 reading.dtype, kCheckedOutputs, case_.inputs});
+      if (reading.read == WeightRead::kTarget) {
+        linears.push_back({.target = full});
       } else {
         planes.emplace_back(reference, full, reading.read);
         linears.push_back(

@@ -102,7 +102,7 @@ WeightStore::WeightStore(Backend& backend, int inputs, std::size_t bytes, Tensor
   blocks_ = (bytes + block_.upper - 1) / block_.upper;
   upper_ = allocate(backend, blocks_ * block_.upper);
   lower_ = allocate(backend, blocks_ * block_.lower);
-  backend.make_planes(values, upper_.data(), lower_.data());
+  backend.make_planes(dense(values), upper_.data(), lower_.data());
   for (std::size_t i = 1; i < blocks_; ++i) {
     std::memcpy(upper_.data() + i * block_.upper, upper_.data(), block_.upper);
     std::memcpy(lower_.data() + i * block_.lower, lower_.data(), block_.lower);
@@ -114,9 +114,9 @@ Linear WeightStore::next(int outputs) {
   check(outputs % kBlock == 0 && count <= blocks_, "so many outputs are there");
   if (at_ + count > blocks_) at_ = 0;
   Linear linear;
-  linear.full = {nullptr, DType::kBF16, outputs, inputs_};
-  linear.upper = upper_.data() + at_ * block_.upper;
-  linear.lower = lower_.data() + at_ * block_.lower;
+  linear.target = dense({nullptr, DType::kBF16, outputs, inputs_});
+  linear.draft = {sliced_format(), outputs, inputs_, upper_.data() + at_ * block_.upper,
+                  lower_.data() + at_ * block_.lower};
   at_ += count;
   return linear;
 }

@@ -13,12 +13,12 @@ namespace {
 struct Case {
   bool in_memory;
   WeightRead read;
-  DType dtype;  // of kFull
+  DType dtype;  // of kTarget
   int outputs, inputs;
   int rows;
 
   std::string name() const {
-    const auto what = read == WeightRead::kFull    ? name_of(dtype)
+    const auto what = read == WeightRead::kTarget  ? name_of(dtype)
                       : read == WeightRead::kUpper ? "upper"
                                                    : "both";
     return fmt::format("linear/{}/{}/{}x{}/r{}", in_memory ? "dram" : "cache", what, outputs,
@@ -31,7 +31,7 @@ Work work_of(Lab& lab, const Case& c) {
   work.elements = double(c.outputs) * c.inputs;
   work.flops = 2 * work.elements * c.rows;
   work.bytes = 2 * work.elements;
-  if (c.read != WeightRead::kFull) {
+  if (c.read != WeightRead::kTarget) {
     const PlaneBytes planes = lab.backend().plane_bytes(c.outputs, c.inputs);
     work.bytes = static_cast<double>(planes.upper);
     if (c.read == WeightRead::kBoth) work.bytes += static_cast<double>(planes.lower);
@@ -40,13 +40,13 @@ Work work_of(Lab& lab, const Case& c) {
 }
 
 Linear next(Lab& lab, const Case& c) {
-  if (c.read != WeightRead::kFull) {
+  if (c.read != WeightRead::kTarget) {
     const std::size_t bytes = lab.backend().plane_bytes(c.outputs, c.inputs).upper;
     return lab.weights(c.inputs, c.in_memory ? kBeyondCaches : bytes).next(c.outputs);
   }
   Linear linear;
-  linear.full = {lab.next_values(std::size_t{2} * c.outputs * c.inputs), c.dtype, c.outputs,
-                 c.inputs};
+  linear.target =
+      dense({lab.next_values(std::size_t{2} * c.outputs * c.inputs), c.dtype, c.outputs, c.inputs});
   return linear;
 }
 
@@ -80,7 +80,7 @@ void add_all(Lab& lab, bool in_memory, Shape shape) {
   }
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     for (const int rows : {1, 2, 3, 5, 8}) {
-      add(lab, {in_memory, WeightRead::kFull, dtype, shape.outputs, shape.inputs, rows});
+      add(lab, {in_memory, WeightRead::kTarget, dtype, shape.outputs, shape.inputs, rows});
     }
   }
 }

@@ -17,10 +17,11 @@ void product(benchmark::State& state, Lab& lab, int outputs, int inputs) {
   const std::vector<float> x = normal_values(std::size_t(kRows) * inputs);
   std::vector<float> y(std::size_t(kRows) * outputs);
   Linear linear;
-  linear.full = {lab.next_values(std::size_t{2} * outputs * inputs), DType::kBF16, outputs, inputs};
+  linear.target =
+      dense({lab.next_values(std::size_t{2} * outputs * inputs), DType::kBF16, outputs, inputs});
   const double each = time_each(state, [&] {
     lab.backend().add_linear(
-        {Phase::kPrefill, WeightRead::kFull, x.data(), kRows, &linear, y.data()});
+        {Phase::kPrefill, WeightRead::kTarget, x.data(), kRows, &linear, y.data()});
     benchmark::DoNotOptimize(y.data());
   });
   lab.report(state, each, {.flops = 2.0 * kRows * outputs * inputs}, lab.threads());

@@ -9,7 +9,7 @@ class BatchOps : public OpTest {};
 // More than a launch on a GPU has.
 TEST_P(BatchOps, EmbedTakesAnyNumberOfSequences) {
   constexpr int kSequences = 70, kHidden = 48, kHalf = 32;
-  const Matrix matrix(97, kHidden, DType::kF16, 1);
+  const HostMatrix matrix(97, kHidden, DType::kF16, 1);
   const PlacedMatrix table(*backend_, matrix);
   const Floats cosines = normal_floats(std::size_t{300} * kHalf, 2), sines(cosines.size());
   const Guarded<float> cos_table(*backend_, cosines), sin_table(*backend_, sines);

@@ -54,7 +54,7 @@ struct QkvSetup {
 
   TestLinear make(int heads, std::uint64_t seed) const {
     const int outputs = heads * c.shape.head_dim;
-    return {backend, Matrix(outputs, c.hidden, DType::kBF16, seed),
+    return {backend, HostMatrix(outputs, c.hidden, DType::kBF16, seed),
             c.bias ? normal_floats(outputs, seed + 10) : Floats{}};
   }
 
@@ -119,7 +119,7 @@ Floats joined(const std::vector<Floats>& parts) {
 // when stored, off by 2^-11 of themselves at most, and no value here is larger than 8 rms.
 testing::AssertionResult KvOps::qkv_near(const QkvResult& actual, const QkvResult& expected,
                                          Phase phase, WeightRead read) const {
-  const bool full = read == WeightRead::kFull;
+  const bool full = read == WeightRead::kTarget;
   // Head norms have weights of up to 3 rms, which errors get too.
   const double error =
       phase == Phase::kDecode ? tolerances_.decode : 2 * tolerances_.prefill(DType::kBF16);
@@ -143,14 +143,14 @@ TEST_P(KvOps, QkvIsNearTheReference) {
       int rows = 0;
       for (const Span& span : spans) rows += span.rows;
       const Floats x = normal_floats(std::size_t(rows) * c.hidden, 7, 2.0f);
-      for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
+      for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
         EXPECT_TRUE(qkv_near(setup.run(Phase::kDecode, read, x, spans),
                              expected.run(Phase::kDecode, read, x, spans), Phase::kDecode, read))
             << "head_dim " << c.shape.head_dim << ", " << rows << " rows, read " << int(read);
       }
-      EXPECT_TRUE(qkv_near(setup.run(Phase::kPrefill, WeightRead::kFull, x, spans),
-                           expected.run(Phase::kPrefill, WeightRead::kFull, x, spans),
-                           Phase::kPrefill, WeightRead::kFull))
+      EXPECT_TRUE(qkv_near(setup.run(Phase::kPrefill, WeightRead::kTarget, x, spans),
+                           expected.run(Phase::kPrefill, WeightRead::kTarget, x, spans),
+                           Phase::kPrefill, WeightRead::kTarget))
           << "head_dim " << c.shape.head_dim << ", " << rows << " rows of prefill";
     }
   }
@@ -162,7 +162,7 @@ TEST_P(KvOps, QkvRowsAloneHaveTheSameBits) {
     QkvSetup setup(*backend_, c);
     const Floats x = normal_floats(std::size_t{kRows} * c.hidden, 7);
     const int first = 2 * c.shape.page_size - 3;
-    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
+    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
       const QkvResult all = setup.run(Phase::kDecode, read, x, {{kRows, first}});
       for (int row = 0; row < kRows; ++row) {
         const Floats one_x(x.begin() + row * c.hidden, x.begin() + (row + 1) * c.hidden);
@@ -182,9 +182,9 @@ TEST_P(KvOps, QkvGivesOnlyQOrOnlyKv) {
     const Floats x = normal_floats(std::size_t{2} * c.hidden, 7);
     // Position 0 turns by no angle, so that rows without a sequence get the same Q.
     const std::vector<Span> spans = {{1, 0}, {1, 0}};
-    const QkvResult both = setup.run(Phase::kDecode, WeightRead::kFull, x, spans);
-    const QkvResult only_q = setup.run(Phase::kDecode, WeightRead::kFull, x, {});
-    const QkvResult only_kv = setup.run(Phase::kDecode, WeightRead::kFull, x, spans, false);
+    const QkvResult both = setup.run(Phase::kDecode, WeightRead::kTarget, x, spans);
+    const QkvResult only_q = setup.run(Phase::kDecode, WeightRead::kTarget, x, {});
+    const QkvResult only_kv = setup.run(Phase::kDecode, WeightRead::kTarget, x, spans, false);
     EXPECT_EQ(only_q.q, both.q);
     const Floats a = joined(only_kv.kv), b = joined(both.kv);
     EXPECT_TRUE(same_bits(a.data(), b.data(), a.size()));
@@ -196,7 +196,7 @@ TEST_P(KvOps, RoundsSayTheSamePositions) {
     QkvSetup setup(*backend_, c);
     const Floats x = normal_floats(std::size_t{9} * c.hidden, 7);
     const std::vector<Span> spans = {{3, 2 * c.shape.page_size - 1}, {1, 0}, {5, 100}};
-    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kFull}) {
+    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kTarget}) {
       const QkvResult a = setup.run(Phase::kDecode, read, x, spans);
       const QkvResult b = setup.run(Phase::kDecode, read, x, spans, true, true);
       EXPECT_EQ(a.q, b.q);
@@ -218,7 +218,7 @@ TEST_P(KvOps, QkvOfManySequencesHasTheBitsOfEachAlone) {
     rows += spans.back().rows;
   }
   const Floats x = normal_floats(std::size_t(rows) * c.hidden, 8);
-  for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
+  for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
     const QkvResult all = setup.run(Phase::kDecode, read, x, spans);
     const QkvResult of_rounds = setup.run(Phase::kDecode, read, x, spans, true, true);
     const Floats kv = joined(all.kv);
@@ -238,10 +238,10 @@ TEST_P(KvOps, QkvOfManySequencesHasTheBitsOfEachAlone) {
       kv_at += one_kv.size();
     }
   }
-  const QkvResult prefill = setup.run(Phase::kPrefill, WeightRead::kFull, x, spans);
+  const QkvResult prefill = setup.run(Phase::kPrefill, WeightRead::kTarget, x, spans);
   const QkvResult expected =
-      QkvSetup(*reference_, c).run(Phase::kPrefill, WeightRead::kFull, x, spans);
-  EXPECT_TRUE(qkv_near(prefill, expected, Phase::kPrefill, WeightRead::kFull));
+      QkvSetup(*reference_, c).run(Phase::kPrefill, WeightRead::kTarget, x, spans);
+  EXPECT_TRUE(qkv_near(prefill, expected, Phase::kPrefill, WeightRead::kTarget));
 }
 
 // --- full-precision K and V ----------------------------------------------------------------------

@@ -72,15 +72,15 @@ constexpr DType kDtypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 TEST_P(PrefillOps, AddedRowsDoNotDependOnOthers) {
   for (const Size size : {Size{48, 80}, Size{384, 260}, Size{1408, 17}, Size{200, 1}}) {
     for (const DType dtype : kDtypes) {
-      const TestLinear linear(*backend_, Matrix(size.outputs, size.inputs, dtype, 2),
+      const TestLinear linear(*backend_, HostMatrix(size.outputs, size.inputs, dtype, 2),
                               normal_floats(size.outputs, 3));
       const Floats in = normal_floats(std::size_t{kAllRows} * size.inputs, 4);
       const Floats before = normal_floats(std::size_t{kAllRows} * size.outputs, 5);
       const auto run = [&](const Rows& rows) {
         const Guarded<float> x_in(*backend_, rows_of(in, rows));
         Guarded<float> x(*backend_, rows_of(before, rows));
-        backend_->add_linear(
-            {Phase::kPrefill, WeightRead::kFull, x_in.data(), rows.count, linear.get(), x.data()});
+        backend_->add_linear({Phase::kPrefill, WeightRead::kTarget, x_in.data(), rows.count,
+                              linear.get(), x.data()});
         EXPECT_TRUE(x.intact() && x_in.intact());
         return x.values();
       };
@@ -92,14 +92,14 @@ TEST_P(PrefillOps, AddedRowsDoNotDependOnOthers) {
 
 TEST_P(PrefillOps, GatedRowsDoNotDependOnOthers) {
   constexpr Size kSize{256, 301};
-  const TestLinear gate(*backend_, Matrix(kSize.outputs, kSize.inputs, DType::kBF16, 2));
-  const TestLinear up(*backend_, Matrix(kSize.outputs, kSize.inputs, DType::kBF16, 3));
+  const TestLinear gate(*backend_, HostMatrix(kSize.outputs, kSize.inputs, DType::kBF16, 2));
+  const TestLinear up(*backend_, HostMatrix(kSize.outputs, kSize.inputs, DType::kBF16, 3));
   const Guarded<float> norm(*backend_, normal_floats(kSize.inputs, 4));
   const Floats in = normal_floats(std::size_t{kAllRows} * kSize.inputs, 5);
   const auto run = [&](const Rows& rows) {
     const Guarded<float> x(*backend_, rows_of(in, rows));
     Guarded<float> out(*backend_, std::size_t(rows.count) * kSize.outputs);
-    backend_->gate_up({Phase::kPrefill, WeightRead::kFull, x.data(), rows.count,
+    backend_->gate_up({Phase::kPrefill, WeightRead::kTarget, x.data(), rows.count,
                        Norm{norm.data(), 1e-5f}, gate.get(), up.get(), out.data()});
     EXPECT_TRUE(out.intact());
     return out.values();
@@ -113,7 +113,7 @@ TEST_P(PrefillOps, ProjectedRowsDoNotDependOnOthers) {
   const KvShape shape{1, 2, 80, 64};
   const int q_width = kHeads * shape.head_dim, kv_width = shape.num_kv_heads * shape.head_dim;
   const auto linear = [&](int outputs, int seed) {
-    return TestLinear(*backend_, Matrix(outputs, kInputs, DType::kF16, seed),
+    return TestLinear(*backend_, HostMatrix(outputs, kInputs, DType::kF16, seed),
                       normal_floats(outputs, seed + 1));
   };
   const TestLinear q = linear(q_width, 2), k = linear(kv_width, 4), v = linear(kv_width, 6);
@@ -130,7 +130,7 @@ TEST_P(PrefillOps, ProjectedRowsDoNotDependOnOthers) {
     TestFullKv kv(*backend_, shape, 1104);
     const SequenceRows sequence{0, rows.count, rows.first, {{}, kv.get(), 0}};
     backend_->qkv({Phase::kPrefill,
-                   WeightRead::kFull,
+                   WeightRead::kTarget,
                    kHeads,
                    shape,
                    x.data(),

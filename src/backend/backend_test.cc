@@ -48,7 +48,7 @@ struct Size {
 const Size kSizes[] = {{48, 80}, {80, 48}, {512, 96}, {512, 515}, {1408, 64}, {48, 1}};
 constexpr int kRows[] = {1, 2, 5, 9, 17};
 constexpr DType kDtypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-constexpr WeightRead kReads[] = {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull};
+constexpr WeightRead kReads[] = {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget};
 
 Floats run_add_linear(Backend& backend, const TestLinear& linear, Phase phase, WeightRead read,
                       const Floats& in, int rows, float start = 0.0f) {
@@ -128,7 +128,7 @@ TEST_P(MemoryOps, CopiesReachMemoryOfTheHostInTheirOrder) {
 
 // Nothing waits in between, as in a pass.
 TEST_P(MemoryOps, OpsAndCopiesTakeEffectInTheirOrder) {
-  const Matrix matrix(64, 64, DType::kF32, 1);
+  const HostMatrix matrix(64, 64, DType::kF32, 1);
   const PlacedMatrix table(*backend_, matrix);
   Guarded<TokenId> token(*backend_, 1);
   Guarded<float> out(*backend_, 64), kept(*backend_, 32 * 64);
@@ -151,7 +151,7 @@ class LinearOps : public OpTest {
   // While decoding; `factor`: of several products.
   testing::AssertionResult linear_near(const Floats& actual, const Floats& expected,
                                        WeightRead read, double factor = 1) const {
-    return read == WeightRead::kFull
+    return read == WeightRead::kTarget
                ? near(actual, expected, factor * tolerances_.decode)
                : near_nmse(actual, expected, factor * tolerances_.planes_nmse);
   }
@@ -177,7 +177,7 @@ TEST_P(LinearOps, EmbedCopiesRowsOfTheTable) {
   const TestRows rows(*backend_, false);
   for (const DType dtype : kDtypes) {
     for (const int hidden : {1, 48, 65, 80, 512}) {
-      const Matrix matrix(97, hidden, dtype, 1);
+      const HostMatrix matrix(97, hidden, dtype, 1);
       const PlacedMatrix table(*backend_, matrix);
       Guarded<float> out(*backend_, std::size_t{5} * hidden);
       backend_->embed({rows.sequences, table.view(), out.data()});
@@ -191,7 +191,7 @@ TEST_P(LinearOps, EmbedCopiesRowsOfTheTable) {
 }
 
 TEST_P(LinearOps, EmbedCopiesTheAnglesOfPositions) {
-  const Matrix matrix(97, 48, DType::kF16, 1);
+  const HostMatrix matrix(97, 48, DType::kF16, 1);
   const PlacedMatrix table(*backend_, matrix);
   for (const bool of_rounds : {false, true}) {
     const TestRows rows(*backend_, of_rounds);
@@ -226,7 +226,7 @@ TEST_P(LinearOps, EmbedCopiesTheAnglesOfPositions) {
 TEST_P(LinearOps, AddLinearIsNearTheReference) {
   for (const Size size : kSizes) {
     for (const DType dtype : kDtypes) {
-      const Matrix matrix(size.outputs, size.inputs, dtype, 2);
+      const HostMatrix matrix(size.outputs, size.inputs, dtype, 2);
       const Floats bias = size.inputs == 80 ? normal_floats(size.outputs, 3) : Floats{};
       const TestLinear linear(*backend_, matrix, bias);
       const TestLinear expected_linear(*reference_, matrix, bias);
@@ -248,15 +248,15 @@ TEST_P(LinearOps, AddLinearIsNearTheReference) {
 TEST_P(LinearOps, PrefillIsNearTheReference) {
   for (const Size size : kSizes) {
     for (const DType dtype : kDtypes) {
-      const Matrix matrix(size.outputs, size.inputs, dtype, 2);
+      const HostMatrix matrix(size.outputs, size.inputs, dtype, 2);
       const Floats bias = normal_floats(size.outputs, 3);
       const TestLinear linear(*backend_, matrix, bias);
       const TestLinear expected_linear(*reference_, matrix, bias);
       for (const int rows : {1, 33, 70}) {
         const Floats in = normal_floats(std::size_t(rows) * size.inputs, 4);
         EXPECT_TRUE(
-            near(run_add_linear(*backend_, linear, Phase::kPrefill, WeightRead::kFull, in, rows),
-                 run_add_linear(*reference_, expected_linear, Phase::kPrefill, WeightRead::kFull,
+            near(run_add_linear(*backend_, linear, Phase::kPrefill, WeightRead::kTarget, in, rows),
+                 run_add_linear(*reference_, expected_linear, Phase::kPrefill, WeightRead::kTarget,
                                 in, rows),
                  tolerances_.prefill(dtype)))
             << size.inputs << " to " << size.outputs << " " << name_of(dtype) << ", " << rows;
@@ -269,7 +269,7 @@ TEST_P(LinearOps, DecodeRowsAloneHaveTheSameBits) {
   constexpr int kAllRows = 17;
   for (const Size size : kSizes) {
     for (const DType dtype : kDtypes) {
-      const TestLinear linear(*backend_, Matrix(size.outputs, size.inputs, dtype, 2));
+      const TestLinear linear(*backend_, HostMatrix(size.outputs, size.inputs, dtype, 2));
       const Floats in = normal_floats(std::size_t{kAllRows} * size.inputs, 5);
       for (const WeightRead read : kReads) {
         const Floats all = run_add_linear(*backend_, linear, Phase::kDecode, read, in, kAllRows);
@@ -291,7 +291,7 @@ TEST_P(LinearOps, DecodeRowsAloneHaveTheSameBits) {
 // fewer stages of weights, or takes more.
 TEST_P(LinearOps, LongRowsAreNearTheReferenceAndHaveTheSameBitsAlone) {
   for (const Size size : {Size{8400, 48}, Size{12420, 33}}) {
-    const Matrix matrix(size.outputs, size.inputs, DType::kBF16, 2);
+    const HostMatrix matrix(size.outputs, size.inputs, DType::kBF16, 2);
     const TestLinear linear(*backend_, matrix), expected_linear(*reference_, matrix);
     const Floats in = normal_floats(std::size_t{5} * size.inputs, 6);
     for (const WeightRead read : kReads) {
@@ -311,14 +311,14 @@ TEST_P(LinearOps, LongRowsAreNearTheReferenceAndHaveTheSameBitsAlone) {
 
 TEST_P(LinearOps, ThreadsDoNotChangeBits) {
   const auto single = make_test_backend(GetParam(), 1);
-  const Matrix matrix(515, 512, DType::kBF16, 2);
+  const HostMatrix matrix(515, 512, DType::kBF16, 2);
   const TestLinear linear(*backend_, matrix);
   const TestLinear linear_single(*single, matrix);
   for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
     for (const int rows : {1, 5, 70}) {
       const Floats in = normal_floats(std::size_t(rows) * 512, 4);
       for (const WeightRead read : kReads) {
-        if (phase == Phase::kPrefill && read != WeightRead::kFull) continue;
+        if (phase == Phase::kPrefill && read != WeightRead::kTarget) continue;
         const Floats a = run_add_linear(*backend_, linear, phase, read, in, rows);
         const Floats b = run_add_linear(*single, linear_single, phase, read, in, rows);
         EXPECT_TRUE(same_bits(a.data(), b.data(), a.size())) << rows << " rows";
@@ -332,7 +332,7 @@ TEST_P(LinearOps, ThreadsDoNotChangeBits) {
 // 8-bit one is a number times 1/127 times 127.
 TEST_P(LinearOps, PlanesHoldTheCodesOfTheCodec) {
   for (const Size size : {Size{48, 80}, Size{200, 33}, Size{512, 17}}) {
-    Matrix matrix(size.outputs, size.inputs, DType::kBF16, 6);
+    HostMatrix matrix(size.outputs, size.inputs, DType::kBF16, 6);
     for (int i = 0; i < std::min(size.inputs, kWeightGroup); ++i) matrix.set(5, i, 0.25f);
     for (int i = 0; i < size.inputs; ++i) matrix.set(7, i, 0.0f);
     const TestLinear linear(*backend_, matrix);
@@ -354,13 +354,13 @@ TEST_P(LinearOps, PlanesHoldTheCodesOfTheCodec) {
 }
 
 TEST_P(LinearOps, UpperPlaneAloneIsEnoughForFourBits) {
-  const Matrix matrix(80, 512, DType::kBF16, 2);
+  const HostMatrix matrix(80, 512, DType::kBF16, 2);
   const TestLinear both(*backend_, matrix);
   Guarded<std::byte> upper(*backend_, backend_->plane_bytes(80, 512).upper);
   const PlacedMatrix placed(*backend_, matrix);
   backend_->make_planes(placed.view(), upper.data(), nullptr);
   EXPECT_TRUE(upper.intact());
-  const Linear linear{placed.view(), nullptr, upper.data(), nullptr};
+  const Linear linear{placed.view(), {sliced_format(), 80, 512, upper.data()}};
   const Floats in = normal_floats(5 * 512, 4);
   const Guarded<float> placed_in(*backend_, in);
   Guarded<float> x(*backend_, Floats(5 * 80, 0.0f));
@@ -373,7 +373,7 @@ TEST_P(LinearOps, UpperPlaneAloneIsEnoughForFourBits) {
 
 TEST_P(LinearOps, ImportedCodesGiveThePlanesThatAreMade) {
   for (const Size size : {Size{48, 80}, Size{200, 33}, Size{512, 17}, Size{1408, 512}}) {
-    const Matrix matrix(size.outputs, size.inputs, DType::kF16, 6);
+    const HostMatrix matrix(size.outputs, size.inputs, DType::kF16, 6);
     const TestLinear made(*backend_, matrix);
     const auto bytes = backend_->plane_bytes(size.outputs, size.inputs);
     Guarded<std::byte> upper(*backend_, bytes.upper), lower(*backend_, bytes.lower);
@@ -391,7 +391,7 @@ TEST_P(LinearOps, ImportedCodesGiveThePlanesThatAreMade) {
 
 TEST_P(LinearOps, GroupsOf64AreNearTheReference) {
   for (const Size size : kSizes) {
-    const Matrix matrix(size.outputs, size.inputs, DType::kBF16, 2);
+    const HostMatrix matrix(size.outputs, size.inputs, DType::kBF16, 2);
     const TestLinear linear(*backend_, matrix, {}, 64);
     const TestLinear expected(*reference_, matrix, {}, 64);
     for (const int rows : kRows) {
@@ -412,7 +412,7 @@ TEST_P(LinearOps, GroupsOf64AreNearTheReference) {
 // Every code and scale shows in the product with a one-hot row, as for groups of 128.
 TEST_P(LinearOps, PlanesOfGroupsOf64HoldTheirCodes) {
   for (const Size size : {Size{48, 80}, Size{200, 33}, Size{512, 17}}) {
-    const Matrix matrix(size.outputs, size.inputs, DType::kBF16, 6);
+    const HostMatrix matrix(size.outputs, size.inputs, DType::kBF16, 6);
     const TestCodes codes(matrix, 64);
     const TestLinear linear(*backend_, matrix, {}, 64);
     for (int hot = 0; hot < size.inputs; hot += 7) {
@@ -421,9 +421,8 @@ TEST_P(LinearOps, PlanesOfGroupsOf64HoldTheirCodes) {
       for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth}) {
         const Floats out = run_add_linear(*backend_, linear, Phase::kDecode, read, in, 1);
         for (int o = 0; o < size.outputs; ++o) {
-          const std::uint8_t code = codes.get().codes[o * size.inputs + hot];
-          const GroupScale group =
-              codes.get().scales[o * weight_groups(size.inputs, 64) + hot / 64];
+          const std::uint8_t code = codes.code(o, hot);
+          const GroupScale group = codes.scale(o, hot);
           const float scale = f16_to_f32(group.scale), offset = f16_to_f32(group.offset);
           const float expected = read == WeightRead::kUpper ? draft_value(code, scale, offset)
                                                             : target_value(code, scale, offset);
@@ -440,14 +439,15 @@ TEST_P(LinearOps, PlanesAreSmall) {
     EXPECT_GE(bytes, needed);
     EXPECT_LE(double(bytes), tolerances_.plane_padding * double(needed));
   };
-  expect_bytes(backend_->plane_bytes(1408, 512, 64).upper, 1408 * (512 / 2 + 4 * 512 / 64));
+  expect_bytes(backend_->plane_bytes(1408, 512, sliced_format(64)).upper,
+               1408 * (512 / 2 + 4 * 512 / 64));
   const auto bytes = backend_->plane_bytes(1408, 512);
   expect_bytes(bytes.upper, 1408 * (512 / 2 + 4 * 512 / kWeightGroup));
   expect_bytes(bytes.lower, 1408 * 512 / 2);
 }
 
 TEST_P(LinearOps, NanAndInfinityStayInTheirRowAndColumn) {
-  Matrix matrix(80, 512, DType::kBF16, 2);
+  HostMatrix matrix(80, 512, DType::kBF16, 2);
   matrix.set(3, 100, kNan);
   matrix.set(50, 511, kInfinity);
   const TestLinear linear(*backend_, matrix);
@@ -465,7 +465,7 @@ TEST_P(LinearOps, NanAndInfinityStayInTheirRowAndColumn) {
         // and on whether an activation is one number (on a GPU it is the sum of two).
         const int i = row * 80 + o;
         ASSERT_EQ(std::isfinite(out[i]), std::isfinite(expected[i])) << row << "," << o;
-        if (read == WeightRead::kFull && GetParam() != "cuda") {
+        if (read == WeightRead::kTarget && GetParam() != "cuda") {
           ASSERT_EQ(std::isnan(out[i]), std::isnan(expected[i])) << row << "," << o;
         }
       }
@@ -479,8 +479,8 @@ struct Mlp {
   Mlp(Backend& backend, Size size)
       : backend(backend),
         norm_weight(backend, normal_floats(size.inputs, 20)),
-        gate(backend, Matrix(size.outputs, size.inputs, DType::kBF16, 21)),
-        up(backend, Matrix(size.outputs, size.inputs, DType::kBF16, 22)) {}
+        gate(backend, HostMatrix(size.outputs, size.inputs, DType::kBF16, 21)),
+        up(backend, HostMatrix(size.outputs, size.inputs, DType::kBF16, 22)) {}
 
   int rows_of(const Floats& x) const { return static_cast<int>(x.size()) / gate.get()->inputs(); }
   std::size_t outputs() const { return std::size_t(gate.get()->outputs()); }
@@ -525,8 +525,8 @@ TEST_P(LinearOps, GateUpIsNearTheReference) {
                                 expected.run(Phase::kDecode, read, x), read, 2))
             << size.inputs << " to " << size.outputs << ", " << rows << " rows, read " << int(read);
       }
-      EXPECT_TRUE(near_nmse(mlp.run(Phase::kPrefill, WeightRead::kFull, x),
-                            expected.run(Phase::kPrefill, WeightRead::kFull, x),
+      EXPECT_TRUE(near_nmse(mlp.run(Phase::kPrefill, WeightRead::kTarget, x),
+                            expected.run(Phase::kPrefill, WeightRead::kTarget, x),
                             prefill_nmse(tolerances_)))
           << size.inputs << " to " << size.outputs << ", " << rows << " rows of prefill";
     }
@@ -537,11 +537,11 @@ TEST_P(LinearOps, GateUpIsNearTheReference) {
 TEST_P(LinearOps, SiluSurvivesLargeGates) {
   const Mlp mlp(*backend_, {48, 80}), expected(*reference_, {48, 80});
   const Floats x = normal_floats(3 * 48, 30, 100.0f);
-  EXPECT_TRUE(near(mlp.run(Phase::kDecode, WeightRead::kFull, x, false),
-                   expected.run(Phase::kDecode, WeightRead::kFull, x, false),
+  EXPECT_TRUE(near(mlp.run(Phase::kDecode, WeightRead::kTarget, x, false),
+                   expected.run(Phase::kDecode, WeightRead::kTarget, x, false),
                    2 * tolerances_.decode));
-  EXPECT_TRUE(near_nmse(mlp.run(Phase::kPrefill, WeightRead::kFull, x, false),
-                        expected.run(Phase::kPrefill, WeightRead::kFull, x, false),
+  EXPECT_TRUE(near_nmse(mlp.run(Phase::kPrefill, WeightRead::kTarget, x, false),
+                        expected.run(Phase::kPrefill, WeightRead::kTarget, x, false),
                         prefill_nmse(tolerances_)));
 }
 

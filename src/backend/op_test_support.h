@@ -171,9 +171,9 @@ class Guarded {
 };
 
 // A matrix of a checkpoint, one byte off alignment as safetensors may leave it.
-class Matrix {
+class HostMatrix {
  public:
-  Matrix(int rows, int cols, DType dtype, std::uint64_t seed)
+  HostMatrix(int rows, int cols, DType dtype, std::uint64_t seed)
       : rows_(rows), cols_(cols), dtype_(dtype) {
     const Floats x = normal_floats(static_cast<std::size_t>(rows) * cols, seed,
                                    1.0f / std::sqrt(static_cast<float>(cols)));
@@ -209,7 +209,7 @@ class Matrix {
 // The codes of a matrix in groups of `group` inputs, by the codec.
 class TestCodes {
  public:
-  TestCodes(const Matrix& matrix, int group)
+  TestCodes(const HostMatrix& matrix, int group)
       : rows_(matrix.view().rows), cols_(matrix.view().cols), group_(group) {
     const int groups = weight_groups(cols_, group);
     codes_.resize(static_cast<std::size_t>(rows_) * cols_);
@@ -221,7 +221,19 @@ class TestCodes {
                         &scales_[static_cast<std::size_t>(r) * groups], group);
     }
   }
-  CodedMatrix get() const { return {rows_, cols_, group_, codes_.data(), scales_.data()}; }
+  CodedMatrix get() const {
+    return {sliced_format(group_), rows_, cols_, [this](int row, const RowCodes& out) {
+              const int groups = weight_groups(cols_, group_);
+              std::copy_n(&codes_[static_cast<std::size_t>(row) * cols_], cols_, out.codes);
+              std::copy_n(&scales_[static_cast<std::size_t>(row) * groups], groups, out.scales);
+            }};
+  }
+  std::uint8_t code(int row, int col) const {
+    return codes_[static_cast<std::size_t>(row) * cols_ + col];
+  }
+  GroupScale scale(int row, int col) const {
+    return scales_[static_cast<std::size_t>(row) * weight_groups(cols_, group_) + col / group_];
+  }
 
  private:
   int rows_, cols_, group_;
@@ -232,29 +244,30 @@ class TestCodes {
 // A matrix where a backend reads it: in zeroed memory, as allocate() gives it, or where it was.
 class PlacedMatrix {
  public:
-  PlacedMatrix(Backend& backend, const Matrix& matrix)
+  PlacedMatrix(Backend& backend, const HostMatrix& matrix)
       : matrix_(matrix),
         memory_(backend, std::vector<std::byte>(backend.matrix_bytes(
                              matrix_.view().rows, matrix_.view().cols, matrix_.view().dtype))),
         view_(backend.place_matrix(matrix_.view(), memory_.data())) {
     EXPECT_TRUE(memory_.intact());
   }
-  const TensorView& view() const { return view_; }
+  const Matrix& view() const { return view_; }
 
  private:
-  Matrix matrix_;
+  HostMatrix matrix_;
   Guarded<std::byte> memory_;
-  TensorView view_;
+  Matrix view_;
 };
 
 // A Linear with its planes, as one backend keeps them: made by it, or, in groups of another size,
 // imported.
 class TestLinear {
  public:
-  TestLinear(Backend& backend, const Matrix& matrix, const Floats& bias = {},
+  TestLinear(Backend& backend, const HostMatrix& matrix, const Floats& bias = {},
              int group = kWeightGroup)
       : matrix_(backend, matrix),
-        bytes_(backend.plane_bytes(matrix.view().rows, matrix.view().cols, group)),
+        format_(sliced_format(group)),
+        bytes_(backend.plane_bytes(matrix.view().rows, matrix.view().cols, format_)),
         upper_(backend, bytes_.upper),
         lower_(backend, bytes_.lower),
         bias_(backend, bias) {
@@ -264,8 +277,10 @@ class TestLinear {
       backend.import_planes(TestCodes(matrix, group).get(), upper_.data(), lower_.data());
     }
     EXPECT_TRUE(upper_.intact() && lower_.intact());
-    linear_ = {matrix_.view(), bias.empty() ? nullptr : bias_.data(), upper_.data(), lower_.data(),
-               group};
+    const Matrix& target = matrix_.view();
+    linear_ = {target,
+               {format_, target.rows, target.cols, upper_.data(), lower_.data()},
+               bias.empty() ? nullptr : bias_.data()};
   }
   const Linear* get() const { return &linear_; }
   std::vector<std::byte> upper() const { return upper_.values(); }
@@ -273,6 +288,7 @@ class TestLinear {
 
  private:
   PlacedMatrix matrix_;
+  WeightFormat format_;
   PlaneBytes bytes_;
   Guarded<std::byte> upper_, lower_;
   Guarded<float> bias_;
@@ -465,7 +481,7 @@ class TestRounds {
              bool verifies)
       : tokens_(backend,
                 std::vector<TokenId>(sequences.back().first_row + sequences.back().num_rows)),
-        table_(backend, Matrix(1, 16, DType::kF16, 1)),
+        table_(backend, HostMatrix(1, 16, DType::kF16, 1)),
         out_(backend, 16 * tokens_.size()) {
     for (SequenceRows& rows : sequences) {
       rows.tokens = tokens_.data() + rows.first_row;

@@ -58,7 +58,7 @@ TEST(BackendsOnHost, DevicesOfAProcessAreApart) {
   if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
   const int last = static_cast<int>(cuda::gpu_names().size()) - 1;
   if (const std::string why = cuda::unavailable(last); !why.empty()) GTEST_SKIP() << why;
-  const Matrix matrix(64, 256, DType::kBF16, 1);
+  const HostMatrix matrix(64, 256, DType::kBF16, 1);
   Floats x(17 * 256, 0.5f), expected;
   std::unique_ptr<Backend> backends[2];
   for (const int turn : {0, 1, 0, 1}) {
@@ -68,9 +68,9 @@ TEST(BackendsOnHost, DevicesOfAProcessAreApart) {
       if (!backend) backend = make_backend({.name = "cuda", .device = device});
       EXPECT_THAT(backend->description(), testing::HasSubstr(fmt::format("GPU {}: ", device)));
       const PlacedMatrix placed(*backend, matrix);
-      const Linear linear{.full = placed.view()};
+      const Linear linear{.target = placed.view()};
       Guarded<float> in(*backend, x), out(*backend, 17 * 64);
-      backend->head({WeightRead::kFull, in.data(), 17, {}, &linear, out.data()});
+      backend->head({WeightRead::kTarget, in.data(), 17, {}, &linear, out.data()});
       if (expected.empty()) expected = out.values();
       EXPECT_EQ(out.values(), expected) << device;
     }).join();

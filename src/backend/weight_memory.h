@@ -3,7 +3,7 @@
 
 #include "backend/memory.h"
 #include "backend/params/forward.h"
-#include "quant/quant.h"
+#include "quant/weight_format.h"
 
 namespace quantspec {
 
@@ -11,15 +11,17 @@ class WeightMemory : public virtual DeviceMemory {
  public:
   // Bytes that place_matrix() fills; 0: matrices are read where the checkpoint is mapped.
   virtual std::size_t matrix_bytes(int rows, int cols, DType dtype) const = 0;
-  // The matrix as ops read it: moved to `memory` from the host's, or as it was.
-  virtual TensorView place_matrix(const TensorView& matrix, std::byte* memory) = 0;
+  // The elements as ops read them: moved to `memory` from the host's, or as they were.
+  virtual Matrix place_matrix(const TensorView& tensor, std::byte* memory) = 0;
 
-  // Of the planes of a [rows, cols] matrix, by which drafts read it.
-  virtual PlaneBytes plane_bytes(int rows, int cols, int group = kWeightGroup) const = 0;
-  // Quantizes `full` (section 4 of docs/design.md) into the backend's order, in groups of
-  // kWeightGroup; `lower` may be null.
-  virtual void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) = 0;
-  // The same from codes that were made elsewhere, in groups of 64 or 128 inputs.
+  // Of the planes of a [rows, cols] matrix. Throws kUnsupportedModel for formats that it cannot
+  // read.
+  virtual PlaneBytes plane_bytes(int rows, int cols,
+                                 const WeightFormat& format = sliced_format()) const = 0;
+  // Quantizes a matrix of elements (section 4 of docs/design.md) into the backend's order, in
+  // sliced_format(); `lower` may be null.
+  virtual void make_planes(const Matrix& elements, std::byte* upper, std::byte* lower) = 0;
+  // The same from codes that were made elsewhere.
   virtual void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) = 0;
 };
 

@@ -78,7 +78,7 @@ BenchReport run_bench(Engine& engine, const Dataset& dataset, const BenchOptions
   report.meta.left_out = std::move(left_out);
   if (events.begin) events.begin(report.meta);
   const bench::Predictor predictor{report.meta.machine, engine.config(), report.meta.head.page_size,
-                                   engine.model().weights().head().group};
+                                   engine.model().weights().head().draft.format.group};
   double before = 0, all = 0;
   for (const Job& job : jobs) all += effort(job, options, predictor);
   for (const Job& job : jobs) {

@@ -183,7 +183,7 @@ TEST(BenchRun, TellsTheRowsBeforeItFailsForRunsThatDiffer) {
     if (done < 0.7) return;  // within the last repeat
     const Linear& head = broken->model().weights().head();
     const auto bytes = broken->model().backend().plane_bytes(head.outputs(), head.inputs());
-    std::memset(const_cast<std::byte*>(head.upper), 0, bytes.upper);
+    std::memset(const_cast<void*>(head.draft.data), 0, bytes.upper);
   };
   try {
     run_bench(*broken, dataset(), options, events);

@@ -10,7 +10,7 @@ struct PlanesRead {
   bool lower = false;
 
   void add(WeightRead read) {
-    upper |= read != WeightRead::kFull;
+    upper |= read != WeightRead::kTarget;
     lower |= read == WeightRead::kBoth;
   }
   std::size_t bytes(const Backend& backend, const Linear& linear) const {

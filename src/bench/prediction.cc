@@ -22,7 +22,7 @@ PassRead Predictor::read_of(const Plan& plan, int context) const {
     return uniform(read, KvRead::kBoth).weight_bytes;
   };
   const double ring =
-      std::min<double>(context, uniform(WeightRead::kFull, KvRead::kBoth).ring_tokens);
+      std::min<double>(context, uniform(WeightRead::kTarget, KvRead::kBoth).ring_tokens);
   const double old = context - ring;
   double layers = 0, parameters = head_parameters, weights = parameters * weight_bytes(plan.head);
   double tokens = 0, kv = 0;
@@ -51,7 +51,7 @@ double Predictor::milliseconds(const Entry& entry, int context, const Plan* draf
                                double acceptance) const {
   const PassRead target =
       entry.store == KvStore::kFull
-          ? uniform(WeightRead::kFull, KvRead::kFull)
+          ? uniform(WeightRead::kTarget, KvRead::kFull)
           : read_of(Plan::target(model.num_layers, entry.full_layers()), context);
   const bool drafts = draft != nullptr && draft_len > 0;
   const RoundPrediction round =

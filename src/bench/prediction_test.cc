@@ -59,7 +59,7 @@ TEST(ReadOf, SkippedLayersAreNotRead) {
 
 TEST(PredictedMs, OfPlainDecodingIsAStepOfTheTarget) {
   const auto entries = make_entries(testing::engine(), testing::small_bench(), 512);
-  const PassRead fp16 = pass_read(model(), WeightRead::kFull, KvRead::kFull);
+  const PassRead fp16 = pass_read(model(), WeightRead::kTarget, KvRead::kFull);
   const double step = decode_cost(model(), kContext, 1, 1, fp16).seconds(kMachine);
   EXPECT_DOUBLE_EQ(predictor().milliseconds(entries[0], kContext, nullptr, 0, 0), 1e3 * step);
   EXPECT_LT(predictor().milliseconds(entries[1], kContext, nullptr, 0, 0), 1e3 * step);

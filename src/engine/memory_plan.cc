@@ -39,7 +39,7 @@ WeightRead planes_kept(DraftWeights draft_weights) {
     case DraftWeights::kUpper:
       return WeightRead::kUpper;
     case DraftWeights::kFull:
-      return WeightRead::kFull;
+      return WeightRead::kTarget;
     case DraftWeights::kAuto:
     case DraftWeights::kBoth:
       break;

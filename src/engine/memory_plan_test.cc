@@ -261,7 +261,7 @@ TEST(MemoryPlan, DraftWeightsTakeAQuarterOrHalfOfTheirBf16) {
               0.005);
   EXPECT_NEAR(Weights::draft_bytes_for(report.config, *backend, WeightRead::kBoth) / bf16, 0.516,
               0.005);
-  EXPECT_EQ(Weights::draft_bytes_for(report.config, *backend, WeightRead::kFull), 0u);
+  EXPECT_EQ(Weights::draft_bytes_for(report.config, *backend, WeightRead::kTarget), 0u);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ using namespace testing::eval;
 using testing::LoadedModel;
 
 Variant simulated(int layers, KvRead read) {
-  return {"simulated", Plan::uniform("simulated", layers, WeightRead::kFull, {KvRead::kFull}),
+  return {"simulated", Plan::uniform("simulated", layers, WeightRead::kTarget, {KvRead::kFull}),
           KvStore::kFull, KvCodec{KvCodec::Quantizer::kOurs, read}};
 }
 
@@ -100,7 +100,7 @@ TEST(ForcedPass, TheSimulationOfOursIsTheCacheItself) {
   const int layers = loaded.model.config().num_layers;
   const auto tokens = some_tokens(170, loaded.model.config().vocab_size);
   for (const KvRead read : {KvRead::kBoth, KvRead::kUpper}) {
-    const Variant paged{"paged", Plan::uniform("paged", layers, WeightRead::kFull, {read})};
+    const Variant paged{"paged", Plan::uniform("paged", layers, WeightRead::kTarget, {read})};
     for (const int prompt : {0, 100}) {
       const auto scores = score_variants(eval_model(loaded), {paged, simulated(layers, read)},
                                          tokens, prompt, prompt, {});
@@ -127,9 +127,9 @@ TEST(ForcedPass, TheTargetAsADraftAgreesWithItself) {
   LoadedModel loaded = tiny("cpu");
   const int layers = loaded.model.config().num_layers;
   const auto tokens = some_tokens(200, loaded.model.config().vocab_size);
-  const Plan target = Plan::uniform("target", layers, WeightRead::kFull, {KvRead::kBoth});
+  const Plan target = Plan::uniform("target", layers, WeightRead::kTarget, {KvRead::kBoth});
   Plan sparse =
-      Plan::uniform("sparse", layers, WeightRead::kFull, {KvRead::kBoth, KvTokens::kByMass, 64});
+      Plan::uniform("sparse", layers, WeightRead::kTarget, {KvRead::kBoth, KvTokens::kByMass, 64});
   const auto scores =
       score_drafts(eval_model(loaded), {target, Plan::draft(layers, WeightRead::kUpper), sparse},
                    tokens, 130, {.round = 5}, {});
@@ -168,7 +168,7 @@ TEST(Fidelity, OfTheFastBackendIsThatOfTheReference) {
     const auto texts = prompts(loaded, 2, 100, 41);
     rows.push_back(fidelity(
         loaded, texts,
-        {Plan::draft(layers, WeightRead::kFull), Plan::draft(layers, WeightRead::kUpper)}));
+        {Plan::draft(layers, WeightRead::kTarget), Plan::draft(layers, WeightRead::kUpper)}));
   }
   ASSERT_EQ(rows[0].size(), 4u);
   for (std::size_t i = 0; i < rows[0].size(); ++i) {

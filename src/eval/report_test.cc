@@ -101,7 +101,7 @@ TEST(Reports, SayInWordsWhatWasChosen) {
       report(result).conclusion.text().find("Measured on 2 prompts, verified on as many others"),
       std::string::npos);
   result.chosen->layers[1].weights = WeightRead::kBoth;
-  result.chosen->head = WeightRead::kFull;
+  result.chosen->head = WeightRead::kTarget;
   EXPECT_NE(report(result).conclusion.text().find(
                 "quantspec, in layer 1, the head. It was not verified."),
             std::string::npos);

@@ -60,7 +60,7 @@ std::vector<Change> changes_of(const Part& part, int page_size, int context) {
   if (!part.is_kv) {
     return {{"weights: 4 bits", WeightRead::kUpper, {}},
             {"weights: 8 bits", WeightRead::kBoth, {}},
-            {"weights: full", WeightRead::kFull, {}}};
+            {"weights: full", WeightRead::kTarget, {}}};
   }
   std::vector<Change> changes = {{"KV: ring only", {}, {KvRead::kUpper, KvTokens::kNone}}};
   for (const int share : {16, 4}) {
@@ -92,7 +92,7 @@ class Study {
         progress_(progress),
         num_layers_(model.model.config().num_layers),
         context_(static_cast<int>(prompts.front().tokens.size())),
-        target_(Plan::uniform("target", num_layers_, WeightRead::kFull, {KvRead::kBoth})) {
+        target_(Plan::uniform("target", num_layers_, WeightRead::kTarget, {KvRead::kBoth})) {
     for (const Part& part : parts_of(num_layers_)) {
       auto changes = changes_of(part, model.pool.shape().page_size, context_);
       std::erase_if(changes, [&](const Change& change) {

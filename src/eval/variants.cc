@@ -8,7 +8,7 @@ namespace {
 
 // All positions in fp16 KV, those that a quantized cache would have in pages through `codec`.
 Variant on_full_kv(std::string name, int num_layers, std::optional<KvCodec> codec) {
-  Plan plan = Plan::uniform(name, num_layers, WeightRead::kFull, {KvRead::kFull});
+  Plan plan = Plan::uniform(name, num_layers, WeightRead::kTarget, {KvRead::kFull});
   return {std::move(name), std::move(plan), KvStore::kFull, codec};
 }
 
@@ -26,7 +26,7 @@ KvCodec paper(KvRead read, GroupAxis keys = GroupAxis::kChannel,
 
 std::vector<Variant> kv_variants(const Model& model) {
   const int num_layers = model.config().num_layers;
-  const auto full = WeightRead::kFull;
+  const auto full = WeightRead::kTarget;
   std::vector<Variant> variants = {
       on_full_kv("fp16 KV", num_layers, {}),
       on_pages("8-bit KV", num_layers, full, KvRead::kBoth),

@@ -151,17 +151,10 @@ std::string_view check_file(std::span<const std::byte> file, const std::string& 
 // --- nibbles -------------------------------------------------------------------------------------
 
 // One nibble of each code, two to a byte, low nibble = even input; a row starts on a byte.
-std::vector<std::byte> pack(const CodedMatrix& coded, int shift) {
-  const std::size_t row_bytes = (static_cast<std::size_t>(coded.cols) + 1) / 2;
-  std::vector<std::byte> plane(row_bytes * coded.rows);
-  for (int row = 0; row < coded.rows; ++row) {
-    const std::uint8_t* codes = coded.codes + static_cast<std::size_t>(row) * coded.cols;
-    std::byte* out = plane.data() + row * row_bytes;
-    for (int i = 0; i < coded.cols; ++i) {
-      out[i / 2] |= std::byte((codes[i] >> shift & 15) << (i % 2 == 0 ? 0 : 4));
-    }
+void pack(std::span<const std::uint8_t> codes, int shift, std::byte* out) {
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    out[i / 2] |= std::byte((codes[i] >> shift & 15) << (i % 2 == 0 ? 0 : 4));
   }
-  return plane;
 }
 
 int nibble(const std::byte* row, int i) {
@@ -214,22 +207,23 @@ void DraftStore::require_finite(const StoredMatrix& m, std::span<const GroupScal
        path().string(), shown(m.name));
 }
 
-CodedMatrix DraftStore::read(const StoredMatrix& m, std::vector<std::uint8_t>& codes) const {
+CodedMatrix DraftStore::read(const StoredMatrix& m) const {
   const Parts parts(m.rows, m.cols, info_.group, m.has_lower);
   const std::byte* scales = file_.bytes().data() + m.offset;
   const auto* group_scales = reinterpret_cast<const GroupScale*>(scales);
   require_finite(m, {group_scales, parts.scales / sizeof(GroupScale)});
-  const std::size_t row_bytes = parts.plane / m.rows;
-  codes.resize(static_cast<std::size_t>(m.rows) * m.cols);
-  for (int row = 0; row < m.rows; ++row) {
+  const WeightFormat format = sliced_format(info_.group);
+  const auto read_row = [=, cols = m.cols, has_lower = m.has_lower,
+                         row_bytes = parts.plane / m.rows](int row, const RowCodes& out) {
     const std::byte* upper = scales + parts.scales + row * row_bytes;
-    std::uint8_t* out = &codes[static_cast<std::size_t>(row) * m.cols];
-    for (int i = 0; i < m.cols; ++i) {
-      const int low = m.has_lower ? nibble(upper + parts.plane, i) : kMiddleOfCell;
-      out[i] = static_cast<std::uint8_t>(16 * nibble(upper, i) + low);
+    const int groups = format.groups(cols);
+    std::copy_n(group_scales + static_cast<std::ptrdiff_t>(row) * groups, groups, out.scales);
+    for (int i = 0; i < cols; ++i) {
+      const int low = has_lower ? nibble(upper + parts.plane, i) : kMiddleOfCell;
+      out.codes[i] = static_cast<std::uint8_t>(16 * nibble(upper, i) + low);
     }
-  }
-  return {m.rows, m.cols, info_.group, codes.data(), group_scales};
+  };
+  return {format, m.rows, m.cols, read_row};
 }
 
 // --- writing -------------------------------------------------------------------------------------
@@ -261,14 +255,22 @@ void DraftStoreWriter::write(std::span<const std::byte> bytes) {
 void DraftStoreWriter::add(const CodedMatrix& coded) {
   check(added_ < matrices_.size(), "the store has a place for each matrix");
   const StoredMatrix& m = matrices_[added_++];
-  check(coded.rows == m.rows && coded.cols == m.cols && coded.group == group_,
+  check(coded.rows == m.rows && coded.cols == m.cols && coded.format == sliced_format(group_),
         "a matrix is of the shape that the store's header says");
   const std::vector<std::byte> zeros(m.offset - file_.size());
   write(zeros);
   const Parts parts(m.rows, m.cols, group_, m.has_lower);
-  write(std::as_bytes(std::span(coded.scales, parts.scales / sizeof(GroupScale))));
-  write(pack(coded, 4));
-  if (m.has_lower) write(pack(coded, 0));
+  std::vector<std::byte> bytes(parts.scales + (m.has_lower ? 2 : 1) * parts.plane);
+  const std::size_t row_bytes = parts.plane / m.rows, scale_bytes = parts.scales / m.rows;
+  RowBuffer row(coded.format, m.cols);
+  for (int r = 0; r < m.rows; ++r) {
+    coded.read(r, row.view());
+    std::memcpy(&bytes[r * scale_bytes], row.scales.data(), scale_bytes);
+    std::byte* upper = &bytes[parts.scales + r * row_bytes];
+    pack(row.codes, 4, upper);
+    if (m.has_lower) pack(row.codes, 0, upper + parts.plane);
+  }
+  write(bytes);
 }
 
 void DraftStoreWriter::finish() {

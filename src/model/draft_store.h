@@ -19,7 +19,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/mapped_file.h"
-#include "quant/quant.h"
+#include "quant/weight_format.h"
 
 namespace quantspec {
 
@@ -47,10 +47,9 @@ class DraftStore {
   const DraftStoreInfo& info() const { return info_; }
   const std::vector<StoredMatrix>& matrices() const { return matrices_; }
   const StoredMatrix* find(std::string_view name) const;  // null: not there
-  // The matrix's codes, which go to `codes` (code 16 u + 8 where there is no lower plane), and its
-  // scales, which stay in the file. Valid as long as both.
-  // Throws kCorruptFile for scales that are not finite.
-  CodedMatrix read(const StoredMatrix& matrix, std::vector<std::uint8_t>& codes) const;
+  // The matrix's codes (16 u + 8 where there is no lower plane) and scales, read from the file row
+  // by row. Valid as long as the store. Throws kCorruptFile for scales that are not finite.
+  CodedMatrix read(const StoredMatrix& matrix) const;
   // As MappedFile's: what was read so far is of one whole file.
   void require_unchanged() const { file_.require_unchanged(); }
 

@@ -33,7 +33,13 @@ struct Codes {
       scales.push_back({std::uint16_t(bits & 0x3fff), std::uint16_t(bits >> 16 & 0xbfff)});
     }
   }
-  CodedMatrix get() const { return {rows, cols, group, codes.data(), scales.data()}; }
+  CodedMatrix get() const {
+    return {sliced_format(group), rows, cols, [this](int row, const RowCodes& out) {
+              const int groups = weight_groups(cols, group);
+              std::copy_n(&codes[std::size_t(row) * cols], cols, out.codes);
+              std::copy_n(&scales[std::size_t(row) * groups], groups, out.scales);
+            }};
+  }
 
   int rows, cols, group;
   std::vector<std::uint8_t> codes;
@@ -89,17 +95,20 @@ TEST_F(DraftStoreTest, GivesBackWhatWasWritten) {
     const StoredMatrix* matrix = store.find(name);
     ASSERT_NE(matrix, nullptr);
     EXPECT_EQ(matrix->has_lower, std::string(name) == "a");
-    std::vector<std::uint8_t> codes;
-    const CodedMatrix read = store.read(*matrix, codes);
-    ASSERT_EQ(codes.size(), expected->codes.size());
-    for (std::size_t i = 0; i < codes.size(); ++i) {
-      const int code = expected->codes[i];
-      ASSERT_EQ(codes[i], matrix->has_lower ? code : code / 16 * 16 + 8) << name << " " << i;
+    const CodedMatrix read = store.read(*matrix);
+    ASSERT_EQ(read.rows, expected->rows);
+    ASSERT_EQ(read.cols, expected->cols);
+    ASSERT_EQ(read.format, sliced_format(64));
+    RowBuffer row(read.format, read.cols);
+    for (int r = 0; r < read.rows; ++r) {
+      read.read(r, row.view());
+      for (int i = 0; i < read.cols; ++i) {
+        const int code = expected->codes[r * read.cols + i];
+        ASSERT_EQ(row.codes[i], matrix->has_lower ? code : code / 16 * 16 + 8) << name << " " << i;
+      }
+      EXPECT_TRUE(std::equal(row.scales.begin(), row.scales.end(),
+                             &expected->scales[r * row.scales.size()]));
     }
-    EXPECT_EQ(read.rows, expected->rows);
-    EXPECT_EQ(read.cols, expected->cols);
-    EXPECT_EQ(read.group, 64);
-    EXPECT_TRUE(std::equal(expected->scales.begin(), expected->scales.end(), read.scales));
   }
 }
 
@@ -241,9 +250,8 @@ TEST_F(DraftStoreTest, ScalesThatAreNotFiniteAreRefused) {
       writer.finish();
     }
     const DraftStore store(path_);
-    std::vector<std::uint8_t> codes;
     expect_error(ErrorKind::kCorruptFile, {path_.string(), "\"a\"", "not finite"},
-                 [&] { store.read(*store.find("a"), codes); });
+                 [&] { store.read(*store.find("a")); });
   }
 }
 
@@ -340,17 +348,18 @@ TEST_F(DraftStoreTest, WeightsReadTheirPlanesFromIt) {
     EXPECT_EQ(model.weights.draft_bytes(), Weights::draft_bytes_for(store, *model.backend));
     for (const auto& [name, linear] : model.weights.matrices()) {
       const bool is_head = linear == &model.weights.head();
-      EXPECT_EQ(linear->group, group);
-      EXPECT_EQ(linear->lower != nullptr, is_head) << name;
-      const auto bytes = model.backend->plane_bytes(linear->outputs(), linear->inputs(), group);
+      EXPECT_EQ(linear->draft.format.group, group);
+      EXPECT_EQ(linear->draft.lower != nullptr, is_head) << name;
+      const auto bytes =
+          model.backend->plane_bytes(linear->outputs(), linear->inputs(), sliced_format(group));
       std::vector<std::byte> upper(bytes.upper), lower(bytes.lower);
       model.backend->import_planes(
           Codes(linear->outputs(), linear->inputs(), group, linear->outputs() + linear->inputs())
               .get(),
           upper.data(), lower.data());
-      EXPECT_EQ(std::memcmp(linear->upper, upper.data(), bytes.upper), 0) << name;
+      EXPECT_EQ(std::memcmp(linear->draft.data, upper.data(), bytes.upper), 0) << name;
       if (is_head) {
-        EXPECT_EQ(std::memcmp(linear->lower, lower.data(), bytes.lower), 0) << name;
+        EXPECT_EQ(std::memcmp(linear->draft.lower, lower.data(), bytes.lower), 0) << name;
       }
     }
   }
@@ -365,7 +374,7 @@ TEST_F(DraftStoreTest, WeightsSayWhatDraftsCanRead) {
             "4 bits, 4 and 8 bits in the head, from " + path_.string());
   model.weights.make_draft_planes(*model.backend, WeightRead::kBoth);
   EXPECT_EQ(model.weights.draft_description(), "4 and 8 bits");
-  EXPECT_EQ(model.weights.head().group, kWeightGroup);
+  EXPECT_EQ(model.weights.head().draft.format, sliced_format());
 }
 
 TEST_F(DraftStoreTest, StoreOfAnotherModelIsRefused) {
@@ -377,7 +386,7 @@ TEST_F(DraftStoreTest, StoreOfAnotherModelIsRefused) {
   write_store(path_, model.weights, 64, model.weights.checkpoint_hash(), true);
   expect_error(ErrorKind::kInvalidRequest, {"draft store " + path_.string(), "has no model."},
                [&] { model.weights.use_draft_store(*model.backend, DraftStore(path_)); });
-  EXPECT_EQ(model.weights.head().upper, nullptr);
+  EXPECT_EQ(model.weights.head().draft.data, nullptr);
 }
 
 TEST(CheckpointHash, TellsCheckpointsApart) {

@@ -27,16 +27,16 @@ std::size_t full_tokens_bytes(const KvShape& shape, int tokens) {
 }  // namespace
 
 std::size_t matrix_bytes(const WeightMemory& memory, const Linear& linear, WeightRead read) {
-  const TensorView& full = linear.full;
-  if (read == WeightRead::kFull) {
-    return static_cast<std::size_t>(full.rows) * full.cols * size_of(full.dtype);
+  const Matrix& matrix = matrix_of(linear, read);
+  if (matrix.format.dense()) {
+    return static_cast<std::size_t>(matrix.rows) * matrix.cols * size_of(matrix.format.dtype);
   }
-  const auto planes = memory.plane_bytes(full.rows, full.cols, linear.group);
+  const auto planes = memory.plane_bytes(matrix.rows, matrix.cols, matrix.format);
   return read == WeightRead::kUpper ? planes.upper : planes.upper + planes.lower;
 }
 
 double weight_bytes(WeightRead read, DType dtype, int group) {
-  if (read == WeightRead::kFull) return static_cast<double>(size_of(dtype));
+  if (read == WeightRead::kTarget) return static_cast<double>(size_of(dtype));
   return (read == WeightRead::kUpper ? 0.5 : 1.0) + static_cast<double>(kScaleBytes) / group;
 }
 

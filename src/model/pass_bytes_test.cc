@@ -17,7 +17,7 @@ class PassBytesTest : public ::testing::Test {
     return pass_bytes(weights_, *backend_, shape_, plan, kContext);
   }
   std::size_t bytes(const KvAccess& kv) const {
-    return bytes(Plan::uniform("", config_.num_layers, WeightRead::kFull, kv));
+    return bytes(Plan::uniform("", config_.num_layers, WeightRead::kTarget, kv));
   }
 
   const std::filesystem::path folder_ = QUANTSPEC_TESTDATA "/models/llama-gqa3";
@@ -50,19 +50,19 @@ TEST_F(PassBytesTest, OfKvAreWhatEachAccessReads) {
 
 TEST_F(PassBytesTest, OfWeightsAreThoseOfTheLayersThatRunAndTheHead) {
   const KvAccess kv = {KvRead::kUpper};
-  Plan plan = Plan::uniform("", config_.num_layers, WeightRead::kFull, kv);
+  Plan plan = Plan::uniform("", config_.num_layers, WeightRead::kTarget, kv);
   const std::size_t all = bytes(plan);
   std::size_t layer = 0;
   for (const NamedLinear& matrix : weights_.matrices()) {
     if (matrix.name.find("layers.1.") != matrix.name.npos) {
-      layer += matrix_bytes(*backend_, *matrix.linear, WeightRead::kFull);
+      layer += matrix_bytes(*backend_, *matrix.linear, WeightRead::kTarget);
     }
   }
   plan.layers[1].run = false;
   EXPECT_EQ(all - bytes(plan), layer + kv_bytes(shape_, kv, kContext));
   plan.head = WeightRead::kUpper;
   EXPECT_EQ(all - bytes(plan), layer + kv_bytes(shape_, kv, kContext) +
-                                   matrix_bytes(*backend_, weights_.head(), WeightRead::kFull) -
+                                   matrix_bytes(*backend_, weights_.head(), WeightRead::kTarget) -
                                    matrix_bytes(*backend_, weights_.head(), WeightRead::kUpper));
 }
 
@@ -88,15 +88,14 @@ TEST_F(PassBytesTest, OfAPlansKvAreThoseOfAPassWithoutItsWeights) {
 TEST(PassBytes, OfAWeightTimesTheirNumberAreThoseOfTheMatrix) {
   const auto backend = make_backend({.name = "reference", .num_threads = 1});
   for (const int group : {64, 128}) {
-    Linear linear{{nullptr, DType::kBF16, 48, 256}};
-    linear.group = group;
-    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
+    const Linear linear{dense({nullptr, DType::kBF16, 48, 256}), {sliced_format(group), 48, 256}};
+    for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
       EXPECT_EQ(static_cast<double>(matrix_bytes(*backend, linear, read)),
                 48 * 256 * weight_bytes(read, DType::kBF16, group));
     }
   }
   EXPECT_EQ(weight_bytes(WeightRead::kUpper, DType::kBF16, 128), 0.53125);
-  EXPECT_EQ(weight_bytes(WeightRead::kFull, DType::kF32, 128), 4);
+  EXPECT_EQ(weight_bytes(WeightRead::kTarget, DType::kF32, 128), 4);
 }
 
 TEST(PassBytes, OfAUnitAreItsPlanes) {

@@ -31,18 +31,18 @@ constexpr Base kBases[] = {
      "4-bit weights and the target's 8-bit KV",
      WeightRead::kUpper,
      {KvRead::kBoth}},
-    {"kv-only", "full weights and the upper plane of all pages", WeightRead::kFull, {}},
+    {"kv-only", "full weights and the upper plane of all pages", WeightRead::kTarget, {}},
     {"streaming",
      "full weights; the first 16 tokens and the latest, in fp16",
-     WeightRead::kFull,
+     WeightRead::kTarget,
      {KvRead::kUpper, KvTokens::kStreaming}},
     {"snapkv",
      "full weights; tokens by the prompt's last queries, in fp16",
-     WeightRead::kFull,
+     WeightRead::kTarget,
      {KvRead::kUpper, KvTokens::kSnap}},
     {"retrieval",
      "full weights; chunks of 8 by their mean key, in fp16",
-     WeightRead::kFull,
+     WeightRead::kTarget,
      {KvRead::kUpper, KvTokens::kRetrieval}},
 };
 
@@ -62,7 +62,7 @@ constexpr Modifier kModifiers[] = {
     {"w8", "8-bit weights", kWeightsRead,
      [](LayerPlan& plan) { plan.weights = WeightRead::kBoth; }},
     {"w16", "the checkpoint's weights", kWeightsRead,
-     [](LayerPlan& plan) { plan.weights = WeightRead::kFull; }},
+     [](LayerPlan& plan) { plan.weights = WeightRead::kTarget; }},
     {"sparse", "only the pages of most attention in the last target pass", kPagesRead,
      [](LayerPlan& plan) { plan.kv.tokens = KvTokens::kByMass; }},
     {"bounds", "only the pages whose keys could match best", kPagesRead,
@@ -139,7 +139,7 @@ LayerPlan base_plan(std::string_view name, std::vector<int>& skipped, const Plan
   }
   if (name.starts_with(kSkip)) {
     skipped = parse_layers(name.substr(kSkip.size()), context.num_layers);
-    return {true, WeightRead::kFull, {KvRead::kBoth}};
+    return {true, WeightRead::kTarget, {KvRead::kBoth}};
   }
   const Base* base = find(std::begin(kBases), std::end(kBases), name);
   if (base == nullptr) {
@@ -178,7 +178,7 @@ GivenModifiers read_modifiers(std::string_view spec, std::span<const std::string
 }  // namespace
 
 Plan Plan::target(int num_layers, const std::vector<int>& full_layers) {
-  Plan plan = uniform("target", num_layers, WeightRead::kFull, KvAccess::target());
+  Plan plan = uniform("target", num_layers, WeightRead::kTarget, KvAccess::target());
   for (const int layer : full_layers) plan.layers[layer].kv.read = KvRead::kFull;
   plan.target_full_layers = full_layers;
   return plan;

@@ -17,7 +17,7 @@ class NewFile;
 
 struct LayerPlan {
   bool run = true;  // false: the layer is left out, for a draft
-  WeightRead weights = WeightRead::kFull;
+  WeightRead weights = WeightRead::kTarget;
   KvAccess kv = {};
   bool operator==(const LayerPlan&) const = default;
 };
@@ -25,7 +25,7 @@ struct LayerPlan {
 struct Plan {
   std::string name;  // as bench, eval and logs show it; without a budget but in auto_plans()
   std::vector<LayerPlan> layers;
-  WeightRead head = WeightRead::kFull;
+  WeightRead head = WeightRead::kTarget;
   // Of the target that verifies it: layers whose KV it reads in full precision instead of 8 bits.
   std::vector<int> target_full_layers = {};
   // Where it is one of several, sequences of fewer tokens do without it: it would read about what

@@ -37,7 +37,7 @@ constexpr Name<KvTokens> kPages[] = {{"all", KvTokens::kAll},
 constexpr Name<KvRead> kReads[] = {
     {"upper", KvRead::kUpper}, {"both", KvRead::kBoth}, {"full", KvRead::kFull}};
 constexpr Name<WeightRead> kWeights[] = {
-    {"4", WeightRead::kUpper}, {"8", WeightRead::kBoth}, {"16", WeightRead::kFull}};
+    {"4", WeightRead::kUpper}, {"8", WeightRead::kBoth}, {"16", WeightRead::kTarget}};
 
 template <typename T, std::size_t N>
 std::string_view name_of(const Name<T> (&names)[N], T value) {

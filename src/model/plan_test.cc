@@ -21,7 +21,7 @@ TEST(Plan, NamesMeanWhatTheySay) {
   const Plan quantspec = make_plan("quantspec", kContext);
   EXPECT_EQ(quantspec, (Plan::uniform("quantspec", 6, WeightRead::kUpper, {})));
   EXPECT_EQ(make_plan("quantspec+w8", kContext).layers, Plan::draft(6, WeightRead::kBoth).layers);
-  EXPECT_EQ(make_plan("kv-only", kContext).layers, Plan::draft(6, WeightRead::kFull).layers);
+  EXPECT_EQ(make_plan("kv-only", kContext).layers, Plan::draft(6, WeightRead::kTarget).layers);
   EXPECT_EQ(make_plan("weights-only+w8", kContext).layers[3],
             (LayerPlan{true, WeightRead::kBoth, {KvRead::kBoth}}));
   EXPECT_EQ(make_plan("snapkv+w4", kContext).layers[0],
@@ -40,7 +40,7 @@ TEST(Plan, NamesMeanWhatTheySay) {
 TEST(Plan, TheHeadIsReadAsTheLayersAre) {
   EXPECT_EQ(make_plan("quantspec", kContext).head, WeightRead::kUpper);
   EXPECT_EQ(make_plan("quantspec+w8", kContext).head, WeightRead::kBoth);
-  EXPECT_EQ(make_plan("streaming", kContext).head, WeightRead::kFull);
+  EXPECT_EQ(make_plan("streaming", kContext).head, WeightRead::kTarget);
 }
 
 TEST(Plan, ADraftStoreMayKeepTheHeadOf4BitWeightsAtMore) {
@@ -48,7 +48,7 @@ TEST(Plan, ADraftStoreMayKeepTheHeadOf4BitWeightsAtMore) {
   context.upper_head = WeightRead::kBoth;
   EXPECT_EQ(make_plan("quantspec", context).head, WeightRead::kBoth);
   EXPECT_EQ(make_plan("streaming+w4", context).head, WeightRead::kBoth);
-  EXPECT_EQ(make_plan("quantspec+w16", context).head, WeightRead::kFull);
+  EXPECT_EQ(make_plan("quantspec+w16", context).head, WeightRead::kTarget);
 }
 
 TEST(Plan, HasOneNameHoweverItIsSpelt) {
@@ -211,8 +211,8 @@ TEST_F(PlanFile, IsReadLayerByLayer) {
     "target_full_layers": [0]})");
   const Plan plan = make_plan("plan:" + file.string(), kContext);
   EXPECT_EQ(plan.name, "plan:mine");
-  EXPECT_EQ(plan.head, WeightRead::kFull);
-  EXPECT_EQ(plan.layers[0], (LayerPlan{true, WeightRead::kFull, {KvRead::kFull}}));
+  EXPECT_EQ(plan.head, WeightRead::kTarget);
+  EXPECT_EQ(plan.layers[0], (LayerPlan{true, WeightRead::kTarget, {KvRead::kFull}}));
   EXPECT_EQ(plan.layers[1],
             (LayerPlan{true, WeightRead::kBoth, {KvRead::kUpper, KvTokens::kByMass, 640}}));
   EXPECT_EQ(plan.layers[2].kv, (KvAccess{KvRead::kUpper, KvTokens::kByMass, KvBudget::one_in(8)}));
@@ -236,7 +236,7 @@ TEST_F(PlanFile, SurvivesWritingAndReading) {
   plan.name = "plan:written";
   plan.layers[2] = {false, WeightRead::kUpper, {KvRead::kBoth}};
   plan.layers[4].kv = {KvRead::kUpper, KvTokens::kByBound, 256};
-  plan.head = WeightRead::kFull;
+  plan.head = WeightRead::kTarget;
   plan.target_full_layers = {1, 2};
   plan.layers[1].kv = {KvRead::kFull};
   plan.layers[5].kv = {KvRead::kUpper, KvTokens::kStreaming, 100};

@@ -86,7 +86,7 @@ Model::Rows Model::chunk_rows(const KvShape& shape, int first, int count) const 
   Workspace::Chunk& space = workspace_->chunk;
   const std::size_t half = config_.head_dim / 2;
   return {.phase = Phase::kPrefill,
-          .weights = WeightRead::kFull,
+          .weights = WeightRead::kTarget,
           .shape = shape,
           .x = space.x.as<float>() + static_cast<std::size_t>(first) * config_.hidden_size,
           .count = count,
@@ -158,7 +158,7 @@ void Model::Prefill::end_chunk() {
   const bool last = is_last_chunk();
   if (last) {
     const Rows row = model_.chunk_rows(cache_.shape(), count_ - 1, 1);
-    model_.head(row.x, 1, WeightRead::kFull, logits_, OpOrder::kAfter);
+    model_.head(row.x, 1, WeightRead::kTarget, logits_, OpOrder::kAfter);
   }
   model_.weights_.require_whole();
   chunk_->finish();

@@ -167,7 +167,7 @@ void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* cons
                   .cos = work.cos.as<float>(),
                   .sin = work.sin.as<float>()});
   Rows rows{.phase = Phase::kDecode,
-            .weights = WeightRead::kFull,
+            .weights = WeightRead::kTarget,
             .shape = caches[0]->shape(),
             .x = x,
             .count = num_rows,
@@ -245,19 +245,15 @@ void Model::after_attention(const Rows& rows, int layer, const float* attention,
 }
 
 bool Model::reads(const Plan& plan) const {
-  const auto has = [](const Linear& linear, WeightRead read) {
-    return read == WeightRead::kFull ||
-           (linear.upper != nullptr && (read == WeightRead::kUpper || linear.lower != nullptr));
-  };
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers()[i];
     if (!plan.layers[i].run) continue;
     for (const Linear* linear :
          {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-      if (!has(*linear, plan.layers[i].weights)) return false;
+      if (!readable(*linear, plan.layers[i].weights)) return false;
     }
   }
-  return has(weights_.head(), plan.head);
+  return readable(weights_.head(), plan.head);
 }
 
 void Model::require_weights(const Plan& plan) const {

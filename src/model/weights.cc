@@ -34,8 +34,8 @@ std::size_t vector_bytes(const ModelConfig& config) {
 
 // The planes of one matrix that are wanted, each aligned.
 PlaneBytes plane_bytes(const WeightMemory& memory, int rows, int cols, bool has_upper,
-                       bool has_lower, int group) {
-  const auto bytes = memory.plane_bytes(rows, cols, group);
+                       bool has_lower, const WeightFormat& format) {
+  const auto bytes = memory.plane_bytes(rows, cols, format);
   return {has_upper ? aligned(bytes.upper) : 0, has_lower ? aligned(bytes.lower) : 0};
 }
 
@@ -51,9 +51,9 @@ class Weights::Loader {
 
   void load() {
     weights_.embedding_ = matrix(kEmbeddingName, config_.vocab_size, config_.hidden_size);
-    weights_.head_.full = config_.tied_head
-                              ? weights_.embedding_
-                              : matrix(kHeadName, config_.vocab_size, config_.hidden_size);
+    weights_.head_.target = config_.tied_head
+                                ? weights_.embedding_
+                                : matrix(kHeadName, config_.vocab_size, config_.hidden_size);
     weights_.final_norm_ = norm(kFinalNormName, config_.hidden_size);
     weights_.layers_.resize(config_.num_layers);
     for (int i = 0; i < config_.num_layers; ++i) load_layer(i);
@@ -72,15 +72,15 @@ class Weights::Loader {
       const auto& [member, name] = kLayerMatrices[i];
       const auto& [outputs, inputs, has_bias] = specs[i];
       Linear& linear = layer.*member;
-      linear.full = matrix(tensor_name(index, name, "weight"), outputs, inputs);
+      linear.target = matrix(tensor_name(index, name, "weight"), outputs, inputs);
       if (has_bias) linear.bias = vector(tensor_name(index, name, "bias"), outputs);
     }
   }
 
-  TensorView matrix(const std::string& name, int rows, int cols) {
+  Matrix matrix(const std::string& name, int rows, int cols) {
     const TensorView tensor = weights_.checkpoint_.tensor(name, rows, cols);
     Buffer memory = memory_.allocate(memory_.matrix_bytes(rows, cols, tensor.dtype));
-    const TensorView placed = memory_.place_matrix(tensor, memory.data());
+    const Matrix placed = memory_.place_matrix(tensor, memory.data());
     if (memory.size() > 0) {
       weights_.matrices_.push_back(std::move(memory));
     } else {
@@ -152,7 +152,7 @@ void Weights::replace_planes(WeightMemory& memory, const std::vector<PlaneSource
   const std::vector<Linear*> linears = draft_linears();
   const auto bytes_of = [&](std::size_t i) {
     return plane_bytes(memory, linears[i]->outputs(), linears[i]->inputs(), sources[i].has_upper,
-                       sources[i].has_lower, sources[i].group);
+                       sources[i].has_lower, sources[i].format);
   };
   std::size_t total = 0;
   for (std::size_t i = 0; i < linears.size(); ++i) total += bytes_of(i).upper + bytes_of(i).lower;
@@ -169,8 +169,9 @@ void Weights::replace_planes(WeightMemory& memory, const std::vector<PlaneSource
     if (progress) progress(static_cast<int>(made.size()), static_cast<int>(linears.size()));
   }
   for (std::size_t i = 0; i < linears.size(); ++i) {
-    std::tie(linears[i]->upper, linears[i]->lower) = made[i];
-    linears[i]->group = sources[i].group;
+    const auto [upper, lower] = made[i];
+    linears[i]->draft = {sources[i].format, linears[i]->outputs(), linears[i]->inputs(), upper,
+                         lower};
   }
   planes_ = std::move(planes);
 }
@@ -180,9 +181,10 @@ void Weights::make_draft_planes(WeightMemory& memory, WeightRead read,
   std::vector<PlaneSource> sources;
   for (const Linear* linear : draft_linears()) {
     const auto fill = [&memory, linear](std::byte* upper, std::byte* lower) {
-      memory.make_planes(linear->full, upper, lower);
+      memory.make_planes(linear->target, upper, lower);
     };
-    sources.push_back({read != WeightRead::kFull, read == WeightRead::kBoth, kWeightGroup, fill});
+    sources.push_back(
+        {read != WeightRead::kTarget, read == WeightRead::kBoth, sliced_format(), fill});
   }
   replace_planes(memory, sources, progress);
   planes_file_.clear();
@@ -198,7 +200,6 @@ void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
          "prepare",
          field::kDraftStore, file);
   }
-  std::vector<std::uint8_t> codes;
   std::vector<PlaneSource> sources;
   for (const auto& [name, linear] : matrices()) {
     const StoredMatrix* matrix = store.find(name);
@@ -207,10 +208,10 @@ void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
       fail(ErrorKind::kInvalidRequest, "{} {}: has no {} of {} x {}, as this model needs",
            field::kDraftStore, file, name, linear->outputs(), linear->inputs());
     }
-    const auto fill = [&memory, &store, &codes, matrix](std::byte* upper, std::byte* lower) {
-      memory.import_planes(store.read(*matrix, codes), upper, lower);
+    const auto fill = [&memory, &store, matrix](std::byte* upper, std::byte* lower) {
+      memory.import_planes(store.read(*matrix), upper, lower);
     };
-    sources.push_back({true, matrix->has_lower, store.info().group, fill});
+    sources.push_back({true, matrix->has_lower, sliced_format(store.info().group), fill});
   }
   replace_planes(memory, sources, progress);
   store.require_unchanged();
@@ -219,7 +220,9 @@ void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
 
 std::string Weights::draft_description() const {
   const auto bits = [](const Linear& linear) {
-    return linear.upper == nullptr ? "none" : linear.lower == nullptr ? "4 bits" : "4 and 8 bits";
+    return linear.draft.data == nullptr    ? "none"
+           : linear.draft.lower == nullptr ? "4 bits"
+                                           : "4 and 8 bits";
   };
   const std::string_view layers = bits(layers_[0].q), head = bits(head_);
   std::string text(layers);
@@ -231,8 +234,8 @@ std::string Weights::draft_description() const {
 std::size_t Weights::draft_bytes_for(const ModelConfig& config, const WeightMemory& memory,
                                      WeightRead read) {
   const auto bytes_of = [&](int rows, int cols) {
-    const auto bytes = plane_bytes(memory, rows, cols, read != WeightRead::kFull,
-                                   read == WeightRead::kBoth, kWeightGroup);
+    const auto bytes = plane_bytes(memory, rows, cols, read != WeightRead::kTarget,
+                                   read == WeightRead::kBoth, sliced_format());
     return bytes.upper + bytes.lower;
   };
   std::size_t layer = 0;
@@ -245,15 +248,15 @@ std::size_t Weights::draft_bytes_for(const ModelConfig& config, const WeightMemo
 std::size_t Weights::draft_bytes_for(const DraftStore& store, const WeightMemory& memory) {
   std::size_t total = 0;
   for (const StoredMatrix& matrix : store.matrices()) {
-    const auto bytes =
-        plane_bytes(memory, matrix.rows, matrix.cols, true, matrix.has_lower, store.info().group);
+    const auto bytes = plane_bytes(memory, matrix.rows, matrix.cols, true, matrix.has_lower,
+                                   sliced_format(store.info().group));
     total += bytes.upper + bytes.lower;
   }
   return total;
 }
 
 WeightRead Weights::head_read() const {
-  const bool only_here = head_.lower != nullptr && layers_.front().q.lower == nullptr;
+  const bool only_here = head_.draft.lower != nullptr && layers_.front().q.draft.lower == nullptr;
   return only_here ? WeightRead::kBoth : WeightRead::kUpper;
 }
 

@@ -53,10 +53,10 @@ class Weights {
   Weights(Weights&&) = default;
   Weights& operator=(Weights&&) = default;
 
-  const TensorView& embedding() const { return embedding_; }  // [vocab, hidden]
+  const Matrix& embedding() const { return embedding_; }  // [vocab, hidden]
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const Norm& final_norm() const { return final_norm_; }
-  const Linear& head() const { return head_; }  // tied: its full matrix is the embedding's
+  const Linear& head() const { return head_; }  // tied: its target is the embedding
   std::vector<NamedLinear> matrices() const;    // layer by layer, then the head
 
   // Makes the planes of every matrix that a draft reads with `read`, replacing those made before:
@@ -100,7 +100,7 @@ class Weights {
   struct PlaneSource {
     bool has_upper;
     bool has_lower;
-    int group;
+    WeightFormat format;
     std::function<void(std::byte* upper, std::byte* lower)> fill;
   };
   std::vector<Linear*> draft_linears();
@@ -114,7 +114,7 @@ class Weights {
   std::vector<Buffer> matrices_;   // those that are not read where the checkpoint is mapped
   Buffer planes_;
   std::string planes_file_;  // empty: not from a store
-  TensorView embedding_;
+  Matrix embedding_;
   std::vector<LayerWeights> layers_;
   Norm final_norm_;
   Linear head_;

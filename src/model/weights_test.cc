@@ -60,13 +60,13 @@ TEST(Weights, LoadsEveryTestModel) {
       EXPECT_EQ(layer.q.outputs(), config.num_heads * config.head_dim);
       EXPECT_EQ(layer.k.outputs(), config.num_kv_heads * config.head_dim);
       EXPECT_EQ(layer.down.inputs(), config.intermediate_size);
-      EXPECT_EQ(layer.q.full.dtype, config.dtype);
+      EXPECT_EQ(layer.q.target.format.dtype, config.dtype);
       EXPECT_EQ(layer.v.bias != nullptr, config.qkv_bias);
       EXPECT_EQ(layer.o.bias != nullptr, config.output_bias);
       EXPECT_EQ(layer.q_norm.weight != nullptr, config.qk_norm);
       EXPECT_EQ(layer.k_norm.weight != nullptr, config.qk_norm);
     }
-    EXPECT_EQ(model.weights.head().full.data == model.weights.embedding().data, config.tied_head);
+    EXPECT_EQ(model.weights.head().target.data == model.weights.embedding().data, config.tied_head);
     ++count;
   }
   EXPECT_GE(count, 8);
@@ -98,23 +98,23 @@ TEST(Weights, NormsAndBiasesAreThoseOfTheCheckpoint) {
 
 TEST(Weights, MatricesAreMappedNotCopied) {
   Loaded model("llama3-gqa");
-  const void* data = model.weights.layers()[0].q.full.data;
+  const void* data = model.weights.layers()[0].q.target.data;
   const Weights moved = std::move(model.weights);
-  EXPECT_EQ(moved.layers()[0].q.full.data, data);
+  EXPECT_EQ(moved.layers()[0].q.target.data, data);
   EXPECT_GT(moved.checkpoint_bytes(), 0u);
   EXPECT_EQ(moved.draft_bytes(), 0u);
-  EXPECT_EQ(moved.layers()[0].q.upper, nullptr);
+  EXPECT_EQ(moved.layers()[0].q.draft.data, nullptr);
 }
 
 TEST(Weights, DraftPlanesAreThoseTheDraftReads) {
   Loaded model("qwen3-qk-norm");
-  for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
+  for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
     model.weights.make_draft_planes(*model.backend, read);
     EXPECT_EQ(model.weights.draft_bytes(),
               Weights::draft_bytes_for(model.config, *model.backend, read));
     for (const Linear* linear : linears_of(model.weights)) {
-      EXPECT_EQ(linear->upper != nullptr, read != WeightRead::kFull);
-      EXPECT_EQ(linear->lower != nullptr, read == WeightRead::kBoth);
+      EXPECT_EQ(linear->draft.data != nullptr, read != WeightRead::kTarget);
+      EXPECT_EQ(linear->draft.lower != nullptr, read == WeightRead::kBoth);
     }
   }
 }
@@ -126,16 +126,16 @@ TEST(Weights, DraftPlanesAreTheBackendsOwn) {
     const auto bytes = model.backend->plane_bytes(linear->outputs(), linear->inputs());
     std::vector<std::byte> upper(bytes.upper);
     std::vector<std::byte> lower(bytes.lower);
-    model.backend->make_planes(linear->full, upper.data(), lower.data());
-    EXPECT_EQ(std::memcmp(linear->upper, upper.data(), upper.size()), 0);
-    EXPECT_EQ(std::memcmp(linear->lower, lower.data(), lower.size()), 0);
+    model.backend->make_planes(linear->target, upper.data(), lower.data());
+    EXPECT_EQ(std::memcmp(linear->draft.data, upper.data(), upper.size()), 0);
+    EXPECT_EQ(std::memcmp(linear->draft.lower, lower.data(), lower.size()), 0);
   }
 }
 
 TEST(Weights, CancelledPlanesLeaveThoseBefore) {
   Loaded model("llama2-mha");
   model.weights.make_draft_planes(*model.backend, WeightRead::kUpper);
-  const std::byte* before = model.weights.head().upper;
+  const void* before = model.weights.head().draft.data;
   const std::size_t bytes = model.weights.draft_bytes();
   int calls = 0;
   const auto cancel = [&](int done, int total) {
@@ -146,8 +146,8 @@ TEST(Weights, CancelledPlanesLeaveThoseBefore) {
   EXPECT_THROW(model.weights.make_draft_planes(*model.backend, WeightRead::kBoth, cancel),
                std::runtime_error);
   EXPECT_EQ(calls, 3);
-  EXPECT_EQ(model.weights.head().upper, before);
-  EXPECT_EQ(model.weights.head().lower, nullptr);
+  EXPECT_EQ(model.weights.head().draft.data, before);
+  EXPECT_EQ(model.weights.head().draft.lower, nullptr);
   EXPECT_EQ(model.weights.draft_bytes(), bytes);
 }
 

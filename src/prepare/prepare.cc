@@ -139,10 +139,10 @@ void require_valid(const PrepareOptions& options) {
 }
 
 void require_finite(ThreadPool& pool, const NamedLinear& matrix, const PrepareOptions& options) {
-  const TensorView& w = matrix.linear->full;
+  const Matrix& w = matrix.linear->target;
   pool.parallel_for(w.rows, [&](std::int64_t row, int) {
     for (int c = 0; c < w.cols; ++c) {
-      if (std::isfinite(load_f32(w.data, w.dtype, row * w.cols + c))) continue;
+      if (std::isfinite(load_f32(w.data, w.format.dtype, row * w.cols + c))) continue;
       fail(ErrorKind::kCorruptFile, "{}: {} has weights that are not finite",
            options.model.string(), matrix.name);
     }
@@ -264,7 +264,7 @@ class Preparer {
 
   void make(const Job& job, const Gram* inputs, const std::vector<float>& factor,
             DraftStoreWriter& writer) {
-    const TensorView& full = job.matrix.linear->full;
+    const Matrix& full = job.matrix.linear->target;
     require_finite(pool_, job.matrix, options_);
     std::optional<Codes> codes;
     if (uses_gptq(job)) codes = gptq(pool_, full, options_.group, *inputs, factor);

@@ -136,7 +136,8 @@ TEST_F(PrepareTest, RtnNeedsNoTextAndIsTheCodec) {
   const auto a = stored.matrices(), b = usual.matrices();
   for (std::size_t i = 0; i < a.size(); ++i) {
     const auto bytes = backend->plane_bytes(a[i].linear->outputs(), a[i].linear->inputs());
-    EXPECT_EQ(std::memcmp(a[i].linear->upper, b[i].linear->upper, bytes.upper), 0) << a[i].name;
+    EXPECT_EQ(std::memcmp(a[i].linear->draft.data, b[i].linear->draft.data, bytes.upper), 0)
+        << a[i].name;
   }
 }
 

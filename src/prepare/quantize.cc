@@ -18,13 +18,13 @@ constexpr int kErrorRows = 64;  // that output_error looks at
 constexpr float kLeastShare = 0.6f;
 constexpr int kShares = 17;
 
-std::vector<float> load_rows(const TensorView& weights, int first, int count, int step = 1) {
+std::vector<float> load_rows(const Matrix& weights, int first, int count, int step = 1) {
   std::vector<float> rows(static_cast<std::size_t>(count) * weights.cols);
   for (int r = 0; r < count; ++r) {
     const std::size_t from = static_cast<std::size_t>(first + r * step) * weights.cols;
     for (int c = 0; c < weights.cols; ++c) {
       rows[static_cast<std::size_t>(r) * weights.cols + c] =
-          load_f32(weights.data, weights.dtype, from + c);
+          load_f32(weights.data, weights.format.dtype, from + c);
     }
   }
   return rows;
@@ -107,7 +107,15 @@ Codes::Codes(int rows, int cols, int group)
       codes(static_cast<std::size_t>(rows) * cols),
       scales(static_cast<std::size_t>(rows) * weight_groups(cols, group)) {}
 
-Codes round_to_nearest(ThreadPool& pool, const TensorView& weights, int group) {
+CodedMatrix Codes::view() const {
+  return {sliced_format(group), rows, cols, [this](int row, const RowCodes& out) {
+            const std::size_t groups = weight_groups(cols, group);
+            std::copy_n(&codes[static_cast<std::size_t>(row) * cols], cols, out.codes);
+            std::copy_n(&scales[row * groups], groups, out.scales);
+          }};
+}
+
+Codes round_to_nearest(ThreadPool& pool, const Matrix& weights, int group) {
   Codes out(weights.rows, weights.cols, group);
   const std::size_t groups = weight_groups(weights.cols, group);
   pool.parallel_for(weights.rows, [&](std::int64_t row, int) {
@@ -118,7 +126,7 @@ Codes round_to_nearest(ThreadPool& pool, const TensorView& weights, int group) {
   return out;
 }
 
-Codes gptq(ThreadPool& pool, const TensorView& weights, int group, const Gram& inputs,
+Codes gptq(ThreadPool& pool, const Matrix& weights, int group, const Gram& inputs,
            const std::vector<float>& factor) {
   check(kBlock % group == 0 && inputs.size() == weights.cols, "GPTQ gets groups that fill blocks");
   const int cols = weights.cols;
@@ -150,22 +158,20 @@ Codes gptq(ThreadPool& pool, const TensorView& weights, int group, const Gram& i
   return out;
 }
 
-double output_error(ThreadPool& pool, const TensorView& weights, const CodedMatrix& coded,
+double output_error(ThreadPool& pool, const Matrix& weights, const CodedMatrix& coded,
                     const Gram& inputs) {
   const int cols = weights.cols;
   const int rows = std::min(kErrorRows, weights.rows);
   const int step = weights.rows / rows;
-  const std::size_t groups = weight_groups(cols, coded.group);
   std::vector<double> errors(rows), powers(rows);
   pool.parallel_for(rows, [&](std::int64_t r, int) {
     const int row = static_cast<int>(r) * step;
     const std::vector<float> w = load_rows(weights, row, 1);
-    std::vector<float> e(w);
-    for (int c = 0; c < cols; ++c) {
-      const GroupScale group = coded.scales[row * groups + c / coded.group];
-      e[c] -= draft_value(coded.codes[static_cast<std::size_t>(row) * cols + c],
-                          f16_to_f32(group.scale), f16_to_f32(group.offset));
-    }
+    std::vector<float> e(w), drafted(cols);
+    RowBuffer codes(coded.format, cols);
+    coded.read(row, codes.view());
+    decode_row(coded.format, cols, codes.view(), true, drafted.data());
+    for (int c = 0; c < cols; ++c) e[c] -= drafted[c];
     // x^T H x
     const auto power = [&](const std::vector<float>& x) {
       double sum = 0.0;

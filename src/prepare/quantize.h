@@ -12,10 +12,10 @@
 
 namespace quantspec {
 
-// A matrix's codes and scales, as CodedMatrix refers to them.
+// A matrix's codes and scales in a sliced_format(); its view reads them.
 struct Codes {
   Codes(int rows, int cols, int group);
-  CodedMatrix view() const { return {rows, cols, group, codes.data(), scales.data()}; }
+  CodedMatrix view() const;
 
   int rows;
   int cols;
@@ -24,8 +24,10 @@ struct Codes {
   std::vector<GroupScale> scales;
 };
 
+// `weights` below are elements.
+
 // Round to nearest, group by group: the codec of quant.h, good for 8 bits too.
-Codes round_to_nearest(ThreadPool& pool, const TensorView& weights, int group);
+Codes round_to_nearest(ThreadPool& pool, const Matrix& weights, int group);
 
 // GPTQ (arXiv:2210.17323): columns are rounded one after another, and what rounding one does to the
 // output is made up for by the columns that are still to come, as the inputs' second moments
@@ -33,12 +35,12 @@ Codes round_to_nearest(ThreadPool& pool, const TensorView& weights, int group);
 // values span its range, or as much of it as errs least, weighted by the inputs' squares.
 //
 // `factor`: inverse_factor() of `inputs`. The order of the columns is the matrix's own.
-Codes gptq(ThreadPool& pool, const TensorView& weights, int group, const Gram& inputs,
+Codes gptq(ThreadPool& pool, const Matrix& weights, int group, const Gram& inputs,
            const std::vector<float>& factor);
 
 // |(W - Q) X|^2 / |W X|^2 over some of the rows, evenly spread: the share of the output's power
 // that is error, at 4 bits. X: the inputs that `inputs` is the sum of.
-double output_error(ThreadPool& pool, const TensorView& weights, const CodedMatrix& coded,
+double output_error(ThreadPool& pool, const Matrix& weights, const CodedMatrix& coded,
                     const Gram& inputs);
 
 }  // namespace quantspec

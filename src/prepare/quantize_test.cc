@@ -26,7 +26,7 @@ struct Problem {
 
   ThreadPool pool{2};
   std::vector<float> weights;
-  TensorView view;
+  Matrix view;
   Gram inputs;
   std::vector<float> factor;
 };

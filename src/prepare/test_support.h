@@ -30,8 +30,8 @@ inline std::vector<float> correlated_rows(int rows, int size, std::uint64_t seed
   return x;
 }
 
-inline TensorView view_of(const std::vector<float>& values, int rows, int cols) {
-  return {values.data(), DType::kF32, rows, cols};
+inline Matrix view_of(const std::vector<float>& values, int rows, int cols) {
+  return dense({values.data(), DType::kF32, rows, cols});
 }
 
 }  // namespace quantspec

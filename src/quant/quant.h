@@ -27,9 +27,11 @@ inline constexpr int kCodeMargin = 5;
 inline constexpr int kValueGroup = 128;   // channels of one (scale, offset) of a value row
 inline constexpr int kWeightGroup = 128;  // inputs of one (scale, offset) of a weight row, usually
 
-// At what precision weights and pages are read. kUpper: 4 bits. kBoth: 8 bits. kFull: the
-// checkpoint's own; of KV, what the cache keeps in full precision.
-enum class WeightRead : std::uint8_t { kUpper, kBoth, kFull };
+// How weights are read: as the target does, whatever it keeps them in, or as drafts do: by the
+// upper plane (4 bits) or by both.
+enum class WeightRead : std::uint8_t { kUpper, kBoth, kTarget };
+// At what precision pages are read. kUpper: 4 bits. kBoth: 8 bits. kFull: what the cache keeps in
+// full precision.
 enum class KvRead : std::uint8_t { kUpper, kBoth, kFull };
 
 // --- one group -----------------------------------------------------------------------------------
@@ -132,16 +134,6 @@ void decode_unit(const KvShape& shape, const std::byte* upper, const std::byte* 
 constexpr int weight_groups(int cols, int group = kWeightGroup) {
   return (cols + group - 1) / group;
 }
-
-// A weight matrix as codes: weight ~ offset + scale * code, or what the upper nibble of the code
-// gives (draft_value).
-struct CodedMatrix {
-  int rows;
-  int cols;
-  int group;                  // inputs of one (scale, offset): 64 or 128
-  const std::uint8_t* codes;  // [rows, cols]
-  const GroupScale* scales;   // [rows, ceil(cols / group)]
-};
 
 // Quantizes one weight row: codes [cols], scales [weight_groups(cols, group)].
 void encode_weight_row(const float* row, int cols, std::uint8_t* codes, GroupScale* scales,

@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/dtype.h"
@@ -67,6 +68,14 @@ struct RowCodes {
   GroupScale* scales;         // [format.blocks(cols)]
   std::int8_t* sub_scales;    // [format.groups(cols)], in formats of two levels
   std::uint8_t* sub_offsets;  // the same, where they have offsets
+};
+
+// A matrix whose rows can be had as codes. `read` is thread-safe.
+struct CodedMatrix {
+  WeightFormat format;
+  int rows;
+  int cols;
+  std::function<void(int row, const RowCodes& out)> read;
 };
 
 // Memory for RowCodes of one row.

@@ -13,8 +13,8 @@ struct Reads {
   PassRead draft;
 
   explicit Reads(const ModelConfig& model)
-      : plain_fp16(pass_read(model, WeightRead::kFull, KvRead::kFull)),
-        target(pass_read(model, WeightRead::kFull, KvRead::kBoth)),
+      : plain_fp16(pass_read(model, WeightRead::kTarget, KvRead::kFull)),
+        target(pass_read(model, WeightRead::kTarget, KvRead::kBoth)),
         draft(pass_read(model, WeightRead::kUpper, KvRead::kUpper)) {}
 };
 

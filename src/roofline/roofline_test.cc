@@ -66,7 +66,7 @@ TEST(PassRead, CountsPlanesAndScales) {
   EXPECT_DOUBLE_EQ(draft.weight_bytes, 0.5 + 4.0 / 128);
   EXPECT_DOUBLE_EQ(draft.kv_bytes, 0.5 + 4.0 / 128);
   EXPECT_DOUBLE_EQ(draft.ring_tokens, 192);
-  const PassRead target = pass_read(llama2_7b(), WeightRead::kFull, KvRead::kBoth);
+  const PassRead target = pass_read(llama2_7b(), WeightRead::kTarget, KvRead::kBoth);
   EXPECT_DOUBLE_EQ(target.weight_bytes, 2);
   EXPECT_DOUBLE_EQ(target.kv_bytes, 1 + 4.0 / 128);
   const PassRead plain = pass_read(llama2_7b(), WeightRead::kBoth, KvRead::kFull);
@@ -76,7 +76,7 @@ TEST(PassRead, CountsPlanesAndScales) {
   ModelConfig small_heads = llama2_7b();
   small_heads.head_dim = 64;  // pages of 64 tokens, and a value row is one group
   small_heads.dtype = DType::kF32;
-  const PassRead small = pass_read(small_heads, WeightRead::kFull, KvRead::kUpper);
+  const PassRead small = pass_read(small_heads, WeightRead::kTarget, KvRead::kUpper);
   EXPECT_DOUBLE_EQ(small.weight_bytes, 4);
   EXPECT_DOUBLE_EQ(small.kv_bytes, 0.5 + 4.0 / 64);
   EXPECT_DOUBLE_EQ(small.ring_tokens, 96);
@@ -223,7 +223,7 @@ TEST(PredictRound, FollowsItsFormula) {
   const ModelConfig model = llama2_7b();
   const Machine a6000 = machine_preset("a6000");
   const PassRead draft = pass_read(model, WeightRead::kUpper, KvRead::kUpper);
-  const PassRead target = pass_read(model, WeightRead::kFull, KvRead::kBoth);
+  const PassRead target = pass_read(model, WeightRead::kTarget, KvRead::kBoth);
   const RoundPrediction round = predict_round(a6000, model, 8192, 1, draft, target, 2, 0.5);
   EXPECT_EQ(round.draft_len, 2);
   EXPECT_DOUBLE_EQ(round.tokens, 1.75);

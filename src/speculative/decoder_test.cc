@@ -64,7 +64,7 @@ class DecoderTest : public testing::Test {
     return *sequences_.back();
   }
   Plan plan(const char* name, KvRead read) const {
-    return Plan::uniform(name, model_.config().num_layers, WeightRead::kFull, {.read = read});
+    return Plan::uniform(name, model_.config().num_layers, WeightRead::kTarget, {.read = read});
   }
   std::vector<TokenId> names() const {
     std::vector<TokenId> names;

@@ -65,9 +65,9 @@ class FakeBackend final : public Backend {
   void synchronize() override {}
 
   std::size_t matrix_bytes(int, int, DType) const override { return 0; }
-  TensorView place_matrix(const TensorView& matrix, std::byte*) override { return matrix; }
-  PlaneBytes plane_bytes(int, int, int) const override { return {64, 64}; }
-  void make_planes(const TensorView&, std::byte*, std::byte*) override {}
+  Matrix place_matrix(const TensorView& tensor, std::byte*) override { return dense(tensor); }
+  PlaneBytes plane_bytes(int, int, const WeightFormat&) const override { return {64, 64}; }
+  void make_planes(const Matrix&, std::byte*, std::byte*) override {}
   void import_planes(const CodedMatrix&, std::byte*, std::byte*) override { unexpected(); }
 
   void embed(const EmbedParams& params) override {

@@ -27,7 +27,7 @@ class RoundBytesTest : public ::testing::Test {
   const KvShape shape_ = kv_shape(model_.config(), kPageSize);
   const Plan target_ = Plan::target(model_.config().num_layers);
   const std::vector<Plan> plans_ = {Plan::draft(model_.config().num_layers, WeightRead::kUpper),
-                                    Plan::draft(model_.config().num_layers, WeightRead::kFull)};
+                                    Plan::draft(model_.config().num_layers, WeightRead::kTarget)};
 };
 
 TEST_F(RoundBytesTest, WeightsAndCacheAreThoseOfAPass) {

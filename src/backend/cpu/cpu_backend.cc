@@ -42,12 +42,12 @@ std::size_t CpuBackend::scratch_bytes(int inputs, std::size_t row_floats) const 
   return sizeof(float) * row_floats + pool_.num_threads() * prefill_tile_bytes(inputs);
 }
 
-PlaneBytes CpuBackend::plane_bytes(int rows, int cols, int group) const {
-  return weight_plane_bytes(rows, cols, group);
+PlaneBytes CpuBackend::plane_bytes(int rows, int cols, const WeightFormat& format) const {
+  return weight_plane_bytes(rows, cols, format);
 }
 
-void CpuBackend::make_planes(const TensorView& full, std::byte* upper, std::byte* lower) {
-  make_weight_planes(context(), full, upper, lower);
+void CpuBackend::make_planes(const Matrix& elements, std::byte* upper, std::byte* lower) {
+  make_weight_planes(context(), elements, upper, lower);
 }
 
 void CpuBackend::import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) {
@@ -57,14 +57,15 @@ void CpuBackend::import_planes(const CodedMatrix& coded, std::byte* upper, std::
 // --- one pass ------------------------------------------------------------------------------------
 
 void CpuBackend::embed(const EmbedParams& p) {
-  const TensorView& table = p.table;
+  const Matrix& table = p.table;
+  const DType dtype = table.format.dtype;
   for (const SequenceRows& rows : p.sequences) {
     const TokenId* tokens = rows.tokens + (rows.first_position - rows.first_token);
     for_rows(pool_, rows.num_rows, [&](int i) {
       check(tokens[i] >= 0 && tokens[i] < table.rows, "a token is in the vocabulary");
       const std::size_t first = static_cast<std::size_t>(tokens[i]) * table.cols;
-      const auto* data = static_cast<const std::byte*>(table.data) + first * size_of(table.dtype);
-      linear().to_f32[static_cast<int>(table.dtype)](
+      const auto* data = static_cast<const std::byte*>(table.data) + first * size_of(dtype);
+      linear().to_f32[static_cast<int>(dtype)](
           data, table.cols, p.out + std::size_t(rows.first_row + i) * table.cols);
     });
   }

@@ -21,8 +21,8 @@ class CpuBackend final : public HostBackend {
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override;
 
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override;
-  PlaneBytes plane_bytes(int rows, int cols, int group) const override;
-  void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override;
+  PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override;
+  void make_planes(const Matrix& elements, std::byte* upper, std::byte* lower) override;
   void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override;
 
   void embed(const EmbedParams& params) override;

@@ -17,19 +17,13 @@ namespace {
 constexpr std::int64_t kUnitsPerThread = 8;
 constexpr std::size_t kUnitBytes = 128 * 1024;
 
-// Bytes that a pass reads of the weights of one output.
+// Bytes that a pass reads of the weights of one output, about.
 std::size_t bytes_per_output(const ProjectParams& params) {
-  const TensorView& full = params.projections[0].linear->full;
-  const auto inputs = static_cast<std::size_t>(full.cols);
-  switch (params.weights) {
-    case WeightRead::kUpper:
-      return (inputs + 1) / 2;
-    case WeightRead::kBoth:
-      return inputs;
-    case WeightRead::kFull:
-      break;
-  }
-  return inputs * size_of(full.dtype);
+  const Matrix& matrix = matrix_of(*params.projections[0].linear, params.weights);
+  const auto inputs = static_cast<std::size_t>(matrix.cols);
+  if (matrix.format.dense()) return inputs * size_of(matrix.format.dtype);
+  const int bits = params.weights == WeightRead::kUpper ? 4 : matrix.format.bits;
+  return (inputs * bits + 7) / 8;
 }
 
 int outputs_per_unit(const ProjectParams& params, int num_threads) {
@@ -97,26 +91,27 @@ const float* arrange_rows(const Context& context, const ProjectParams& params, D
 // What a unit reads; null for none.
 const std::byte* full_weights(const Unit& unit) {
   if (unit.projection == nullptr) return nullptr;
-  const TensorView& w = unit.projection->linear->full;
-  const std::size_t offset = static_cast<std::size_t>(unit.first) * w.cols * size_of(w.dtype);
+  const Matrix& w = unit.projection->linear->target;
+  const std::size_t offset =
+      static_cast<std::size_t>(unit.first) * w.cols * size_of(w.format.dtype);
   return static_cast<const std::byte*>(w.data) + offset;
 }
 
 void project_full(const Context& context, const ProjectParams& params) {
   const float* x[3] = {};  // by DType
   for (const Projection& p : params.projections) {
-    const DType dtype = p.linear->full.dtype;
+    const DType dtype = p.linear->target.format.dtype;
     const float*& arranged = x[static_cast<int>(dtype)];
     if (arranged == nullptr) arranged = arrange_rows(context, params, dtype);
   }
   for_units(context, params, [&](const Unit& unit, const Unit& next) {
     const Projection& p = *unit.projection;
-    const TensorView& w = p.linear->full;
-    context.kernels.linear.full_gemv[static_cast<int>(w.dtype)]({
+    const Matrix& w = p.linear->target;
+    context.kernels.linear.full_gemv[static_cast<int>(w.format.dtype)]({
         .weights = full_weights(unit),
         .outputs = unit.outputs,
         .inputs = w.cols,
-        .x = x[static_cast<int>(w.dtype)],
+        .x = x[static_cast<int>(w.format.dtype)],
         .rows = params.rows,
         .out = output_of(params, p, unit.first),
         .next = full_weights(next),
@@ -128,7 +123,7 @@ QuantizedRows quantize_rows(const Context& context, const ProjectParams& params,
   const int inputs = params.projections[0].linear->inputs();
   QuantizedRows x;
   x.padded = (inputs + 15) / 16 * 16;
-  x.group = params.projections[0].linear->group;
+  x.group = matrix_of(*params.projections[0].linear, params.weights).format.group;
   x.groups = weight_groups(inputs, x.group);
   x.codes = context.scratch.get<std::int8_t>(Scratch::kCodes,
                                              static_cast<std::size_t>(2) * params.rows * x.padded);
@@ -141,40 +136,45 @@ QuantizedRows quantize_rows(const Context& context, const ProjectParams& params,
   return x;
 }
 
-const std::byte* upper_planes(const Unit& unit) {
-  if (unit.projection == nullptr) return nullptr;
-  const Linear& linear = *unit.projection->linear;
+// What a unit reads of each plane; null for none.
+struct UnitPlanes {
+  const std::byte* upper = nullptr;
+  const std::byte* lower = nullptr;
+};
+UnitPlanes planes_of(const Unit& unit, WeightRead read) {
+  if (unit.projection == nullptr) return {};
+  const Matrix& w = matrix_of(*unit.projection->linear, read);
   const std::size_t block = static_cast<std::size_t>(unit.first) / kTileOutputs;
-  return linear.upper + block * upper_block_bytes(linear.inputs(), linear.group);
-}
-const std::byte* lower_planes(const Unit& unit) {
-  if (unit.projection == nullptr) return nullptr;
-  const Linear& linear = *unit.projection->linear;
-  const std::size_t block = static_cast<std::size_t>(unit.first) / kTileOutputs;
-  return linear.lower + block * lower_block_bytes(linear.inputs());
+  UnitPlanes planes{static_cast<const std::byte*>(w.data) +
+                    block * upper_block_bytes(w.cols, w.format.group)};
+  if (read != WeightRead::kUpper) {
+    planes.lower = static_cast<const std::byte*>(w.lower) + block * lower_block_bytes(w.cols);
+  }
+  return planes;
 }
 
 void project_planes(const Context& context, const ProjectParams& params) {
-  const bool both = params.weights == WeightRead::kBoth;
+  const WeightFormat& format = matrix_of(*params.projections[0].linear, params.weights).format;
   for (const Projection& p : params.projections) {
-    check(p.linear->upper != nullptr && (!both || p.linear->lower != nullptr),
-          "a pass reads weight planes that were not made");
-    check(p.linear->group == params.projections[0].linear->group,
+    check(readable(*p.linear, params.weights), "a pass reads weight planes that were not made");
+    check(matrix_of(*p.linear, params.weights).format == format,
           "projections of one region have planes of equal groups");
   }
-  const QuantizedRows x = quantize_rows(context, params, both);
+  const QuantizedRows x = quantize_rows(context, params, params.weights != WeightRead::kUpper);
   for_units(context, params, [&](const Unit& unit, const Unit& next) {
     const Projection& p = *unit.projection;
+    const UnitPlanes planes = planes_of(unit, params.weights);
+    const UnitPlanes ahead = planes_of(next, params.weights);
     context.kernels.linear.plane_gemv({
-        .upper = upper_planes(unit),
-        .lower = both ? lower_planes(unit) : nullptr,
+        .upper = planes.upper,
+        .lower = planes.lower,
         .outputs = unit.outputs,
         .inputs = p.linear->inputs(),
         .x = x,
         .rows = params.rows,
         .out = output_of(params, p, unit.first),
-        .next_upper = upper_planes(next),
-        .next_lower = both ? lower_planes(next) : nullptr,
+        .next_upper = ahead.upper,
+        .next_lower = ahead.lower,
     });
   });
 }
@@ -187,7 +187,7 @@ void project(const Context& context, const ProjectParams& params) {
     check(p.linear->inputs() == params.projections[0].linear->inputs(),
           "projections of one region read the same input");
   }
-  if (params.weights != WeightRead::kFull) {
+  if (!matrix_of(*params.projections[0].linear, params.weights).format.dense()) {
     project_planes(context, params);
   } else if (params.phase == Phase::kPrefill) {
     project_prefill(context, params);

@@ -16,7 +16,7 @@ namespace {
 constexpr int kInputs[] = {8, 24, 48, 64, 80, 100, 128, 200, 512, 1408};
 constexpr int kOutputs[] = {1, 3, 16, 17, 101, 512};
 constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-constexpr WeightRead kReads[] = {WeightRead::kFull, WeightRead::kUpper, WeightRead::kBoth};
+constexpr WeightRead kReads[] = {WeightRead::kTarget, WeightRead::kUpper, WeightRead::kBoth};
 
 // A random layer with its planes.
 struct TestLayer {
@@ -24,17 +24,16 @@ struct TestLayer {
             bool with_bias = true)
       : matrix(dtype, outputs, inputs, seed), bias(random_floats(outputs, seed + 1)) {
     make_planes(context);
-    linear.full = matrix.view();
+    linear.target = dense(matrix.view());
     if (with_bias) linear.bias = bias.data();
   }
   void make_planes(const Context& context) {
     const TensorView view = matrix.view();
-    const PlaneBytes bytes = weight_plane_bytes(view.rows, view.cols, kWeightGroup);
+    const PlaneBytes bytes = weight_plane_bytes(view.rows, view.cols, sliced_format());
     upper = Buffer(bytes.upper);
     lower = Buffer(bytes.lower);
-    make_weight_planes(context, view, upper.data(), lower.data());
-    linear.upper = upper.data();
-    linear.lower = lower.data();
+    make_weight_planes(context, dense(view), upper.data(), lower.data());
+    linear.draft = {sliced_format(), view.rows, view.cols, upper.data(), lower.data()};
   }
 
   TestMatrix matrix;
@@ -61,7 +60,7 @@ constexpr double kFullBound = 1e-6;
 void expect_near_exact(const Context& context, DType dtype, int outputs, int inputs, int rows) {
   const TestLayer layer(context, dtype, outputs, inputs, 7 * outputs + inputs, outputs % 2 == 0);
   const std::vector<float> x = random_floats(static_cast<std::size_t>(rows) * inputs, 3);
-  const std::vector<float> y = run(context, layer.linear, WeightRead::kFull, x, rows);
+  const std::vector<float> y = run(context, layer.linear, WeightRead::kTarget, x, rows);
   for (int r = 0; r < rows; ++r) {
     for (int o = 0; o < outputs; ++o) {
       double sum = layer.linear.bias == nullptr ? 0.0 : layer.bias[o];
@@ -189,7 +188,7 @@ TEST_P(LinearTest, NanAndInfinityOfAnInputReachEveryOutputOfItsRow) {
 
 TEST_P(LinearTest, ProjectionWithoutPlanesIsRefused) {
   TestLayer layer(context(), DType::kBF16, 16, 64, 51);
-  layer.linear.lower = nullptr;
+  layer.linear.draft.lower = nullptr;
   const std::vector<float> x = random_floats(64, 52);
   EXPECT_THROW(run(context(), layer.linear, WeightRead::kBoth, x, 1), Error);
 }
@@ -197,7 +196,7 @@ TEST_P(LinearTest, ProjectionWithoutPlanesIsRefused) {
 TEST_P(LinearTest, ProjectionsOfUnequalGroupsAreRefused) {
   const TestLayer a(context(), DType::kBF16, 16, 64, 53);
   Linear b = a.linear;
-  b.group = 64;
+  b.draft.format = sliced_format(64);
   const std::vector<float> x = random_floats(64, 54);
   float y[2][16] = {};
   const Projection both[] = {{&a.linear, y[0]}, {&b, y[1]}};

@@ -57,13 +57,14 @@ void gemm_padded(Gemm g, int rows, const Workspace& work) {
 
 void compute_tile(const Context& context, const ProjectParams& params, const Projection& p, int row,
                   int column, int thread) {
-  const TensorView& w = p.linear->full;
+  const Matrix& w = p.linear->target;
+  const DType dtype = w.format.dtype;
   const int rows = std::min(kTileRows, params.rows - row);
   const int columns = std::min(kTileColumns, w.rows - column);
   const std::size_t first = static_cast<std::size_t>(column) * w.cols;
-  const auto* data = static_cast<const std::byte*>(w.data) + first * size_of(w.dtype);
+  const auto* data = static_cast<const std::byte*>(w.data) + first * size_of(dtype);
   const Workspace work(context, thread, w.cols);
-  context.kernels.linear.to_f32[static_cast<int>(w.dtype)](data, columns * w.cols, work.weights);
+  context.kernels.linear.to_f32[static_cast<int>(dtype)](data, columns * w.cols, work.weights);
 
   const std::ptrdiff_t stride = w.rows;
   float* y = p.y + row * stride + column;

@@ -7,7 +7,7 @@
 
 namespace quantspec::cpu {
 
-// REQUIRES: params.weights == WeightRead::kFull.
+// REQUIRES: params.weights == WeightRead::kTarget.
 void project_prefill(const Context& context, const ProjectParams& params);
 
 // What each thread takes for weights of so many inputs.

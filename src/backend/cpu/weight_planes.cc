@@ -48,78 +48,89 @@ void store_lane(const std::int8_t* codes, int tiles, int lane, std::byte* upper,
   }
 }
 
-// One block of 16 outputs. Codes come from codes_of(row, first input, count, codes), which returns
-// their scale and pads the codes of a whole group with code 0.
+// One block of 16 outputs. Codes come from codes_of(row, codes, scales), which pads the codes of
+// the row's last group with code 0.
 template <typename F>
-void fill_block(int rows, int cols, int group_size, int block, std::byte* upper, std::byte* lower,
-                const F& codes_of) {
+void fill_block(const WeightFormat& format, int rows, int cols, int block, std::byte* upper,
+                std::byte* lower, const F& codes_of) {
   const int first_row = kTileOutputs * block;
   const int num_rows = std::min(kTileOutputs, rows - first_row);
-  std::memset(upper, 0, upper_block_bytes(cols, group_size));
+  std::memset(upper, 0, upper_block_bytes(cols, format.group));
   if (lower != nullptr) std::memset(lower, 0, lower_block_bytes(cols));
-  for (int first = 0; first < cols; first += group_size) {
-    const int count = std::min(group_size, cols - first);
-    const int tiles = weight_tiles(count);
-    auto* scales = reinterpret_cast<std::uint16_t*>(upper);
-    upper += kTileBytes;
-    for (int lane = 0; lane < num_rows; ++lane) {
-      alignas(64) std::int8_t codes[kWeightGroup];
-      const GroupScale scale = codes_of(first_row + lane, first, count, codes);
+  for (int lane = 0; lane < num_rows; ++lane) {
+    std::byte* to = upper;
+    std::byte* lower_to = lower;
+    codes_of(first_row + lane, [&](int first, const std::int8_t* codes, GroupScale scale) {
+      const int tiles = weight_tiles(std::min(format.group, cols - first));
+      auto* scales = reinterpret_cast<std::uint16_t*>(to);
       scales[lane] = scale.scale;
       scales[kTileOutputs + lane] = scale.offset;
-      store_lane(codes, tiles, lane, upper, lower);
-    }
-    upper += kTileBytes * tiles;
-    if (lower != nullptr) lower += kTileBytes * tiles;
+      store_lane(codes, tiles, lane, to + kTileBytes, lower_to);
+      to += kTileBytes * (tiles + 1);
+      if (lower_to != nullptr) lower_to += kTileBytes * tiles;
+    });
   }
 }
 
 // fill_block for every block of 16 outputs: by the memory nodes that will read them, as long as
 // nobody has touched the memory. A node's share is large, so huge pages do not spoil it.
 template <typename F>
-void fill_planes(ThreadPool& pool, int rows, int cols, int group_size, std::byte* upper,
+void fill_planes(ThreadPool& pool, const WeightFormat& format, int rows, int cols, std::byte* upper,
                  std::byte* lower, const F& codes_of) {
-  const PlaneBytes bytes = weight_plane_bytes(rows, cols, group_size);
+  const PlaneBytes bytes = weight_plane_bytes(rows, cols, format);
   advise_huge_pages(upper, bytes.upper);
   if (lower != nullptr) advise_huge_pages(lower, bytes.lower);
   pool.parallel_for((rows + kTileOutputs - 1) / kTileOutputs, [&](std::int64_t block, int) {
-    fill_block(rows, cols, group_size, static_cast<int>(block),
-               upper + block * upper_block_bytes(cols, group_size),
+    fill_block(format, rows, cols, static_cast<int>(block),
+               upper + block * upper_block_bytes(cols, format.group),
                lower == nullptr ? nullptr : lower + block * lower_block_bytes(cols), codes_of);
   });
 }
 
 }  // namespace
 
-PlaneBytes weight_plane_bytes(int rows, int cols, int group) {
+PlaneBytes weight_plane_bytes(int rows, int cols, const WeightFormat& format) {
   const std::size_t blocks = (static_cast<std::size_t>(rows) + kTileOutputs - 1) / kTileOutputs;
-  return {blocks * upper_block_bytes(cols, group), blocks * lower_block_bytes(cols)};
+  return {blocks * upper_block_bytes(cols, format.group), blocks * lower_block_bytes(cols)};
 }
 
-void make_weight_planes(const Context& context, const TensorView& full, std::byte* upper,
+void make_weight_planes(const Context& context, const Matrix& elements, std::byte* upper,
                         std::byte* lower) {
   const LinearKernels& kernels = context.kernels.linear;
-  const auto codes_of = [&](int row, int first, int count, std::int8_t* codes) {
-    const std::size_t element = static_cast<std::size_t>(row) * full.cols + first;
-    const auto* data = static_cast<const std::byte*>(full.data) + element * size_of(full.dtype);
+  const DType dtype = elements.format.dtype;
+  const auto codes_of = [&](int row, const auto& store) {
+    const std::size_t element = static_cast<std::size_t>(row) * elements.cols;
+    const auto* data = static_cast<const std::byte*>(elements.data) + element * size_of(dtype);
     alignas(64) float x[kWeightGroup];
-    kernels.to_f32[static_cast<int>(full.dtype)](data, count, x);
-    return encode_group(kernels, x, count, codes);
+    alignas(64) std::int8_t codes[kWeightGroup];
+    for (int first = 0; first < elements.cols; first += kWeightGroup) {
+      const int count = std::min(kWeightGroup, elements.cols - first);
+      kernels.to_f32[static_cast<int>(dtype)](data + first * size_of(dtype), count, x);
+      store(first, codes, encode_group(kernels, x, count, codes));
+    }
   };
-  fill_planes(context.pool, full.rows, full.cols, kWeightGroup, upper, lower, codes_of);
+  fill_planes(context.pool, sliced_format(), elements.rows, elements.cols, upper, lower, codes_of);
 }
 
 void import_weight_planes(const Context& context, const CodedMatrix& coded, std::byte* upper,
                           std::byte* lower) {
-  check(coded.group == 64 || coded.group == 128, "weights come in groups of 64 or 128");
-  const int groups = weight_groups(coded.cols, coded.group);
-  const auto codes_of = [&](int row, int first, int count, std::int8_t* codes) {
-    const std::uint8_t* in = coded.codes + static_cast<std::size_t>(row) * coded.cols + first;
-    for (int i = 0; i < count; ++i) codes[i] = static_cast<std::int8_t>(in[i] - 128);
-    std::memset(codes + count, kZeroCode, kWeightGroup - count);
-    return coded.scales[static_cast<std::size_t>(row) * groups + first / coded.group];
+  const WeightFormat& format = coded.format;
+  check(format == sliced_format(64) || format == sliced_format(128),
+        "weights come in groups of 64 or 128");
+  const auto codes_of = [&](int row, const auto& store) {
+    RowBuffer buffer(format, coded.cols);
+    coded.read(row, buffer.view());
+    alignas(64) std::int8_t codes[kWeightGroup];
+    for (int first = 0; first < coded.cols; first += format.group) {
+      const int count = std::min(format.group, coded.cols - first);
+      for (int i = 0; i < count; ++i) {
+        codes[i] = static_cast<std::int8_t>(buffer.codes[first + i] - 128);
+      }
+      std::memset(codes + count, kZeroCode, kWeightGroup - count);
+      store(first, codes, buffer.scales[first / format.group]);
+    }
   };
-  fill_planes(context.pool, coded.rows, coded.cols, coded.group, upper, lower, codes_of);
+  fill_planes(context.pool, format, coded.rows, coded.cols, upper, lower, codes_of);
 }
 
 }  // namespace quantspec::cpu

@@ -23,10 +23,10 @@ constexpr std::size_t upper_block_bytes(int cols, int group) {
          static_cast<std::size_t>(weight_groups(cols, group)) * kTileBytes;
 }
 
-PlaneBytes weight_plane_bytes(int rows, int cols, int group);
+PlaneBytes weight_plane_bytes(int rows, int cols, const WeightFormat& format);
 
 // The same codes and scales as encode_weight_row, in groups of kWeightGroup. `lower` may be null.
-void make_weight_planes(const Context& context, const TensorView& full, std::byte* upper,
+void make_weight_planes(const Context& context, const Matrix& elements, std::byte* upper,
                         std::byte* lower);
 // From codes that were made elsewhere. `lower` may be null.
 void import_weight_planes(const Context& context, const CodedMatrix& coded, std::byte* upper,

@@ -90,17 +90,17 @@ class CudaBackend final : public Backend {
   std::size_t matrix_bytes(int rows, int cols, DType dtype) const override {
     return static_cast<std::size_t>(padded_rows(rows)) * padded_cols(cols) * size_of(dtype);
   }
-  TensorView place_matrix(const TensorView& matrix, std::byte* memory) override {
+  Matrix place_matrix(const TensorView& matrix, std::byte* memory) override {
     const std::size_t row = matrix.cols * size_of(matrix.dtype);
     const std::size_t stride = padded_cols(matrix.cols) * size_of(matrix.dtype);
     use()->upload_rows(memory, stride, matrix.data, row, matrix.rows);
-    return {memory, matrix.dtype, matrix.rows, matrix.cols};
+    return dense({memory, matrix.dtype, matrix.rows, matrix.cols});
   }
-  PlaneBytes plane_bytes(int rows, int cols, int group) const override {
-    return cuda::plane_bytes(rows, cols, group);
+  PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override {
+    return cuda::plane_bytes(rows, cols, format);
   }
-  void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override {
-    cuda::make_planes(use(), full, upper, lower);
+  void make_planes(const Matrix& elements, std::byte* upper, std::byte* lower) override {
+    cuda::make_planes(use(), elements, upper, lower);
   }
   void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override {
     cuda::import_planes(use(), coded, upper, lower);

@@ -390,8 +390,10 @@ class CudaRounds : public CudaDevice {
     return buffers_.back().as<T>();
   }
   Linear planes(int outputs, int inputs) {
-    Linear linear{.full = {nullptr, DType::kBF16, outputs, inputs}};
-    linear.upper = memory<std::byte>(plane_bytes(outputs, inputs, linear.group).upper);
+    Linear linear{.target = dense({nullptr, DType::kBF16, outputs, inputs})};
+    const WeightFormat format = sliced_format();
+    linear.draft = {format, outputs, inputs,
+                    memory<std::byte>(plane_bytes(outputs, inputs, format).upper)};
     return linear;
   }
   static int kernels_of(cudaGraph_t graph) {

@@ -198,10 +198,11 @@ bool run_alone(OpLaunches& op, LinearArgs args, int end) {
 void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, int end) {
   args.cols = args.x_stride = first.inputs();
   args.bands = divide_up(args.cols, kBandInputs);
-  args.group = first.group;
-  if (read == WeightRead::kFull) {
-    args.stride = padded_cols(args.cols) * size_of(first.full.dtype);
-    switch (first.full.dtype) {
+  const WeightFormat& format = matrix_of(first, read).format;
+  args.group = format.group;
+  if (format.dense()) {
+    args.stride = padded_cols(args.cols) * size_of(format.dtype);
+    switch (format.dtype) {
       case DType::kF32:
         return run<Fp32Format, 4>(op, args, end);
       case DType::kF16:
@@ -236,12 +237,10 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
 }
 
 LinearSource source_of(const Linear& linear, WeightRead read) {
-  const bool full = read == WeightRead::kFull;
-  check(full || linear.upper != nullptr, "4-bit weights are read but no planes were made");
-  check(read != WeightRead::kBoth || linear.lower != nullptr,
-        "8-bit weights are read but only the upper plane was made");
-  return {.data = full ? static_cast<const std::byte*>(linear.full.data) : linear.upper,
-          .lower = linear.lower,
+  check(readable(linear, read), "a pass reads weight planes that were not made");
+  const Matrix& matrix = matrix_of(linear, read);
+  return {.data = static_cast<const std::byte*>(matrix.data),
+          .lower = static_cast<const std::byte*>(matrix.lower),
           .bias = linear.bias,
           .outputs = linear.outputs(),
           .tiles = row_tiles(linear.outputs())};
@@ -249,8 +248,7 @@ LinearSource source_of(const Linear& linear, WeightRead read) {
 
 // Whether matrices can be read by one launch.
 bool alike(const Linear& a, const Linear& b, WeightRead read) {
-  return a.inputs() == b.inputs() &&
-         (read == WeightRead::kFull ? a.full.dtype == b.full.dtype : a.group == b.group);
+  return a.inputs() == b.inputs() && matrix_of(a, read).format == matrix_of(b, read).format;
 }
 
 }  // namespace

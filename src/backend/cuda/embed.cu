@@ -101,14 +101,14 @@ void embed(Device& device, const EmbedParams& params) {
     num_rows = params.sequences.back().first_row + params.sequences.back().num_rows;
   }
   const SequenceTables sequences = device.tables(params.sequences, num_rows, 0);
-  const TensorView& table = params.table;
+  const Matrix& table = params.table;
   const auto launch = [&]<typename T>(const T* data) {
     embed_rows<<<num_rows, 256, 0, device.stream()>>>(
         sequences.states, sequences.rows, data, table.cols, padded_cols(table.cols), params.out,
         params.cos_table, params.sin_table, params.half, params.cos, params.sin);
     require_launch("embed_rows");
   };
-  switch (table.dtype) {
+  switch (table.format.dtype) {
     case DType::kF32:
       return launch(static_cast<const float*>(table.data));
     case DType::kF16:

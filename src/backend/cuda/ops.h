@@ -45,8 +45,8 @@ void import_unit(Device& device, const KvShape& shape, int layer, int kv_head,
                  const std::byte* upper, const std::byte* lower, PagePlanes page);
 
 // --- planes.cu -----------------------------------------------------------------------------------
-PlaneBytes plane_bytes(int rows, int cols, int group);
-void make_planes(Device& device, const TensorView& full, std::byte* upper, std::byte* lower);
+PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format);
+void make_planes(Device& device, const Matrix& elements, std::byte* upper, std::byte* lower);
 // coded: host memory.
 void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, std::byte* lower);
 

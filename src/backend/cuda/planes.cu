@@ -2,6 +2,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "backend/cuda/linear_layout.h"
 #include "backend/cuda/ops.h"
@@ -149,37 +150,42 @@ __global__ void __launch_bounds__(kThreads)
   store_unit(unit, to, tile, blockIdx.x);
 }
 
+bool is_sliced(const WeightFormat& format) {
+  return format == sliced_format(64) || format == sliced_format(128);
+}
+
 // Codes on their way to the device, at a time.
 constexpr std::size_t kUploadBytes = std::size_t{32} << 20;
 
 }  // namespace
 
-PlaneBytes plane_bytes(int rows, int cols, int group) {
+PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) {
+  check(is_sliced(format), "planes are in groups of 64 or 128 inputs");
   const std::size_t units = static_cast<std::size_t>(row_tiles(rows)) * plane_units(cols);
-  return {units * upper_unit_bytes(group), units * kLowerUnitBytes};
+  return {units * upper_unit_bytes(format.group), units * kLowerUnitBytes};
 }
 
-void make_planes(Device& device, const TensorView& full, std::byte* upper, std::byte* lower) {
-  const PlaneMatrix to{full.rows, full.cols, kWeightGroup, upper, lower};
-  const dim3 grid(plane_units(full.cols), row_tiles(full.rows));
+void make_planes(Device& device, const Matrix& elements, std::byte* upper, std::byte* lower) {
+  const PlaneMatrix to{elements.rows, elements.cols, kWeightGroup, upper, lower};
+  const dim3 grid(plane_units(elements.cols), row_tiles(elements.rows));
   const auto launch = [&]<typename T>(const T* data) {
-    quantize_units<<<grid, kThreads, 0, device.stream()>>>(data, padded_cols(full.cols), to);
+    quantize_units<<<grid, kThreads, 0, device.stream()>>>(data, padded_cols(elements.cols), to);
     require_launch("make_planes");
   };
-  switch (full.dtype) {
+  switch (elements.format.dtype) {
     case DType::kF32:
-      return launch(static_cast<const float*>(full.data));
+      return launch(static_cast<const float*>(elements.data));
     case DType::kF16:
-      return launch(static_cast<const __half*>(full.data));
+      return launch(static_cast<const __half*>(elements.data));
     case DType::kBF16:
-      return launch(static_cast<const __nv_bfloat16*>(full.data));
+      return launch(static_cast<const __nv_bfloat16*>(elements.data));
   }
 }
 
 void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, std::byte* lower) {
-  check(coded.group == 64 || coded.group == 128, "planes are in groups of 64 or 128 inputs");
-  const PlaneMatrix to{coded.rows, coded.cols, coded.group, upper, lower};
-  const std::size_t row_scales = weight_groups(coded.cols, coded.group);
+  check(is_sliced(coded.format), "planes are in groups of 64 or 128 inputs");
+  const PlaneMatrix to{coded.rows, coded.cols, coded.format.group, upper, lower};
+  const std::size_t row_scales = coded.format.groups(coded.cols);
   const std::size_t tile_codes = static_cast<std::size_t>(kTileRows) * coded.cols;
   const int tiles = row_tiles(coded.rows);
   const int step = std::clamp<int>(kUploadBytes / tile_codes, 1, tiles);
@@ -188,11 +194,17 @@ void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, s
   std::byte* scratch = device.scratch(Scratch::kWorkspace, code_bytes + scale_bytes);
   auto* codes = reinterpret_cast<std::uint8_t*>(scratch);
   auto* scales = reinterpret_cast<GroupScale*>(scratch + code_bytes);
+  std::vector<std::uint8_t> host_codes(step * tile_codes);
+  std::vector<GroupScale> host_scales(step * kTileRows * row_scales);
   for (int first = 0; first < tiles; first += step) {
     const std::size_t row = static_cast<std::size_t>(first) * kTileRows;
     const std::size_t rows = std::min<std::size_t>(step * kTileRows, coded.rows - row);
-    device.upload(codes, coded.codes + row * coded.cols, rows * coded.cols);
-    device.upload(scales, coded.scales + row * row_scales, rows * row_scales * sizeof(GroupScale));
+    for (std::size_t i = 0; i < rows; ++i) {
+      coded.read(static_cast<int>(row + i),
+                 {&host_codes[i * coded.cols], &host_scales[i * row_scales], nullptr, nullptr});
+    }
+    device.upload(codes, host_codes.data(), rows * coded.cols);
+    device.upload(scales, host_scales.data(), rows * row_scales * sizeof(GroupScale));
     const dim3 grid(plane_units(coded.cols), std::min(step, tiles - first));
     pack_units<<<grid, kThreads, 0, device.stream()>>>(codes, scales, first, to);
     require_launch("import_planes");

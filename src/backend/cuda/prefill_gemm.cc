@@ -130,7 +130,7 @@ const cublasLtMatmulAlgo_t& PrefillGemm::algorithm(const Shape& shape, const flo
 
 void PrefillGemm::multiply(Device& device, const Linear& linear, const void* x, int rows, bool add,
                            float* out) {
-  const Shape shape{.dtype = linear.full.dtype,
+  const Shape shape{.dtype = linear.target.format.dtype,
                     .inputs = linear.inputs(),
                     .outputs = linear.outputs(),
                     .add = add,
@@ -146,7 +146,7 @@ void PrefillGemm::multiply(Device& device, const Linear& linear, const void* x, 
     const auto* rows_x = static_cast<const std::byte*>(x) + first * x_bytes;
     float* const rows_out = out + static_cast<std::size_t>(first) * shape.outputs;
     QUANTSPEC_CUBLAS(cublas_lt().multiply(
-        handle_, &problem.product, &alpha, linear.full.data, &problem.weights, rows_x, &problem.x,
+        handle_, &problem.product, &alpha, linear.target.data, &problem.weights, rows_x, &problem.x,
         &beta, rows_out, &problem.out, rows_out, &problem.out, &chosen,
         device.scratch(Scratch::kWorkspace, kWorkspaceBytes), kWorkspaceBytes, device.stream()));
   }

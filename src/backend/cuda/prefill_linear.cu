@@ -220,7 +220,7 @@ std::size_t activation_bytes(DType dtype, int rows, int cols) {
 }
 
 void check_weights(Phase phase, WeightRead weights) {
-  check(phase == Phase::kPrefill && weights == WeightRead::kFull,
+  check(phase == Phase::kPrefill && weights == WeightRead::kTarget,
         "prefill reads weights at full precision");
 }
 
@@ -243,8 +243,9 @@ void prefill_qkv(Device& device, const QkvParams& params) {
   check(params.shape.head_dim <= kMaxHeadDim, "a head has 256 channels at most");
   const int rows = params.num_rows, inputs = params.k->inputs();
   if (rows == 0) return;
-  const DType dtype = params.k->full.dtype;
-  check(params.q->full.dtype == dtype && params.v->full.dtype == dtype,
+  const DType dtype = params.k->target.format.dtype;
+  check(params.q->target.format == params.k->target.format &&
+            params.v->target.format == params.k->target.format,
         "Q, K and V weights are of one dtype");
   const std::size_t x_bytes = activation_bytes(dtype, rows, inputs);
   const std::size_t kv_floats = static_cast<std::size_t>(rows) * params.k->outputs();
@@ -270,7 +271,7 @@ void prefill_add_linear(Device& device, const AddLinearParams& params) {
   check_weights(params.phase, params.weights);
   const int rows = params.num_rows, inputs = params.linear->inputs();
   if (rows == 0) return;
-  const DType dtype = params.linear->full.dtype;
+  const DType dtype = params.linear->target.format.dtype;
   std::byte* in = device.scratch(Scratch::kPrefill, activation_bytes(dtype, rows, inputs));
   norm_rows_to(device, dtype, {}, params.in, rows, inputs, in);
   prefill_gemm(device).multiply(device, *params.linear, in, rows, true, params.x);
@@ -280,8 +281,9 @@ void prefill_gate_up(Device& device, const GateUpParams& params) {
   check_weights(params.phase, params.weights);
   const int rows = params.num_rows, inputs = params.gate->inputs();
   if (rows == 0) return;
-  const DType dtype = params.gate->full.dtype;
-  check(params.up->full.dtype == dtype, "gate and up weights are of one dtype");
+  const DType dtype = params.gate->target.format.dtype;
+  check(params.up->target.format == params.gate->target.format,
+        "gate and up weights are of one dtype");
   const std::size_t x_bytes = activation_bytes(dtype, rows, inputs);
   const std::size_t count = static_cast<std::size_t>(rows) * params.gate->outputs();
   std::byte* x = device.scratch(Scratch::kPrefill, x_bytes + count * sizeof(float));

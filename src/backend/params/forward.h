@@ -10,8 +10,10 @@ struct CodedMatrix;
 struct KvShape;
 
 struct Linear;
+struct Matrix;
 struct PlaneBytes;
 struct TensorView;
+struct WeightFormat;
 
 struct FullKv;
 struct KvView;

@@ -1,16 +1,16 @@
 // The matrices that passes multiply by, and norms. Pointers are to the backend's memory, but for
-// those of a matrix that place_matrix() has not seen. Plain data, no behaviour.
+// those of a TensorView. Plain data, no behaviour.
 #pragma once
 
 #include <cstddef>
 
 #include "base/dtype.h"
-#include "quant/quant.h"
+#include "quant/weight_format.h"
 
 namespace quantspec {
 
-// A matrix, row-major: [rows, cols] of dtype. In a checkpoint it may be unaligned; ops read what
-// WeightMemory::place_matrix() made of it.
+// Elements of a matrix, row-major: [rows, cols] of dtype, as a checkpoint has them, unaligned
+// maybe.
 struct TensorView {
   const void* data;
   DType dtype;
@@ -18,17 +18,40 @@ struct TensorView {
   int cols;
 };
 
-// y = W x + bias, readable at full precision and, where planes were made, at 4 and 8 bits.
-struct Linear {
-  TensorView full;                   // [outputs, inputs]
-  const float* bias = nullptr;       // [outputs] or null
-  const std::byte* upper = nullptr;  // planes in the backend's order; null: not made
-  const std::byte* lower = nullptr;
-  int group = kWeightGroup;  // inputs of one (scale, offset) of the planes: 64 or 128
-
-  int outputs() const { return full.rows; }
-  int inputs() const { return full.cols; }
+// A matrix as ops read it: elements, or codes in planes of the backend's order.
+struct Matrix {
+  WeightFormat format = {};
+  int rows = 0;
+  int cols = 0;
+  const void* data = nullptr;   // elements, or the upper plane with parameters; null: there is none
+  const void* lower = nullptr;  // the plane of the bits below the upper four; null: not there
 };
+constexpr Matrix dense(const TensorView& tensor) {
+  return {dense_format(tensor.dtype), tensor.rows, tensor.cols, tensor.data};
+}
+
+// y = W x + bias. The target reads all that its matrix has. Drafts read another matrix, or planes
+// of the same one, in which case the two are equal.
+struct Linear {
+  Matrix target;                // [outputs, inputs]
+  Matrix draft;                 // data null: no planes were made
+  const float* bias = nullptr;  // [outputs] or null
+
+  int outputs() const { return target.rows; }
+  int inputs() const { return target.cols; }
+};
+
+// What a pass reads of a layer: all planes of the matrix unless it reads `kUpper`.
+constexpr const Matrix& matrix_of(const Linear& linear, WeightRead read) {
+  return read == WeightRead::kTarget ? linear.target : linear.draft;
+}
+// Whether there is all of it.
+constexpr bool readable(const Linear& linear, WeightRead read) {
+  const Matrix& matrix = matrix_of(linear, read);
+  const bool lower = !matrix.format.dense() && matrix.format.lower_bits() > 0;
+  return matrix.data != nullptr &&
+         (read == WeightRead::kUpper || !lower || matrix.lower != nullptr);
+}
 
 // Bytes of the upper (with scales) and of the lower plane of a matrix.
 struct PlaneBytes {

@@ -21,7 +21,7 @@ enum class Phase : std::uint8_t { kDecode, kPrefill };
 // half]. cos null: no angles are wanted.
 struct EmbedParams {
   std::span<const SequenceRows> sequences;
-  TensorView table;
+  Matrix table;
   float* out;
   // Where they are of rounds: their caches' page size, and the rows of the pass's ops. Those beyond
   // the sequences' are nobody's: they get some numbers, and change nothing else.

@@ -2,6 +2,7 @@
 
 #include "backend/reference/ops.h"
 #include "backend/reference/tile.h"
+#include "base/error.h"
 
 namespace quantspec::reference {
 
@@ -25,6 +26,8 @@ std::vector<float> transpose_rows(ThreadPool& pool, const float* in, int num_row
 
 std::vector<float> apply_linear(ThreadPool& pool, const Linear& linear, WeightRead read,
                                 const float* in, int num_rows) {
+  check(readable(linear, read), "a pass reads weight planes that were not made");
+  const Matrix& matrix = matrix_of(linear, read);
   const int inputs = linear.inputs();
   const std::int64_t outputs = linear.outputs();
   const std::vector<float> tiles = transpose_rows(pool, in, num_rows, inputs);
@@ -34,7 +37,7 @@ std::vector<float> apply_linear(ThreadPool& pool, const Linear& linear, WeightRe
     const int first = static_cast<int>(task) * kOutputsPerTask;
     const int count = std::min(kOutputsPerTask, linear.outputs() - first);
     std::vector<float> weights(static_cast<std::size_t>(count) * inputs);
-    for (int o = 0; o < count; ++o) read_weight_row(linear, read, first + o, &weights[o * inputs]);
+    for (int o = 0; o < count; ++o) read_row(matrix, read, first + o, &weights[o * inputs]);
     for (int first_row = 0; first_row < num_rows; first_row += kTile) {
       const float* tile = &tiles[static_cast<std::size_t>(first_row) * inputs];
       for (int o = 0; o < count; ++o) {

@@ -25,18 +25,17 @@ void rotate(float* head, int head_dim, const float* cos, const float* sin);
 
 // --- planes.cc -----------------------------------------------------------------------------------
 
-// Planes of a [rows, cols] matrix. Codes are two to a byte, low nibble = even input, and a row
-// starts on a byte:
-//   upper   GroupScale [rows, weight_groups(cols, group)], then
-//           upper nibbles [rows, (cols + 1) / 2]
-//   lower   lower nibbles [rows, (cols + 1) / 2]
-std::size_t upper_plane_bytes(int rows, int cols, int group);
-std::size_t lower_plane_bytes(int rows, int cols);
+// Planes of a [rows, cols] matrix, row by row. Codes are two to a byte, low nibble = even input,
+// and a row starts on a byte:
+//   upper   the row's GroupScales, its sub_scales, its sub_offsets, and upper nibbles [(cols + 1) /
+//   2] lower   what is below them, in nibbles [(cols + 1) / 2], however few bits that is
+std::size_t upper_plane_bytes(int rows, int cols, const WeightFormat& format);
+std::size_t lower_plane_bytes(int rows, int cols, const WeightFormat& format);
 // `lower` may be null.
-void encode_planes(ThreadPool& pool, const TensorView& full, std::byte* upper, std::byte* lower);
-void store_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower);
-// One row of the matrix as a pass reads it: [inputs].
-void read_weight_row(const Linear& linear, WeightRead read, int row, float* out);
+void encode_planes(ThreadPool& pool, const Matrix& elements, std::byte* upper, std::byte* lower);
+void store_planes(ThreadPool& pool, const CodedMatrix& coded, std::byte* upper, std::byte* lower);
+// One row of a matrix as a pass reads it: [cols].
+void read_row(const Matrix& matrix, WeightRead read, int row, float* out);
 
 // --- linear.cc -----------------------------------------------------------------------------------
 

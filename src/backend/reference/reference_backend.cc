@@ -63,14 +63,14 @@ class ReferenceBackend final : public HostBackend {
   std::size_t scratch_bytes(int, std::size_t row_floats) const override {
     return sizeof(float) * row_floats;
   }
-  PlaneBytes plane_bytes(int rows, int cols, int group) const override {
-    return {upper_plane_bytes(rows, cols, group), lower_plane_bytes(rows, cols)};
+  PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override {
+    return {upper_plane_bytes(rows, cols, format), lower_plane_bytes(rows, cols, format)};
   }
-  void make_planes(const TensorView& full, std::byte* upper, std::byte* lower) override {
-    encode_planes(pool_, full, upper, lower);
+  void make_planes(const Matrix& elements, std::byte* upper, std::byte* lower) override {
+    encode_planes(pool_, elements, upper, lower);
   }
   void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override {
-    store_planes(coded, upper, lower);
+    store_planes(pool_, coded, upper, lower);
   }
 
   // --- one pass ---
@@ -82,10 +82,8 @@ class ReferenceBackend final : public HostBackend {
       for (int row = 0; row < rows.num_rows; ++row) {
         const TokenId token = rows.tokens[rows.first_position + row - rows.first_token];
         check(token >= 0 && token < params.table.rows, "a token lies outside the vocabulary");
-        const auto first = static_cast<std::size_t>(token) * hidden;
-        for (int i = 0; i < hidden; ++i) {
-          *out++ = load_f32(params.table.data, params.table.dtype, first + i);
-        }
+        read_row(params.table, WeightRead::kTarget, token, out);
+        out += hidden;
       }
     }
     if (params.cos != nullptr) copy_angles(params);

@@ -30,8 +30,8 @@ Floats random_floats(std::size_t count, std::uint64_t seed, float scale = 1.0f) 
   return x;
 }
 
-TensorView view_of(const Floats& weights, int cols) {
-  return {weights.data(), DType::kF32, static_cast<int>(weights.size()) / cols, cols};
+Matrix view_of(const Floats& weights, int cols) {
+  return dense({weights.data(), DType::kF32, static_cast<int>(weights.size()) / cols, cols});
 }
 
 class Reference : public testing::Test {
@@ -63,10 +63,11 @@ TEST_F(Reference, AddLinearIsTheEquation) {
   const auto bytes = backend_->plane_bytes(kOut, kIn);
   Buffer upper = backend_->allocate(bytes.upper), lower = backend_->allocate(bytes.lower);
   backend_->make_planes(view_of(weights, kIn), upper.data(), lower.data());
-  const Linear linear{view_of(weights, kIn), bias.data(), upper.data(), lower.data()};
+  const Linear linear{
+      view_of(weights, kIn), {sliced_format(), kOut, kIn, upper.data(), lower.data()}, bias.data()};
   std::vector<std::uint8_t> codes(kIn);
   std::vector<GroupScale> scales(weight_groups(kIn));
-  for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kFull}) {
+  for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
     Floats x = start;
     backend_->add_linear({Phase::kDecode, read, in.data(), kRows, &linear, x.data()});
     for (int o = 0; o < kOut; ++o) {
@@ -74,7 +75,7 @@ TEST_F(Reference, AddLinearIsTheEquation) {
       const auto weight = [&](int i) -> double {
         const double scale = f16_to_f32(scales[i / kWeightGroup].scale);
         const double offset = f16_to_f32(scales[i / kWeightGroup].offset);
-        if (read == WeightRead::kFull) return weights[o * kIn + i];
+        if (read == WeightRead::kTarget) return weights[o * kIn + i];
         if (read == WeightRead::kBoth) return offset + scale * codes[i];
         return offset + scale * (16 * (codes[i] / 16) + 7.5);
       };
@@ -93,14 +94,15 @@ TEST_F(Reference, GateUpAndHeadAreTheEquations) {
   const Linear gate_linear{view_of(gate, kHidden)}, up_linear{view_of(up, kHidden)};
   Floats out(kOut), logits(kOut);
   backend_->gate_up({Phase::kDecode,
-                     WeightRead::kFull,
+                     WeightRead::kTarget,
                      x.data(),
                      1,
                      {norm.data(), 1e-2f},
                      &gate_linear,
                      &up_linear,
                      out.data()});
-  backend_->head({WeightRead::kFull, x.data(), 1, {norm.data(), 1e-2f}, &up_linear, logits.data()});
+  backend_->head(
+      {WeightRead::kTarget, x.data(), 1, {norm.data(), 1e-2f}, &up_linear, logits.data()});
   const Floats y = normed(x, norm, 1e-2);
   for (int o = 0; o < kOut; ++o) {
     const double g = dot([&](int i) { return gate[o * kHidden + i]; }, y.data(), kHidden);
@@ -126,7 +128,7 @@ TEST_F(Reference, QkvNormsEachHeadThenRotatesItAndAppendsKAndV) {
   Buffer ring = backend_->allocate(backend_->full_kv_bytes(shape, 32));
   const SequenceRows rows{0, 1, 45, {{}, {ring.data(), 32}, 0}};
   backend_->qkv({Phase::kDecode,
-                 WeightRead::kFull,
+                 WeightRead::kTarget,
                  kHeads,
                  shape,
                  x.data(),
@@ -256,8 +258,8 @@ TEST_F(Reference, MissingPlanesAreRefused) {
       backend_->add_linear({Phase::kDecode, WeightRead::kUpper, in.data(), 1, &linear, x.data()}),
       Error);
   Buffer upper = backend_->allocate(backend_->plane_bytes(16, 16).upper);
-  backend_->make_planes(linear.full, upper.data(), nullptr);
-  linear.upper = upper.data();
+  backend_->make_planes(linear.target, upper.data(), nullptr);
+  linear.draft = {sliced_format(), 16, 16, upper.data()};
   EXPECT_THROW(
       backend_->add_linear({Phase::kDecode, WeightRead::kBoth, in.data(), 1, &linear, x.data()}),
       Error);

@@ -21,7 +21,7 @@ FLOORS = [
     {"backend/params"},                                    # what ops take
     {"backend/host"},                                      # what rooms on the host share
     {"backend/reference", "backend/cpu", "backend/cuda"},  # the backend's rooms
-    {"backend"},
+    {"backend", "gguf"},
     {"kv_cache", "datasets"},
     {"model", "rivals"},
     {"speculative", "roofline", "prepare"},
@@ -46,6 +46,9 @@ DOORS = {
     "backend/params": None,
     "bench": {"bench/bench.h", "bench/load.h"},
     "engine": {"engine/engine.h", "engine/request_loop.h"},
+    "quant": {"quant/quant.h", "quant/weight_format.h"},
+    # What a file says, what its tensors mean, and small files for other rooms' tests.
+    "gguf": {"gguf/gguf.h", "gguf/blocks.h", "gguf/test_support.h"},
     "kv_cache": {"kv_cache/kv_cache.h", "kv_cache/prefix_tree.h", "kv_cache/kv_access.h",
                  "kv_cache/gathered_tokens.h"},  # which rivals are
     "quant": {"quant/quant.h", "quant/weight_format.h"},

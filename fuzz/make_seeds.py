@@ -64,6 +64,69 @@ def safetensors():
     yield "large", "files", CUT.join([dump(index), header_and_data(many[:1])])
 
 
+# --- GGUF ----------------------------------------------------------------------------------------
+
+
+GGUF_SCALARS = "BbHhIif?"  # types 0 to 7; 8 is a text and 9 an array
+# Weights and bytes of a block.
+GGUF_TYPES = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
+              10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 16: (256, 66), 20: (32, 18),
+              23: (256, 136), 30: (1, 2), 39: (32, 17)}
+
+
+def gguf_text(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+def gguf_array(kind, count, elements):
+    return struct.pack("<IIQ", 9, kind, count) + elements
+
+
+def gguf_split(number, count, tensors):
+    """The keys of a part."""
+    return [(b"split." + name, struct.pack("<IH", 2, value))
+            for name, value in ((b"no", number), (b"count", count), (b"tensors.count", tensors))]
+
+
+def gguf(keys, tensors):
+    """Of (key, type and value) and (name, type, shape): the number of bytes of data and the header."""
+    header = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(keys))
+    header += b"".join(gguf_text(key) + value for key, value in keys)
+    at, entries = 0, []
+    for name, kind, shape in tensors:
+        block, size = GGUF_TYPES[kind]
+        for dim in shape:
+            size *= dim
+        entries.append(gguf_text(name) + struct.pack(f"<I{len(shape)}qIQ", len(shape), *shape, kind, at))
+        at += (size // block + 31) // 32 * 32
+    header += b"".join(entries)
+    return b"%d\n%s" % (at, header + bytes(-len(header) % 32))
+
+
+def gguf_seeds():
+    keys = [(b"general.architecture", struct.pack("<I", 8) + gguf_text(b"llama")),
+            (b"general.alignment", struct.pack("<II", 4, 32)),
+            (b"texts", gguf_array(8, 3, gguf_text(b"a") + gguf_text(b"") + gguf_text("caf\u00e9".encode())))]
+    for kind, letter in [*enumerate(GGUF_SCALARS), *zip((10, 11, 12), "Qqd")]:
+        keys.append((b"one %d" % kind, struct.pack(f"<I{letter}", kind, 1)))
+        keys.append((b"two %d" % kind, gguf_array(kind, 2, struct.pack(f"<2{letter}", 1, 0))))
+    tensors = [(b"blk.0.%d" % kind, kind, [256, 2]) for kind in GGUF_TYPES]
+    yield "small", "everything", gguf(keys, tensors)
+    for tensor in tensors:
+        yield "small", tensor[0].decode(), gguf([], [tensor])
+    yield "small", "dimensions", gguf([], [(b"w", 0, [2, 3, 2, 1]), (b"v", 8, [32])])
+    yield "small", "parts", CUT.join(gguf(gguf_split(i, 3, 3), [(b"w%d" % i, 0, [4])]) for i in range(3))
+    yield "small", "no tensors first", CUT.join([gguf(gguf_split(0, 2, 1), []),
+                                                 gguf(gguf_split(1, 2, 1), [(b"w", 0, [4])])])
+    yield "large", "tensors", gguf([], [(b"blk.%d" % i, 0, [1]) for i in range(60_000)])
+    yield "large", "keys", gguf([(b"key %d" % i, struct.pack("<IB", 0, 1)) for i in range(60_000)], [])
+    yield "large", "texts", gguf([(b"k", gguf_array(8, 1_000_000, gguf_text(b"a") * 1_000_000))], [])
+    yield "large", "arrays", gguf([(b"key %d" % i, gguf_array(8, 1000, gguf_text(b"") * 1000))
+                                   for i in range(1000)], [])
+    yield "large", "name", gguf([(b"k" * 65_535, struct.pack("<I", 8) + gguf_text(LETTERS))] * 2, [])
+    yield "large", "blocks", gguf([], [(b"%d" % kind, kind, [256, 400]) for kind in GGUF_TYPES])
+
+
 # --- tokenizers ----------------------------------------------------------------------------------
 
 
@@ -330,7 +393,7 @@ def text_seeds():
 
 
 TARGETS = {
-    "fuzz_safetensors": safetensors, "fuzz_tokenizer_json": tokenizer_json_seeds,
+    "fuzz_safetensors": safetensors, "fuzz_gguf": gguf_seeds, "fuzz_tokenizer_json": tokenizer_json_seeds,
     "fuzz_tokenizer_model": tokenizer_model_seeds, "fuzz_draft_store": draft_store_seeds,
     "fuzz_plan_file": plan_file_seeds, "fuzz_datasets": dataset_seeds,
     "fuzz_stop_strings": stop_string_seeds, "fuzz_stream_decoder": stream_decoder_seeds,

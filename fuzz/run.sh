@@ -17,6 +17,7 @@ cmake --build "$build" -j "$(nproc)" --target fuzzers
 seeds_of() {
   case "$1" in
     fuzz_safetensors) find tests/testdata -name '*.safetensors' ;;
+    fuzz_gguf) find tests/testdata -name '*.gguf' ;;
     fuzz_config) find tests/testdata models -name 'config.json' ;;
     fuzz_tokenizer_json) find tests/testdata -name 'tokenizer.json' ;;
     fuzz_tokenizer_model) find tests/testdata models -name 'tokenizer.model' ;;

@@ -57,6 +57,7 @@ DOORS = {
     "model": {"model/model.h", "model/config.h",
               "model/draft_store.h"},  # of which few write or read a store
     "speculative": {"speculative/speculative.h", "speculative/round_stats.h"},
+    "tokenizer": {"tokenizer/tokenizer.h", "tokenizer/vocabulary.h"},  # which readers of files fill
 }
 # A room implements the backend, so it may look up at that floor's doors.
 ROOM_SEES = {"backend", "backend/params", "backend/host", "sampler", "quant", "base"}

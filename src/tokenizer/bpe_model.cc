@@ -6,6 +6,8 @@
 #include "base/shown.h"
 #include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
+#include "tokenizer/sentencepiece_fields.h"
+#include "tokenizer/vocabulary_check.h"
 
 namespace quantspec {
 
@@ -17,6 +19,8 @@ struct Symbol {
   std::int32_t previous;  // index, -1 at the ends
   std::int32_t next;
 };
+
+constexpr std::size_t kMaxMerges = std::size_t{1} << 24;  // of a vocabulary; known: half a million
 
 constexpr TokenId kMerged = -1;  // the id of a symbol that became part of the one before it
 
@@ -54,6 +58,41 @@ BpeModel::BpeModel(const JsonField& field) {
   }
   fuses_unknown_ = field.boolean_or("fuse_unk", false);
   ignores_merges_ = field.boolean_or("ignore_merges", false);
+}
+
+BpeModel::BpeModel(const Vocabulary& vocabulary, bool ignores_merges)
+    : ignores_merges_(ignores_merges) {
+  read_vocabulary(vocabulary);
+  read_merges(vocabulary);
+}
+
+void BpeModel::read_vocabulary(const Vocabulary& vocabulary) {
+  tokens_.resize(vocabulary.tokens.size());
+  ids_.reserve(tokens_.size());
+  for (std::size_t id = 0; id < tokens_.size(); ++id) {
+    const bool is_unused = vocabulary.types[id] == sentencepiece_fields::kUnused;
+    if (is_unused || vocabulary.tokens[id].empty()) continue;
+    tokens_[id] = vocabulary.tokens[id];
+    ids_.emplace(tokens_[id], static_cast<TokenId>(id));
+  }
+}
+
+void BpeModel::read_merges(const Vocabulary& vocabulary) {
+  const JsonField place = key_of(vocabulary, "merges");
+  const std::size_t count = vocabulary.merges.size();
+  if (count > kMaxMerges) {
+    place.unsupported(fmt::format("{} merges", count), fmt::format("{}", kMaxMerges));
+  }
+  merges_.reserve(count);
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    const std::string_view both = vocabulary.merges[rank];
+    const std::size_t space = both.find(' ', 1);  // a token may be a space, but none is empty
+    if (space == both.npos) {
+      place.corrupt(fmt::format("[{}] is not two tokens with a space between", rank));
+    }
+    read_merge(both.substr(0, space), both.substr(space + 1), static_cast<std::int32_t>(rank),
+               place);
+  }
 }
 
 void BpeModel::read_vocabulary(const JsonField& vocabulary) {

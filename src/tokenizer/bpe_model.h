@@ -1,5 +1,5 @@
-// Byte-pair encoding, the "model" of a tokenizer.json: a word starts as its characters, and the
-// pair with the lowest merge rank becomes one token until no pair has a merge.
+// Byte-pair encoding, the "model" of a tokenizer.json or a "gpt2" vocabulary: a word starts as its
+// characters, and the pair with the lowest merge rank becomes one token until no pair has a merge.
 // Source: Sennrich et al., arXiv:1508.07909.
 //
 // Immutable: threads may share one. A word of n characters takes O(n log n).
@@ -19,10 +19,16 @@
 
 namespace quantspec {
 
+struct Vocabulary;
+
 class BpeModel {
  public:
   // Throws kUnsupportedModel for another model type, kCorruptFile for one that contradicts itself.
   explicit BpeModel(const JsonField& field);
+
+  // Of a gpt2 vocabulary: its tokens but those that are empty or unused, and its merges. Throws
+  // kCorruptFile for a merge of what are no tokens. REQUIRES: check_vocabulary(vocabulary).
+  BpeModel(const Vocabulary& vocabulary, bool ignores_merges);
 
   // The vocabulary's indices point into the object.
   BpeModel(const BpeModel&) = delete;
@@ -44,7 +50,9 @@ class BpeModel {
   };
 
   void read_vocabulary(const JsonField& vocabulary);
+  void read_vocabulary(const Vocabulary& vocabulary);
   void read_merges(const JsonField& merges);
+  void read_merges(const Vocabulary& vocabulary);
   void read_merge(std::string_view left, std::string_view right, std::int32_t rank,
                   const JsonField& merges);
   void read_bytes(const JsonField& field);

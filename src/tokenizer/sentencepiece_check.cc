@@ -10,30 +10,13 @@
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/byte_text.h"
 #include "tokenizer/charsmap.h"
+#include "tokenizer/sentencepiece_fields.h"
 
 namespace quantspec {
 
 namespace {
 
-// A field of a message is known by its tag: its number in sentencepiece_model.proto, and how it is
-// written. With another tag it would be another field.
-enum WireType { kInteger = 0, k64Bits = 1, kBytes = 2, k32Bits = 5 };
-constexpr std::uint32_t tag(std::uint32_t number, WireType type) { return number << 3 | type; }
-
-constexpr std::uint32_t kPieces = tag(1, kBytes);
-constexpr std::uint32_t kTrainerSpec = tag(2, kBytes);
-constexpr std::uint32_t kNormalizer = tag(3, kBytes);
-constexpr std::uint32_t kSelfTest = tag(4, kBytes);
-constexpr std::uint32_t kDenormalizer = tag(5, kBytes);
-
-constexpr std::uint32_t kText = tag(1, kBytes);  // of a piece, as are the next two
-constexpr std::uint32_t kScore = tag(2, k32Bits);
-constexpr std::uint32_t kType = tag(3, kInteger);
-enum PieceType { kNormal = 1, kUnknown = 2, kUserDefined = 4, kLastType = 6 };
-
-constexpr std::uint32_t kByteFallback = tag(35, kInteger);      // of the trainer_spec
-constexpr std::uint32_t kUnknownSurface = tag(44, kBytes);      // as well
-constexpr std::uint32_t kPrecompiledCharsmap = tag(2, kBytes);  // of a normalizer
+using namespace sentencepiece_fields;
 
 constexpr std::string_view kNoModel = "not a SentencePiece model";
 constexpr std::string_view kNoScore = "a piece whose score is no number";

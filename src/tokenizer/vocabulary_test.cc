@@ -12,6 +12,7 @@
 #include "base/expect_error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "tokenizer/owned_vocabulary.h"
 #include "tokenizer/sentencepiece_tokenizer.h"
 
 namespace quantspec {
@@ -20,33 +21,16 @@ namespace {
 namespace fs = std::filesystem;
 using Ids = std::vector<TokenId>;
 
-constexpr ErrorKind kCorrupt = ErrorKind::kCorruptFile;
-constexpr ErrorKind kUnsupported = ErrorKind::kUnsupportedModel;
-
 const fs::path kData = fs::path(QUANTSPEC_TESTDATA) / "tokenizer";
 const fs::path kBundled = fs::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m/tokenizer.model";
-
-// A vocabulary and the strings that its views show.
-struct Owned {
-  std::vector<std::string> tokens;
-  std::vector<std::string> merges;
-  Vocabulary rest;
-
-  Vocabulary get() const {
-    Vocabulary vocabulary = rest;
-    vocabulary.tokens.assign(tokens.begin(), tokens.end());
-    vocabulary.merges.assign(merges.begin(), merges.end());
-    return vocabulary;
-  }
-};
 
 // --- llama ---------------------------------------------------------------------------------------
 
 // What a converter writes of a tokenizer.model.
-Owned bundled_vocabulary() {
+OwnedVocabulary bundled_vocabulary() {
   sentencepiece::SentencePieceProcessor processor;
   EXPECT_TRUE(processor.LoadFromSerializedProto(read_file(kBundled)).ok());
-  Owned owned{.rest = {.source = "m.gguf", .model = "llama", .bos = 1, .eos = 2}};
+  OwnedVocabulary owned{.rest = {.source = "m.gguf", .model = "llama", .bos = 1, .eos = 2}};
   for (int id = 0; id < processor.GetPieceSize(); ++id) {
     owned.tokens.push_back(processor.IdToPiece(id));
     owned.rest.scores.push_back(processor.GetScore(id));
@@ -101,8 +85,8 @@ TEST(LlamaVocabulary, GivesTheTextOfTheModelItWasMadeOf) {
 // --- gpt2 ----------------------------------------------------------------------------------------
 
 // The vocabulary of a tokenizer.json of testdata, as a converter writes it.
-Owned vocabulary_of(const Json& file, const std::string& pre) {
-  Owned owned{.rest = {.source = "m.gguf", .model = "gpt2", .pre = pre}};
+OwnedVocabulary vocabulary_of(const Json& file, const std::string& pre) {
+  OwnedVocabulary owned{.rest = {.source = "m.gguf", .model = "gpt2", .pre = pre}};
   const auto set = [&](std::size_t id, const std::string& token, int type) {
     if (id >= owned.tokens.size()) {
       owned.tokens.resize(id + 1);
@@ -132,7 +116,7 @@ bool has_odd_token(const std::string& text) {
 // Ids of Hugging Face's tokenizers for the same tokens and merges.
 TEST(Gpt2Vocabulary, GivesTheIdsOfTheOriginalLibrary) {
   for (const auto& [folder, pre] : {std::pair{"llama3", "llama-bpe"}, {"qwen2", "qwen2"}}) {
-    Owned owned = vocabulary_of(parse_json_file(kData / folder / "tokenizer.json"), pre);
+    OwnedVocabulary owned = vocabulary_of(parse_json_file(kData / folder / "tokenizer.json"), pre);
     const auto begin = std::ranges::find(owned.tokens, "<|begin|>");
     owned.rest.bos = static_cast<TokenId>(begin - owned.tokens.begin());
     const auto tokenizer = make_tokenizer(owned.get());

@@ -280,6 +280,36 @@ def tokenizer_model_seeds():
     yield "large", "added", CUT.join([b"", tokens, b"<7>" * 50_000, sentencepiece(letters, 1)])
 
 
+def vocabulary(lines, text=b""):
+    return b"\n".join(lines) + (CUT + text if text else b"")
+
+
+def vocabulary_seeds():
+    head = [b"token 2 0 <unk>", b"token 3 0 <s>", b"token 3 0 <|im_end|>", b"token 4 0   ",
+            b"token 1 -1 a", b"token 1 -2 b", b"token 1 -3 ab", "token 1 -4 \u2581a".encode(),
+            b"token 5 0 [PAD]", b"token 3 0 "]
+    llama = [b"model llama", b"bos 1", b"eos 2", *head]
+    gpt2 = [b"model gpt2", b"bos 1", b"add_bos 1", *head, b"merge a b"]
+    yield "small", "llama", vocabulary(llama)
+    yield "small", "llama bytes", vocabulary(
+        llama + [b"bytes", b"name phi-3", b"add_space_prefix 0", b"unknown 0"], b"a <s> b<|im_end|>")
+    for pre in (b"llama-bpe", b"qwen35", b"smollm", b"gpt-4o", b"deepseek-llm", b"deepseek-v3"):
+        yield "small", "gpt2 " + pre.decode(), vocabulary(
+            gpt2 + [b"pre " + pre], "ab<s> ABab's 123 \u00e9e\u0301 \u6f22 \n".encode())
+        for name, text in {"letters": LETTERS, "capitals": b"A" * 100_000, "spaces": b" " * 100_000,
+                           "marks": "\u0301".encode() * 50_000, "digits": b"1" * 100_000,
+                           "signs": b"!/" * 50_000, "lines": b" \n" * 50_000}.items():
+            yield "large", f"{name} {pre.decode()}", vocabulary(gpt2 + [b"pre " + pre], text)
+    many = [b"token %d 0 <%d>" % (3 + i % 2, i) for i in range(20_000)]
+    yield "large", "llama tokens", vocabulary(llama + many, b"<7>" * 50_000)
+    yield "large", "gpt2 tokens", vocabulary(gpt2 + [b"pre qwen2", *many], b"<7>" * 50_000)
+    nested = [b"token 4 0 " + b"a" * i for i in range(2, 400)]
+    yield "large", "llama nested", vocabulary(llama + nested, LETTERS)
+    words = [b"token 1 0 " + b"a" * i for i in range(2, 300)]
+    merges = [b"merge %s %s" % (b"a" * i, b"a" * j) for i in range(1, 200) for j in range(1, 100)]
+    yield "large", "gpt2 merges", vocabulary(gpt2 + [b"pre qwen2", *words, *merges], LETTERS)
+
+
 # --- the others ----------------------------------------------------------------------------------
 
 
@@ -393,11 +423,13 @@ def text_seeds():
 
 
 TARGETS = {
-    "fuzz_safetensors": safetensors, "fuzz_gguf": gguf_seeds, "fuzz_tokenizer_json": tokenizer_json_seeds,
-    "fuzz_tokenizer_model": tokenizer_model_seeds, "fuzz_draft_store": draft_store_seeds,
-    "fuzz_plan_file": plan_file_seeds, "fuzz_datasets": dataset_seeds,
-    "fuzz_stop_strings": stop_string_seeds, "fuzz_stream_decoder": stream_decoder_seeds,
-    "fuzz_json": json_seeds, "fuzz_text": text_seeds, "fuzz_trace": trace_seeds,
+    "fuzz_safetensors": safetensors, "fuzz_gguf": gguf_seeds,
+    "fuzz_tokenizer_json": tokenizer_json_seeds,
+    "fuzz_tokenizer_model": tokenizer_model_seeds, "fuzz_vocabulary": vocabulary_seeds,
+    "fuzz_draft_store": draft_store_seeds, "fuzz_plan_file": plan_file_seeds,
+    "fuzz_datasets": dataset_seeds, "fuzz_stop_strings": stop_string_seeds,
+    "fuzz_stream_decoder": stream_decoder_seeds, "fuzz_json": json_seeds, "fuzz_text": text_seeds,
+    "fuzz_trace": trace_seeds,
 }
 
 

@@ -184,6 +184,24 @@ TEST(EndOfGeneration, IsFoundByIdAndByTheTextOfControlTokens) {
                [&] { end_of_generation(owned.get()); });
 }
 
+TEST(LargeVocabulary, EveryPreTokenizerTakesLongRunsOfOneKind) {
+  OwnedVocabulary owned = small_gpt2();
+  owned.rest.add_bos = false;
+  const Stopwatch clock;
+  for (const std::string_view name : pre_tokenizer_names()) {
+    SCOPED_TRACE(name);
+    owned.rest.pre = name;
+    const auto tokenizer = make_tokenizer(owned.get());
+    for (const char* run : {" ", "\n", " \n", "A", "a", "1", "!", "/", "\u0301", "\u6f22"}) {
+      std::string text;
+      for (int i = 0; i < 50'000; ++i) text += run;
+      EXPECT_NO_THROW(tokenizer->encode(text, false)) << run;
+      EXPECT_NO_THROW(tokenizer->encode(text + 'a', false)) << run;
+    }
+  }
+  EXPECT_LT(clock.seconds(), 60);
+}
+
 // A file of 256,000 tokens is loaded while a user waits.
 TEST(LargeVocabulary, LoadsInASecond) {
   constexpr int kMany = 256'000;

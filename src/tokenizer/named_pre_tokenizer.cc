@@ -67,7 +67,9 @@ constexpr const char* kCasedLetters =
     R"(\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}]+)";
 constexpr const char* kWesternPunctuation =
     R"(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+)";
-constexpr const char* kSpacesAtEnd = R"(\s+$)";
+// "\s+$", which takes quadratic time where a run of spaces does not end its text; the leftmost
+// match begins where the run does.
+constexpr const char* kSpacesAtEnd = R"((?<!\s)\s++$)";
 constexpr const char* kDeepSeekV3 =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)"
     R"(|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*)" SPACES;

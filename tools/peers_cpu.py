@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Compares quantspec with llama.cpp on this machine's processor, on the same GGUF file.
+"""Compares quantspec with llama.cpp on this machine's processor, on one file.
 
     tools/peers_cpu.py MODEL.gguf                        speed
-    tools/peers_cpu.py MODEL.gguf --perplexity TEXT.txt  perplexity of the same tokens
-    tools/peers_cpu.py MODEL.gguf --tokens               greedy tokens after 20 kinds of prompts
+    tools/peers_cpu.py MODEL.gguf --perplexity TEXT.txt  of the same tokens
+    tools/peers_cpu.py MODEL.gguf --tokens               greedy ones, 20 prompts
 
-tools/real_models.sh builds llama.cpp and makes files to compare on; docs/real-models.md says how to
-read what is printed. Nothing else should run meanwhile. Only the standard library is needed.
+tools/real_models.sh builds llama.cpp and makes files to compare on;
+docs/real-models.md says how to read what is printed. Nothing else should run
+meanwhile. Needs the standard library only.
 """
 
 import argparse
@@ -92,7 +93,8 @@ def heading(programs, args):
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
     print(f"**{name}**" + (f", ours {about['ours_reads']}" if args.ours else ""))
-    print(f"\n{about['processor']} ({', '.join(about['instructions'])}), {args.threads} threads;")
+    features = ", ".join(about["instructions"]) or "no wide instructions"
+    print(f"\n{about['processor']} ({features}), {args.threads} threads;")
     print(f"llama.cpp {about['llama_cpp']}; {about['date']}.\n", flush=True)
     return about
 

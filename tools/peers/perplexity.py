@@ -85,7 +85,7 @@ def their_perplexities(programs, args, path):
 def main(programs, args, gguf, folder):
     context = args.context
     if context < 3 or (context + 1) & context:
-        fail(f"--context {context}: must be a power of two less one, such as 511: see tools/peers/perplexity.py")
+        fail(f"--context {context}: must be a power of two less one, such as 511 (docs/real-models.md)")
     first = (context + 1) // 2
     note("quantspec eval perplexity")
     report = our_report(programs, args, args.perplexity)
@@ -100,8 +100,9 @@ def main(programs, args, gguf, folder):
     write_windows(path, windows, vocabulary)
     so_far, theirs, error = their_perplexities(programs, args, path)
     path.unlink()
-    print(f"Perplexity of the same {rows[ALL]['tokens']} tokens: positions {first} to {context - 1} of {count}")
-    print(f"windows of {context} tokens{', BOS first' if has_bos else ''}.\n")
+    begin = ", BOS first" if has_bos else ""
+    print(f"Perplexity of the same {rows[ALL]['tokens']} tokens: positions {first} to {context - 1} of")
+    print(f"{count} windows of {context} tokens{begin}.\n")
     table = [["", "perplexity", "nats/token", "less llama.cpp"],
              ["llama.cpp, f16 cache", f"{theirs:.4f}", f"{math.log(theirs):.5f}", ""]]
     found = {}
@@ -115,7 +116,6 @@ def main(programs, args, gguf, folder):
     print(f"\nWindow by window, {ALL} less llama.cpp: median {median(each):+.4f}, "
           f"{min(each):+.4f} to {max(each):+.4f}.")
     print(f"llama.cpp's own error of the mean: {error / theirs:.4f} nats.")
-    print("It rounds what goes into a product with quantized weights to 8 bits; we do as our build says.")
     return {"context": context, "windows": count, "bos": bool(has_bos), "tokens": rows[ALL]["tokens"],
             "llama_cpp": {"perplexity": theirs, "nll": math.log(theirs), "nll_error": error / theirs},
             "ours": found, "by_window": each, "quantspec": report["meta"]}

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shlex
 import struct
 import subprocess
@@ -128,10 +129,9 @@ class Programs:
 
     def llama_version(self):
         done = subprocess.run(self.command("llama-bench", ["--version"]), capture_output=True)
-        for line in (done.stdout + done.stderr).decode(errors="replace").splitlines():
-            if "version" in line or "build" in line:
-                return line.strip()
-        return "unknown"
+        said = (done.stdout + done.stderr).decode(errors="replace")
+        build = re.search(r"build:? (\d+)|version: (\d+) ", said)
+        return f"b{build[1] or build[2]}" if build else "of an unknown version"
 
 
 def checkout():

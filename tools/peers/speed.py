@@ -156,9 +156,9 @@ def main(programs, args, gguf, folder):
     plans = [plan for plan in rounds[0]["ours"] if plan not in PLAIN]
     rows = compare(rounds, tests, plans)
     text = "this repository's docs" if not args.dataset else args.dataset.split("/")[-1]
-    print(f"Tokens/s, medians of {args.rounds} rounds in turn; ratios within a round: median, min-max.")
-    print(f"{args.predict} tokens decoded; ours at temperature {args.temp} after {text}.")
-    print(f"Load before the first round: {load:.1f}.\n")
+    print(f"Tokens/s, medians of {args.rounds} rounds in turn; ratios are taken within a round:")
+    print(f"median, least-most. {args.predict} tokens are decoded, ours at temperature {args.temp}")
+    print(f"after {text}. Load before: {load:.1f}.\n")
     print_tables(rows, rounds, tests)
     return {
         "rows": rows,

@@ -121,8 +121,8 @@ def main(programs, args, gguf, folder):
         shown = "" if at is None else f"{gap:.4f}" if gap is not None else f"not of the first {CANDIDATES}"
         table.append([row["kind"], str(row["prompt_tokens"]), "all" if at is None else str(at), shown,
                       "alike" if row["same_prompt"] else "DIFFERENTLY"])
-    print(f"Greedy tokens, {args.tokens} after each prompt: how many are the same, and how far llama.cpp's")
-    print("logits of its token and of ours stand apart where they part.\n")
+    print(f"Greedy tokens, {args.tokens} after each prompt: how many are the same, and how far")
+    print("llama.cpp's logits of its token and of ours stand apart where they part.\n")
     print(shown_rows(table))
     gaps = [row["gap"] for row in rows if row.get("gap") is not None]
     print(f"\nThe same to the end: {sum(row['differs_at'] is None for row in rows)} of {len(rows)}.", end="")

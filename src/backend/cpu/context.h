@@ -15,7 +15,16 @@ namespace quantspec::cpu {
 
 class Scratch {
  public:
-  enum Name { kNormed, kKeys, kValues, kUp, kCodes, kScales, kArranged, kNumNames = kArranged + 3 };
+  enum Name {
+    kNormed,
+    kKeys,
+    kValues,
+    kUp,
+    kCodes,                    // and the next, for both steps of quantized rows
+    kRecords = kCodes + 2,     // likewise
+    kArranged = kRecords + 2,  // by DType
+    kNumNames = kArranged + 3
+  };
 
   explicit Scratch(int num_threads) : threads_(num_threads) {}
 

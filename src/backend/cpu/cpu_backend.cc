@@ -58,15 +58,12 @@ void CpuBackend::import_planes(const CodedMatrix& coded, std::byte* upper, std::
 
 void CpuBackend::embed(const EmbedParams& p) {
   const Matrix& table = p.table;
-  const DType dtype = table.format.dtype;
   for (const SequenceRows& rows : p.sequences) {
     const TokenId* tokens = rows.tokens + (rows.first_position - rows.first_token);
     for_rows(pool_, rows.num_rows, [&](int i) {
       check(tokens[i] >= 0 && tokens[i] < table.rows, "a token is in the vocabulary");
-      const std::size_t first = static_cast<std::size_t>(tokens[i]) * table.cols;
-      const auto* data = static_cast<const std::byte*>(table.data) + first * size_of(dtype);
-      linear().to_f32[static_cast<int>(dtype)](
-          data, table.cols, p.out + std::size_t(rows.first_row + i) * table.cols);
+      read_weight_rows(linear(), table, tokens[i], 1,
+                       p.out + std::size_t(rows.first_row + i) * table.cols);
     });
   }
   if (p.cos != nullptr) copy_angles(p);

@@ -31,19 +31,39 @@ struct FullGemv {
   const void* next;  // weights to prefetch at the end: those that this thread reads next; or null
 };
 
-// Rows of activations quantized for integer dots; see quantize_row in planes-inl.h.
+// Rows of activations quantized for integer dots; see quantize_row in quantize-inl.h. A step has a
+// record: its size, then from [n] on, for n = 1, 2, 4.., size * sum of the codes of each of n equal
+// parts of its inputs. So weights in groups of any size find their sums, down to `step / parts`.
 struct QuantizedRows {
   std::int8_t* codes;  // [rows, 2, padded]: high bytes, low bytes
-  float* scales;       // [rows, 2, groups]: scale of a group, scale * sum of its codes
-  int padded;          // inputs rounded up to 16
-  int group;           // inputs of one scale: 64 or 128
-  int groups;
+  float* records;      // [rows, steps, 2 * parts]
+  int padded;          // inputs rounded up to 32
+  int step;            // inputs of one step: 64 or 128
+  int steps;
+  int parts;
 };
 
-// Some consecutive outputs of W x, W from its planes (order: weight_planes.h).
+// How parameters and codes lie in planes (order: weight_planes.h).
+struct PlaneFormat {
+  int lower_bits;              // of a code: 0, 1, 2 or 4
+  const std::uint8_t* values;  // [16] what codes stand for, plus 128; null: for themselves
+  int group;                   // inputs of one scale
+  int span_groups;             // groups behind one header
+  int header_bytes;
+  bool two_levels;
+  bool has_offset;
+};
+
+// Some consecutive outputs of W x, W from its planes.
 struct PlaneGemv {
+  PlaneFormat format;
   const std::byte* upper;  // both at the block of 16 outputs that begins with the first output
-  const std::byte* lower;  // null: 4 bits and single int8 activations; else 8 bits and split ones
+  const std::byte* lower;
+  std::ptrdiff_t upper_bytes;  // of a block
+  std::ptrdiff_t lower_bytes;
+  bool split;    // all planes, by activations of two bytes; else the upper one, by one byte
+  float factor;  // a weight is scale * (factor * code + centre) + offset
+  float centre;
   int outputs;
   int inputs;
   QuantizedRows x;
@@ -51,6 +71,20 @@ struct PlaneGemv {
   LinearOutput out;
   const std::byte* next_upper;  // to prefetch at the end, as in FullGemv; or null, both
   const std::byte* next_lower;
+};
+
+// The weights of some of 16 outputs: out[i * stride + input] for output first + i of a block.
+struct PlaneUnpack {
+  PlaneFormat format;
+  const std::byte* upper;  // of the block
+  const std::byte* lower;
+  float unit;  // a weight is (unit * scale) * (code - zero) + offset
+  int zero;
+  int inputs;
+  int first;
+  int outputs;
+  float* out;
+  std::ptrdiff_t stride;
 };
 
 // C[row][16 p + lane] = (accumulate ? C : 0) + sum over k of A[row][k] * panels[p][k][lane]
@@ -87,8 +121,10 @@ struct LinearKernels {
   void (*add)(const float* x, int count, float* out);  // out += x
 
   // --- weights from planes ---
+  // `split`: codes of 15 bits instead of 8.
   void (*quantize_row)(const float* x, int inputs, bool split, const QuantizedRows& out, int row);
   void (*plane_gemv)(const PlaneGemv&);
+  void (*unpack_planes)(const PlaneUnpack&);
   // Extremes of a group of weights; false if one of them is NaN or infinite.
   bool (*extremes)(const float* x, int count, float* min, float* max);
   // Codes of a group less 128. REQUIRES: scale > 0, room for count rounded up to 16.

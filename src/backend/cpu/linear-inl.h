@@ -4,6 +4,8 @@
 #include "backend/cpu/gemv-inl.h"
 #include "backend/cpu/planes-inl.h"
 #include "backend/cpu/prefill-inl.h"
+#include "backend/cpu/quantize-inl.h"
+#include "backend/cpu/unpack-inl.h"
 
 namespace quantspec::cpu {
 namespace {
@@ -21,6 +23,7 @@ constexpr LinearKernels linear_kernels() {
       .add = add_row,
       .quantize_row = quantize_row,
       .plane_gemv = plane_gemv,
+      .unpack_planes = unpack_planes,
       .extremes = extremes,
       .encode = encode_codes,
       .panel_gemm = panel_gemm,

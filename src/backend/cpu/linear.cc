@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "backend/cpu/prefill.h"
 #include "backend/cpu/weight_planes.h"
@@ -17,20 +18,30 @@ namespace {
 constexpr std::int64_t kUnitsPerThread = 8;
 constexpr std::size_t kUnitBytes = 128 * 1024;
 
+// Inputs of one step of integer activations: as long as the weights' own groups, but not shorter
+// than 64, for every step costs a sum. So matrices in smaller groups share the integers of a row.
+constexpr int kShortStep = 64, kLongStep = 128;
+constexpr int step_of(const WeightFormat& format) {
+  return format.group == kShortStep ? kShortStep : kLongStep;
+}
+
 // Bytes that a pass reads of the weights of one output, about.
-std::size_t bytes_per_output(const ProjectParams& params) {
-  const Matrix& matrix = matrix_of(*params.projections[0].linear, params.weights);
+std::size_t bytes_per_output(const Matrix& matrix, WeightRead read) {
   const auto inputs = static_cast<std::size_t>(matrix.cols);
   if (matrix.format.dense()) return inputs * size_of(matrix.format.dtype);
-  const int bits = params.weights == WeightRead::kUpper ? 4 : matrix.format.bits;
+  const int bits = read == WeightRead::kUpper ? 4 : matrix.format.bits;
   return (inputs * bits + 7) / 8;
 }
 
 int outputs_per_unit(const ProjectParams& params, int num_threads) {
   std::int64_t outputs = 0;
-  for (const Projection& p : params.projections) outputs += p.linear->outputs();
+  std::size_t bytes = 1;
+  for (const Projection& p : params.projections) {
+    outputs += p.linear->outputs();
+    bytes = std::max(bytes, bytes_per_output(matrix_of(*p.linear, params.weights), params.weights));
+  }
   const std::int64_t balanced = outputs / (kUnitsPerThread * num_threads);
-  const auto cached = static_cast<std::int64_t>(kUnitBytes / bytes_per_output(params));
+  const auto cached = static_cast<std::int64_t>(kUnitBytes / bytes);
   const std::int64_t unit = std::min(balanced, cached) / kTileOutputs * kTileOutputs;
   return static_cast<int>(std::max<std::int64_t>(unit, kTileOutputs));
 }
@@ -88,94 +99,123 @@ const float* arrange_rows(const Context& context, const ProjectParams& params, D
   return x;
 }
 
-// What a unit reads; null for none.
-const std::byte* full_weights(const Unit& unit) {
-  if (unit.projection == nullptr) return nullptr;
-  const Matrix& w = unit.projection->linear->target;
-  const std::size_t offset =
-      static_cast<std::size_t>(unit.first) * w.cols * size_of(w.format.dtype);
-  return static_cast<const std::byte*>(w.data) + offset;
-}
-
-void project_full(const Context& context, const ProjectParams& params) {
-  const float* x[3] = {};  // by DType
-  for (const Projection& p : params.projections) {
-    const DType dtype = p.linear->target.format.dtype;
-    const float*& arranged = x[static_cast<int>(dtype)];
-    if (arranged == nullptr) arranged = arrange_rows(context, params, dtype);
-  }
-  for_units(context, params, [&](const Unit& unit, const Unit& next) {
-    const Projection& p = *unit.projection;
-    const Matrix& w = p.linear->target;
-    context.kernels.linear.full_gemv[static_cast<int>(w.format.dtype)]({
-        .weights = full_weights(unit),
-        .outputs = unit.outputs,
-        .inputs = w.cols,
-        .x = x[static_cast<int>(w.format.dtype)],
-        .rows = params.rows,
-        .out = output_of(params, p, unit.first),
-        .next = full_weights(next),
-    });
-  });
-}
-
-QuantizedRows quantize_rows(const Context& context, const ProjectParams& params, bool split) {
+// Rows as integers, in steps of so many inputs, with the sums that weights in groups of at least
+// `least` inputs want.
+QuantizedRows quantize_rows(const Context& context, const ProjectParams& params, int step,
+                            int least) {
   const int inputs = params.projections[0].linear->inputs();
   QuantizedRows x;
-  x.padded = (inputs + 15) / 16 * 16;
-  x.group = matrix_of(*params.projections[0].linear, params.weights).format.group;
-  x.groups = weight_groups(inputs, x.group);
-  x.codes = context.scratch.get<std::int8_t>(Scratch::kCodes,
-                                             static_cast<std::size_t>(2) * params.rows * x.padded);
-  x.scales = context.scratch.get<float>(Scratch::kScales,
-                                        static_cast<std::size_t>(2) * params.rows * x.groups);
+  x.padded = (inputs + 31) / 32 * 32;
+  x.step = step;
+  x.steps = (inputs + step - 1) / step;
+  x.parts = step / least;
+  const auto rows = static_cast<std::size_t>(params.rows);
+  const int name = step == kShortStep ? 0 : 1;
+  x.codes = context.scratch.get<std::int8_t>(static_cast<Scratch::Name>(Scratch::kCodes + name),
+                                             2 * rows * x.padded);
+  x.records = context.scratch.get<float>(static_cast<Scratch::Name>(Scratch::kRecords + name),
+                                         2 * rows * x.steps * x.parts);
   for_rows(context.pool, params.rows, [&](int row) {
     const float* in = params.x + static_cast<std::size_t>(row) * inputs;
-    context.kernels.linear.quantize_row(in, inputs, split, x, row);
+    context.kernels.linear.quantize_row(in, inputs, params.weights != WeightRead::kUpper, x, row);
   });
   return x;
 }
 
-// What a unit reads of each plane; null for none.
-struct UnitPlanes {
-  const std::byte* upper = nullptr;
+// The inputs of a region in every form that one of its matrices is multiplied by.
+struct RegionInputs {
+  const float* arranged[3] = {};  // by DType
+  QuantizedRows short_steps, long_steps;
+
+  RegionInputs(const Context& context, const ProjectParams& params) {
+    int least[2] = {};  // group of short and of long steps; 0: none
+    for (const Projection& p : params.projections) {
+      const WeightFormat& format = matrix_of(*p.linear, params.weights).format;
+      if (format.dense()) {
+        const float*& x = arranged[static_cast<int>(format.dtype)];
+        if (x == nullptr) x = arrange_rows(context, params, format.dtype);
+      } else {
+        int& group = least[step_of(format) == kShortStep ? 0 : 1];
+        group = group == 0 ? format.group : std::min(group, format.group);
+      }
+    }
+    if (least[0] > 0) short_steps = quantize_rows(context, params, kShortStep, least[0]);
+    if (least[1] > 0) long_steps = quantize_rows(context, params, kLongStep, least[1]);
+  }
+};
+
+// Where a unit's weights begin; null, both: none, or no lower plane.
+struct UnitWeights {
+  const std::byte* first = nullptr;
   const std::byte* lower = nullptr;
 };
-UnitPlanes planes_of(const Unit& unit, WeightRead read) {
+UnitWeights weights_of(const Unit& unit, WeightRead read) {
   if (unit.projection == nullptr) return {};
   const Matrix& w = matrix_of(*unit.projection->linear, read);
-  const std::size_t block = static_cast<std::size_t>(unit.first) / kTileOutputs;
-  UnitPlanes planes{static_cast<const std::byte*>(w.data) +
-                    block * upper_block_bytes(w.cols, w.format.group)};
-  if (read != WeightRead::kUpper) {
-    planes.lower = static_cast<const std::byte*>(w.lower) + block * lower_block_bytes(w.cols);
+  const auto* data = static_cast<const std::byte*>(w.data);
+  const auto first = static_cast<std::size_t>(unit.first);
+  if (w.format.dense()) return {data + first * w.cols * size_of(w.format.dtype)};
+  const PlaneLayout layout(w.format, w.cols);
+  const std::size_t block = first / kTileOutputs;
+  if (read == WeightRead::kUpper || layout.lower_bytes == 0) {
+    return {data + block * layout.upper_bytes};
   }
-  return planes;
+  return {data + block * layout.upper_bytes,
+          static_cast<const std::byte*>(w.lower) + block * layout.lower_bytes};
 }
 
-void project_planes(const Context& context, const ProjectParams& params) {
-  const WeightFormat& format = matrix_of(*params.projections[0].linear, params.weights).format;
-  for (const Projection& p : params.projections) {
-    check(readable(*p.linear, params.weights), "a pass reads weight planes that were not made");
-    check(matrix_of(*p.linear, params.weights).format == format,
-          "projections of one region have planes of equal groups");
-  }
-  const QuantizedRows x = quantize_rows(context, params, params.weights != WeightRead::kUpper);
+void multiply_elements(const Context& context, const ProjectParams& params, const RegionInputs& x,
+                       const Unit& unit, const Unit& next) {
+  const Projection& p = *unit.projection;
+  const Matrix& w = matrix_of(*p.linear, params.weights);
+  const int dtype = static_cast<int>(w.format.dtype);
+  context.kernels.linear.full_gemv[dtype]({
+      .weights = weights_of(unit, params.weights).first,
+      .outputs = unit.outputs,
+      .inputs = w.cols,
+      .x = x.arranged[dtype],
+      .rows = params.rows,
+      .out = output_of(params, p, unit.first),
+      .next = weights_of(next, params.weights).first,
+  });
+}
+
+void multiply_planes(const Context& context, const ProjectParams& params, const RegionInputs& x,
+                     const Unit& unit, const Unit& next) {
+  const Projection& p = *unit.projection;
+  const Matrix& w = matrix_of(*p.linear, params.weights);
+  const bool upper_only = params.weights == WeightRead::kUpper;
+  const PlaneLayout layout(w.format, w.cols);
+  const UnitWeights planes = weights_of(unit, params.weights);
+  const UnitWeights ahead = weights_of(next, params.weights);
+  // Codes that differ in their lower bits alone are read as the centre of their cell.
+  const float cell = upper_only ? static_cast<float>(1 << layout.format.lower_bits) : 1.0f;
+  const float unit_scale = std::ldexp(1.0f, w.format.exponent);
+  const int zero = w.format.table == CodeTable::kNone ? w.format.zero : kTableZero;
+  context.kernels.linear.plane_gemv({
+      .format = layout.format,
+      .upper = planes.first,
+      .lower = planes.lower,
+      .upper_bytes = static_cast<std::ptrdiff_t>(layout.upper_bytes),
+      .lower_bytes = static_cast<std::ptrdiff_t>(layout.lower_bytes),
+      .split = !upper_only,
+      .factor = unit_scale * cell,
+      .centre = unit_scale * ((cell - 1) / 2 - static_cast<float>(zero)),
+      .outputs = unit.outputs,
+      .inputs = w.cols,
+      .x = step_of(w.format) == kShortStep ? x.short_steps : x.long_steps,
+      .rows = params.rows,
+      .out = output_of(params, p, unit.first),
+      .next_upper = ahead.first,
+      .next_lower = ahead.lower,
+  });
+}
+
+void project_rows(const Context& context, const ProjectParams& params) {
+  const RegionInputs x(context, params);
   for_units(context, params, [&](const Unit& unit, const Unit& next) {
-    const Projection& p = *unit.projection;
-    const UnitPlanes planes = planes_of(unit, params.weights);
-    const UnitPlanes ahead = planes_of(next, params.weights);
-    context.kernels.linear.plane_gemv({
-        .upper = planes.upper,
-        .lower = planes.lower,
-        .outputs = unit.outputs,
-        .inputs = p.linear->inputs(),
-        .x = x,
-        .rows = params.rows,
-        .out = output_of(params, p, unit.first),
-        .next_upper = ahead.upper,
-        .next_lower = ahead.lower,
-    });
+    const bool dense = matrix_of(*unit.projection->linear, params.weights).format.dense();
+    (dense ? multiply_elements : multiply_planes)(context, params, x, unit, next);
   });
 }
 
@@ -186,13 +226,12 @@ void project(const Context& context, const ProjectParams& params) {
   for (const Projection& p : params.projections) {
     check(p.linear->inputs() == params.projections[0].linear->inputs(),
           "projections of one region read the same input");
+    check(readable(*p.linear, params.weights), "a pass reads weight planes that were not made");
   }
-  if (!matrix_of(*params.projections[0].linear, params.weights).format.dense()) {
-    project_planes(context, params);
-  } else if (params.phase == Phase::kPrefill) {
+  if (params.phase == Phase::kPrefill && params.weights == WeightRead::kTarget) {
     project_prefill(context, params);
   } else {
-    project_full(context, params);
+    project_rows(context, params);
   }
 }
 

@@ -24,9 +24,9 @@ struct ProjectParams {
   bool accumulate = false;                  // y += W x + bias instead of y = W x + bias
 };
 
-// Full precision in decode: fp32 arithmetic, a row's bits do not depend on what is beside it (see
-// gemv-inl.h). Planes, in any phase: the same, with activations rounded to integers (planes-inl.h).
-// Full precision in prefill: see prefill.h.
+// Elements in decode: fp32 arithmetic, a row's bits do not depend on what is beside it (see
+// gemv-inl.h). Planes, and drafts of any phase: the same, with activations rounded to integers
+// (planes-inl.h). Each projection may have a format of its own. Targets in prefill: see prefill.h.
 void project(const Context& context, const ProjectParams& params);
 
 }  // namespace quantspec::cpu

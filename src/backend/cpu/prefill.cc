@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/weight_planes.h"
 #include "base/gemm.h"
 
 namespace quantspec::cpu {
@@ -58,13 +59,10 @@ void gemm_padded(Gemm g, int rows, const Workspace& work) {
 void compute_tile(const Context& context, const ProjectParams& params, const Projection& p, int row,
                   int column, int thread) {
   const Matrix& w = p.linear->target;
-  const DType dtype = w.format.dtype;
   const int rows = std::min(kTileRows, params.rows - row);
   const int columns = std::min(kTileColumns, w.rows - column);
-  const std::size_t first = static_cast<std::size_t>(column) * w.cols;
-  const auto* data = static_cast<const std::byte*>(w.data) + first * size_of(dtype);
   const Workspace work(context, thread, w.cols);
-  context.kernels.linear.to_f32[static_cast<int>(dtype)](data, columns * w.cols, work.weights);
+  read_weight_rows(context.kernels.linear, w, column, columns, work.weights);
 
   const std::ptrdiff_t stride = w.rows;
   float* y = p.y + row * stride + column;

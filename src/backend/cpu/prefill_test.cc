@@ -36,7 +36,8 @@ TEST_P(PrefillTest, ProjectIsNearExact) {
       const TestMatrix matrix(c.dtype, c.outputs, c.inputs, 1);
       const std::vector<float> bias = random_floats(c.outputs, 2);
       const std::vector<float> x = random_floats(static_cast<std::size_t>(c.rows) * c.inputs, 3);
-      const Linear linear = {dense(matrix.view()), {}, accumulate ? nullptr : bias.data()};
+      const Linear linear = {.target = dense(matrix.view()),
+                             .bias = accumulate ? nullptr : bias.data()};
       const std::vector<float> y = run(context(), linear, x, c.rows, accumulate);
       for (int r = 0; r < c.rows; ++r) {
         for (int o = 0; o < c.outputs; ++o) {
@@ -58,7 +59,7 @@ TEST_P(PrefillTest, ProjectIsNearExact) {
 TEST_P(PrefillTest, ProjectDoesNotDependOnTheNumberOfThreads) {
   const TestMatrix matrix(DType::kBF16, 700, 200, 4);
   const std::vector<float> x = random_floats(300 * 200, 5);
-  const Linear linear = {dense(matrix.view())};
+  const Linear linear = {.target = dense(matrix.view())};
   const std::vector<float> expected = run(context(), linear, x, 300, false);
   for (int threads = 1; threads <= 3; ++threads) {
     ThreadPool pool(threads);

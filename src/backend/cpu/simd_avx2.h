@@ -219,6 +219,16 @@ QS_INLINE F32 scale_by_floor(F32 p, F32 x) {
 }
 
 // --- bytes ---
+QS_INLINE I32 widen_s8(const void* p) {
+  return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))),
+          _mm256_cvtepi8_epi32(
+              _mm_loadl_epi64(reinterpret_cast<const __m128i*>(static_cast<const char*>(p) + 8)))};
+}
+QS_INLINE I32 widen_u8(const void* p) {
+  return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))),
+          _mm256_cvtepu8_epi32(
+              _mm_loadl_epi64(reinterpret_cast<const __m128i*>(static_cast<const char*>(p) + 8)))};
+}
 QS_INLINE void store_s8(std::int8_t* p, const I32 (&a)[4]) {
   for (int i = 0; i < 4; ++i) store_s8(p + 16 * i, a[i]);
 }
@@ -238,6 +248,34 @@ QS_INLINE void store_words(std::int8_t* p, const I32 (&a)[4]) {
 }
 QS_INLINE U8x64 load_u8(const void* p) {
   return {load_256(p), load_256(static_cast<const char*>(p) + 32)};
+}
+QS_INLINE void store_u8(void* p, U8x64 a) {
+  store_256(p, a.lo);
+  store_256(static_cast<char*>(p) + 32, a.hi);
+}
+QS_INLINE U8x64 repeat_16(const void* p) {
+  const __m256i twice = _mm256_broadcastsi128_si256(load_128(p));
+  return {twice, twice};
+}
+QS_INLINE U8x64 lookup(U8x64 table, U8x64 nibbles) {
+  return {_mm256_shuffle_epi8(table.lo, nibbles.lo), _mm256_shuffle_epi8(table.hi, nibbles.hi)};
+}
+template <int kRight>
+QS_INLINE __m256i shifted_words(__m256i a) {
+  if constexpr (kRight < 0) {
+    return _mm256_slli_epi16(a, -kRight);
+  } else {
+    return _mm256_srli_epi16(a, kRight);
+  }
+}
+template <int kRight>
+QS_INLINE U8x64 shifted(U8x64 a, std::uint8_t mask) {
+  const __m256i kept = _mm256_set1_epi8(static_cast<char>(mask));
+  return {_mm256_and_si256(shifted_words<kRight>(a.lo), kept),
+          _mm256_and_si256(shifted_words<kRight>(a.hi), kept)};
+}
+QS_INLINE U8x64 operator|(U8x64 a, U8x64 b) {
+  return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
 }
 QS_INLINE __m256i nibble_mask() { return _mm256_set1_epi8(15); }
 QS_INLINE U8x64 low_nibbles(U8x64 a) {

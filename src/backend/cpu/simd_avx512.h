@@ -202,6 +202,9 @@ QS_INLINE F32 scale_by_floor(F32 p, F32 x) {
 }
 
 // --- bytes ---
+QS_INLINE __m128i load_16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+QS_INLINE I32 widen_s8(const void* p) { return {_mm512_cvtepi8_epi32(load_16(p))}; }
+QS_INLINE I32 widen_u8(const void* p) { return {_mm512_cvtepu8_epi32(load_16(p))}; }
 QS_INLINE void store_words(std::int8_t* p, const I32 (&a)[4]) {
   const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
   const __m512i pairs =
@@ -212,6 +215,21 @@ QS_INLINE void store_words(std::int8_t* p, const I32 (&a)[4]) {
   }
 }
 QS_INLINE U8x64 load_u8(const void* p) { return {_mm512_loadu_si512(p)}; }
+QS_INLINE void store_u8(void* p, U8x64 a) { _mm512_storeu_si512(p, a.v); }
+QS_INLINE U8x64 repeat_16(const void* p) { return {_mm512_broadcast_i32x4(load_16(p))}; }
+QS_INLINE U8x64 lookup(U8x64 table, U8x64 nibbles) {
+  return {_mm512_shuffle_epi8(table.v, nibbles.v)};
+}
+template <int kRight>
+QS_INLINE U8x64 shifted(U8x64 a, std::uint8_t mask) {
+  const __m512i kept = _mm512_set1_epi8(static_cast<char>(mask));
+  if constexpr (kRight < 0) {
+    return {_mm512_and_si512(_mm512_slli_epi16(a.v, -kRight), kept)};
+  } else {
+    return {_mm512_and_si512(_mm512_srli_epi16(a.v, kRight), kept)};
+  }
+}
+QS_INLINE U8x64 operator|(U8x64 a, U8x64 b) { return {_mm512_or_si512(a.v, b.v)}; }
 QS_INLINE U8x64 low_nibbles(U8x64 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 QS_INLINE U8x64 high_nibbles(U8x64 a) {
   return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};

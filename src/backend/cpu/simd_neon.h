@@ -251,6 +251,19 @@ QS_INLINE F32 scale_by_floor(F32 p, F32 x) {
 }
 
 // --- bytes ---
+QS_INLINE I32 widen_s16(int16x8_t first, int16x8_t last) {
+  return {vmovl_s16(vget_low_s16(first)), vmovl_high_s16(first), vmovl_s16(vget_low_s16(last)),
+          vmovl_high_s16(last)};
+}
+QS_INLINE I32 widen_s8(const void* p) {
+  const int8x16_t v = vld1q_s8(static_cast<const std::int8_t*>(p));
+  return widen_s16(vmovl_s8(vget_low_s8(v)), vmovl_high_s8(v));
+}
+QS_INLINE I32 widen_u8(const void* p) {
+  const uint8x16_t v = vld1q_u8(static_cast<const std::uint8_t*>(p));
+  return widen_s16(vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(v))),
+                   vreinterpretq_s16_u16(vmovl_high_u8(v)));
+}
 QS_INLINE int8x16_t words_in_order(int32x4_t first, int32x4_t last) {  // 0, 2, 1, 3, 4, 6, 5, 7
   constexpr std::uint8_t kOrder[] = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
   const int16x8_t words = vuzp1q_s16(vreinterpretq_s16_s32(first), vreinterpretq_s16_s32(last));
@@ -277,6 +290,38 @@ QS_INLINE void store_split(std::int8_t* high, std::int8_t* low, const I32 (&x)[4
 QS_INLINE U8x64 load_u8(const void* p) {
   const auto* bytes = static_cast<const std::uint8_t*>(p);
   return make<U8x64>([&](int i) { return vld1q_u8(bytes + 16 * i); });
+}
+QS_INLINE void store_u8(void* p, U8x64 x) {
+  auto* bytes = static_cast<std::uint8_t*>(p);
+  vst1q_u8(bytes, x.a);
+  vst1q_u8(bytes + 16, x.b);
+  vst1q_u8(bytes + 32, x.c);
+  vst1q_u8(bytes + 48, x.d);
+}
+QS_INLINE U8x64 repeat_16(const void* p) {
+  const uint8x16_t v = vld1q_u8(static_cast<const std::uint8_t*>(p));
+  return {v, v, v, v};
+}
+QS_INLINE U8x64 lookup(U8x64 table, U8x64 nibbles) {
+  return map<U8x64>([](uint8x16_t t, uint8x16_t v) { return vqtbl1q_u8(t, v); }, table, nibbles);
+}
+template <int kRight>
+QS_INLINE U8x64 shifted(U8x64 x, std::uint8_t mask) {
+  const uint8x16_t kept = vdupq_n_u8(mask);
+  return map<U8x64>(
+      [&](uint8x16_t v) {
+        if constexpr (kRight < 0) {
+          return vandq_u8(vshlq_n_u8(v, -kRight), kept);
+        } else if constexpr (kRight > 0) {
+          return vandq_u8(vshrq_n_u8(v, kRight), kept);
+        } else {
+          return vandq_u8(v, kept);
+        }
+      },
+      x);
+}
+QS_INLINE U8x64 operator|(U8x64 x, U8x64 y) {
+  return map<U8x64>([](uint8x16_t u, uint8x16_t v) { return vorrq_u8(u, v); }, x, y);
 }
 QS_INLINE U8x64 low_nibbles(U8x64 x) {
   return map<U8x64>([](uint8x16_t v) { return vandq_u8(v, vdupq_n_u8(15)); }, x);

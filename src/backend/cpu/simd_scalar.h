@@ -247,6 +247,13 @@ QS_INLINE F32 scale_by_floor(F32 p, F32 x) {
 }
 
 // --- bytes ---
+// 16 bytes as integers.
+QS_INLINE I32 widen_s8(const void* p) {
+  return make<I32>([&](int i) { return static_cast<const std::int8_t*>(p)[i]; });
+}
+QS_INLINE I32 widen_u8(const void* p) {
+  return make<I32>([&](int i) { return static_cast<const std::uint8_t*>(p)[i]; });
+}
 // 64 integers in order. REQUIRES: they fit
 QS_INLINE void store_s8(std::int8_t* p, const I32 (&a)[4]) {
   for (int i = 0; i < 4; ++i) store_s8(p + 16 * i, a[i]);
@@ -273,6 +280,34 @@ QS_INLINE U8x64 load_u8(const void* p) {
   __builtin_memcpy(r.v, p, 64);
   return r;
 }
+QS_INLINE void store_u8(void* p, U8x64 a) { __builtin_memcpy(p, a.v, 64); }
+// The same 16 bytes four times over, in which lookup() finds the byte of every nibble.
+QS_INLINE U8x64 repeat_16(const void* p) {
+  U8x64 r;
+  for (int i = 0; i < 64; ++i) r.v[i] = static_cast<const std::uint8_t*>(p)[i % 16];
+  return r;
+}
+QS_INLINE U8x64 lookup(U8x64 table, U8x64 nibbles) {
+  for (auto& x : nibbles.v) x = table.v[x];
+  return nibbles;
+}
+// Every byte shifted right by kRight bits, left where it is negative, less what `mask` has not.
+// REQUIRES: it has none of the bits that come from nowhere.
+template <int kRight>
+QS_INLINE U8x64 shifted(U8x64 a, std::uint8_t mask) {
+  for (auto& x : a.v) {
+    if constexpr (kRight < 0) {
+      x = static_cast<std::uint8_t>(x << -kRight) & mask;
+    } else {
+      x = static_cast<std::uint8_t>(x >> kRight) & mask;
+    }
+  }
+  return a;
+}
+QS_INLINE U8x64 operator|(U8x64 a, U8x64 b) {
+  for (int i = 0; i < 64; ++i) a.v[i] |= b.v[i];
+  return a;
+}
 QS_INLINE U8x64 low_nibbles(U8x64 a) {
   for (auto& x : a.v) x &= 15;
   return a;
@@ -295,7 +330,7 @@ QS_INLINE U8x64 merge_high(U8x64 upper, U8x64 lower) {
   return upper;
 }
 // acc[i] += sum over j < 4 of u[4i + j] * s[j], s = the four signed bytes of `s4`, lowest first.
-// REQUIRES: u are nibbles, unless kByteDot.
+// REQUIRES: u are at most 63, unless kByteDot.
 QS_INLINE I32 dot(I32 acc, U8x64 u, std::int32_t s4) {
   std::int8_t s[4];
   __builtin_memcpy(s, &s4, 4);
@@ -310,7 +345,7 @@ QS_INLINE I32 dot(I32 acc, U8x64 u, const std::int8_t* s4) {
   __builtin_memcpy(&bytes, s4, 4);
   return dot(acc, u, bytes);
 }
-// Both products. REQUIRES: nibbles.
+// Both products. REQUIRES: the same of both, and that no s4 or r4 is -128.
 QS_INLINE I32 dot_pair(I32 acc, U8x64 u, std::int32_t s4, U8x64 v, std::int32_t r4) {
   return dot(dot(acc, u, s4), v, r4);
 }

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "engine/memory_plan.h"
 #include "fuzz_input.h"
+#include "model/blank_source.h"
 #include "model/config.h"
 #include "model/rope.h"
 
@@ -24,7 +25,7 @@ void make_tables(const ModelConfig& config) {
 
 void count_bytes(const ModelConfig& config) {
   static const std::unique_ptr<Backend> backend = make_backend({.name = "cpu", .num_threads = 1});
-  MemoryPlanner({}, config, *backend, 0).plan(kMaxContext);
+  MemoryPlanner({}, config, *backend, BlankSource()).plan(kMaxContext);
 }
 
 }  // namespace

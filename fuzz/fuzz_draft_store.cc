@@ -36,10 +36,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const DraftStore store(path);
     for (const StoredMatrix& matrix : store.matrices()) {
       require(store.find(matrix.name) == &matrix);
-      std::vector<std::uint8_t> codes;
       try {
-        const CodedMatrix coded = store.read(matrix, codes);
-        require(codes.size() == std::size_t(coded.rows) * coded.cols);
+        const CodedMatrix coded = store.read(matrix);
+        require(coded.rows == matrix.rows && coded.cols == matrix.cols);
+        RowBuffer row(coded.format, coded.cols);
+        for (int r = 0; r < coded.rows; ++r) coded.read(r, row.view());
       } catch (const Error& error) {  // scales that are not finite
         require(error.kind() == ErrorKind::kCorruptFile);
       }

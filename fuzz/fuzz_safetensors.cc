@@ -56,7 +56,7 @@ void load(const std::filesystem::path& folder) {
   const Checkpoint checkpoint(folder);
   checkpoint.hash();  // reads every byte
   unread_tensors(small_config(), checkpoint);
-  const Weights weights(small_config(), Checkpoint(folder), *backend);
+  const Weights weights(small_config(), std::make_unique<Checkpoint>(folder), *backend);
   weights.require_unchanged();
 }
 

@@ -196,7 +196,7 @@ class Models(CliTest):
     def test_a_folder_with_a_gguf_file_alone(self):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "model.Q4_K_M.gguf").write_bytes(b"GGUF")
-            self.check_error(quantspec("info", "-m", folder), 1, "model.Q4_K_M.gguf", "not read")
+            self.check_error(quantspec("info", "-m", folder), 1, "model.Q4_K_M.gguf", "give that file itself")
 
 
 class Stores(CliTest):

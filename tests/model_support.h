@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "model/model_files.h"
+#include "model/weight_source.h"
 #include "speculative/speculative.h"
 
 namespace quantspec {
@@ -78,10 +80,10 @@ struct LoadedModel {
 
   static Model load(const std::filesystem::path& folder, Backend& backend, WeightRead planes,
                     int context = 0) {
-    ModelConfig config = load_config(folder);
-    Weights weights(config, Checkpoint(folder), backend);
+    const auto files = open_model(folder);
+    Weights weights(files->config(), files->weights(), backend);
     weights.make_draft_planes(backend, planes);
-    return Model(std::move(config), std::move(weights), backend, context);
+    return Model(files->config(), std::move(weights), backend, context);
   }
 
   // The logits that follow `prompt`, by a prefill in one chunk: nothing is read at 8 bits.

@@ -17,6 +17,8 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "model/model_files.h"
+#include "model/weight_source.h"
 #include "speculative/speculative.h"
 
 namespace quantspec {
@@ -107,11 +109,11 @@ class Lab {
 
  private:
   static Model load(const std::filesystem::path& folder, Backend& backend) {
-    ModelConfig config = load_config(folder);
-    backend.require_supported(kv_shape(config, 0));
-    Weights weights(config, Checkpoint(folder), backend);
+    const auto files = open_model(folder);
+    backend.require_supported(kv_shape(files->config(), 0));
+    Weights weights(files->config(), files->weights(), backend);
     weights.make_draft_planes(backend, WeightRead::kUpper);
-    return Model(std::move(config), std::move(weights), backend);
+    return Model(files->config(), std::move(weights), backend);
   }
 
   std::vector<TokenId> prompt(int context) const {
@@ -195,7 +197,7 @@ class Lab {
             {"device_bytes_used", used},
             {"kv_bytes", sequence.cache().page_bytes() + sequence.cache().ring_bytes()},
             {"fp16_kv_bytes", shape.fp16_token_bytes() * context},
-            {"weights_bytes", model_.weights().checkpoint_bytes()},
+            {"weights_bytes", model_.weights().target_bytes()},
             {"draft_weights_bytes", model_.weights().draft_bytes()},
             {"runs", runs}};
   }

@@ -17,6 +17,7 @@
 #include "apps/cli/terminal.h"
 #include "bench/load.h"
 #include "engine/request_loop.h"
+#include "model/model_files.h"
 
 namespace quantspec::cli {
 
@@ -288,7 +289,7 @@ int run(BenchArgs args) {
   args.bench.spec_sampling =
       args.spec_sampling.value_or(many ? SpecSampling::kCoupled : SpecSampling::kRejection);
   args.engine.model = resolve_model(args.engine.model);
-  const ModelConfig config = load_config(args.engine.model);
+  const ModelConfig config = open_model(args.engine.model)->config();
   BenchOptions options = args.bench;
   options.num_threads = args.engine.num_threads;
   options.head = report_head(args.engine);

@@ -62,10 +62,20 @@ void add_device(CLI::App& app, std::optional<int>& device) {
   add_int(app, "--device", "N", "which GPU, counted from 0 (default: 0)", device, 0, kMostDevice);
 }
 
+void add_target_weights(CLI::App& app, TargetWeights& target) {
+  add_choice<TargetWeights>(
+      app, "--target-weights", "W",
+      "what the target reads: checkpoint, the weights as they\n"
+      "are; or 8: bf16, fp16 and fp32 ones in 8 bits, half of\n"
+      "which drafts read, in half the memory (default:\ncheckpoint)",
+      {{"checkpoint", TargetWeights::kCheckpoint}, {"8", TargetWeights::k8Bits}}, target);
+}
+
 void add_engine_options(CLI::App& app, EngineOptions& engine) {
   engine.sequences = 1;  // commands generate one text at a time
   add_model(app, engine.model);
   app.option_defaults()->group("Model");
+  add_target_weights(app, engine.target_weights);
   add_path(app, "--draft-store", "FILE",
            "weights that drafts read, from quantspec prepare\n(default: rounded while loading)",
            engine.draft_store);

@@ -34,6 +34,7 @@ void finish_command(CLI::App& command, const char* examples);
 // -m, --model; empty: resolve_model() finds one.
 void add_model(CLI::App& app, std::filesystem::path& model);
 void add_threads(CLI::App& app, int& num_threads);
+void add_target_weights(CLI::App& app, TargetWeights& target);
 void add_device(CLI::App& app, std::optional<int>& device);
 // All of them, and --draft-store, --page-size and --backend: of what measures an engine.
 void add_engine_options(CLI::App& app, EngineOptions& engine);

@@ -21,6 +21,7 @@
 #include "datasets/datasets.h"
 #include "engine/engine.h"
 #include "eval/eval.h"
+#include "model/model_files.h"
 
 namespace quantspec::cli {
 
@@ -34,10 +35,10 @@ class Setup {
   explicit Setup(const EvalArgs& args)
       : args_(args),
         model_(resolve_model(args.engine.model)),
-        config_(load_config(model_)),
+        config_(open_model(model_)->config()),
         head_(head_of(args, model_)),
         dataset_(Dataset::load(args.dataset)),
-        tokenizer_(load_tokenizer(model_)),
+        tokenizer_(open_model(model_)->tokenizer()),
         progress_(!args.quiet && is_terminal(stderr)) {
     warn_of_threads(args.engine.num_threads);
   }
@@ -134,6 +135,7 @@ class Setup {
     head_.measurement = measurement;
     head_.backend = engine_->backend_description();
     head_.page_size = engine_->pool().shape().page_size;
+    head_.target_weights = engine_->target_weights();
     OrderedJson meta = to_json(head_);
     meta.update(options);
     const PolledInterrupts polled;

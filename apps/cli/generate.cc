@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/system_memory.h"
+#include "model/model_files.h"
 
 namespace quantspec::cli {
 
@@ -148,7 +149,7 @@ int run(const GenerateArgs& args) {
   options.spec_sampling = sampling.mode;
   spdlog::debug("sampling: {}", describe(sampling));
   warn_of(args, sampling);
-  if (has_chat_template(args.engine.model)) {
+  if (open_model(args.engine.model)->has_chat_template()) {
     spdlog::debug(
         "the model has a chat template, which is not used: the prompt is continued as it is");
   }

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/shown.h"
 #include "engine/engine.h"
+#include "model/model_files.h"
 
 namespace quantspec::cli {
 
@@ -54,7 +55,7 @@ std::string yes_no(bool value) { return value ? "yes" : "no"; }
 std::string architecture(const std::string& model, const ModelReport& report) {
   const ModelConfig& config = report.config;
   std::string text = fmt::format("model        {}\n", one_line(model));
-  text += fmt::format("family       {}, {} weights\n", config.family, name_of(config.dtype));
+  text += fmt::format("family       {}, weights in {}\n", config.family, report.target_weights);
   text += fmt::format("layers       {} of {} channels, MLP {}\n", config.num_layers,
                       config.hidden_size, config.intermediate_size);
   text += fmt::format("attention    {} query heads and {} KV heads of {} channels\n",
@@ -134,7 +135,7 @@ Json to_json(const std::string& model, const ModelReport& report) {
   const ModelConfig& config = report.config;
   Json json = {{"model", model},
                {"family", config.family},
-               {"dtype", name_of(config.dtype)},
+               {"target_weights", report.target_weights},
                {"num_layers", config.num_layers},
                {"hidden_size", config.hidden_size},
                {"intermediate_size", config.intermediate_size},
@@ -152,7 +153,9 @@ Json to_json(const std::string& model, const ModelReport& report) {
                {"largest_context", report.largest_context},
                {"limited_by_window", report.limited_by_window},
                {"unread_tensors", report.unread_tensors},
+               {"matrices", Json::object()},
                {"plans", Json::array()}};
+  for (const auto& [name, format] : report.matrices) json["matrices"][name] = format;
   for (const auto& [context, plan] : report.plans) {
     Json entry = {{"context", context}};
     entry.update(to_json(plan));
@@ -165,7 +168,7 @@ Json to_json(const std::string& model, const ModelReport& report) {
 }  // namespace
 
 int run(const InfoArgs& args) {
-  const int max_positions = load_config(args.engine.model).max_positions;
+  const int max_positions = open_model(args.engine.model)->config().max_positions;
   const auto contexts = context_lengths(max_positions, args.engine.ctx_size);
   const ModelReport report = report_model(args.engine, contexts);
   const std::string model = args.engine.model.string();

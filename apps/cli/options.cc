@@ -41,6 +41,7 @@ void add_engine(CLI::App& app, EngineOptions& engine) {
           "tokens of a page of the cache: 32, 64, 128 or 256\n"
           "(default: 64 for heads of 64 channels, else 128)",
           engine.page_size, 1);
+  add_target_weights(app, engine.target_weights);
   add_choice<DraftWeights>(app, "--draft-weights", "W",
                            "bits of the weights that drafts read, over the KV of the\n"
                            "plan quantspec: 4, 8 or full; or auto: 4 and 8 are kept\n"

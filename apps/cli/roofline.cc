@@ -8,6 +8,7 @@
 #include "apps/cli/limits.h"
 #include "apps/cli/list_values.h"
 #include "apps/cli/output.h"
+#include "model/model_files.h"
 
 namespace quantspec::cli {
 
@@ -27,7 +28,7 @@ struct RooflineArgs {
 int run(const RooflineArgs& args) {
   RooflineRequest request;
   const std::filesystem::path model = resolve_model(args.model);
-  request.model = load_config(model);
+  request.model = open_model(model)->config();
   request.model_name = name_of_model(model);
   warn_of_threads(args.num_threads);
   request.machine = args.machine ? *args.machine : measure_this_machine(args.num_threads);

@@ -7,6 +7,7 @@
 #include "apps/cli/options.h"
 #include "apps/cli/output.h"
 #include "base/json.h"
+#include "model/model_files.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quantspec::cli {
@@ -43,7 +44,7 @@ std::string to_json(const std::vector<TokenId>& ids, const std::vector<std::stri
 
 int run(const TokenizeArgs& args) {
   const std::string text = read_prompt(args.prompt);
-  const auto tokenizer = load_tokenizer(args.model);
+  const auto tokenizer = open_model(args.model)->tokenizer();
   const std::vector<TokenId> ids = tokenizer->encode(text, !args.no_bos);
   std::vector<std::string> pieces;
   bool at_start = true;

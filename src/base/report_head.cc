@@ -41,6 +41,7 @@ nlohmann::ordered_json to_json(const ReportHead& head) {
           {"model", head.model},
           {"dataset", head.dataset},
           {"draft_store", head.draft_store},
+          {"target_weights", head.target_weights},
           {"backend", head.backend},
           {"cpu", head.cpu},
           {"threads", head.threads},

@@ -15,7 +15,8 @@ struct ReportHead {
   std::string date;         // of the start: UTC, ISO 8601
   std::string model;
   std::string dataset;
-  std::string draft_store;  // empty: none
+  std::string draft_store;     // empty: none
+  std::string target_weights;  // in what the target reads them: "bf16", "Q4_K + Q6_K", "8 bits"
   std::string backend;
   std::string cpu;
   int threads = 0;

@@ -15,7 +15,7 @@ Machine machine_of(Engine& engine, const BenchOptions& options, int longest) {
   if (options.machine) return *options.machine;
   const std::size_t kv =
       KvCache::page_bytes_for(engine.pool().shape(), longest, KvStore::kHierarchical);
-  return measure_this_machine(options.num_threads, engine.checkpoint_bytes() + kv);
+  return measure_this_machine(options.num_threads, engine.target_weights_bytes() + kv);
 }
 
 BenchMeta make_meta(Engine& engine, const Dataset& dataset, const BenchOptions& options) {
@@ -25,6 +25,7 @@ BenchMeta make_meta(Engine& engine, const Dataset& dataset, const BenchOptions& 
   meta.head.measurement = "bench";
   meta.head.dataset = dataset.spec();
   meta.head.backend = engine.backend_description();
+  meta.head.target_weights = engine.model().weights().target_description();
   meta.head.page_size = engine.pool().shape().page_size;
   meta.head.contexts = options.contexts;
   meta.head.prompts = options.prompts;

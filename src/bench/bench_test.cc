@@ -143,7 +143,8 @@ TEST(BenchRun, DraftWeightsAreThePlanesThatAPlanReadsWhateverIsShown) {
   const BenchReport report = run_bench(engine(), dataset(), options);
   const Model& model = engine().model();
   const auto all = [&](WeightRead read) {
-    return Weights::draft_bytes_for(model.config(), model.backend(), read);
+    return Weights::draft_bytes_for(model.config(), model.weights().source(), model.backend(),
+                                    read);
   };
   const auto of = [&](std::string_view plan) {
     return row_of(report, plan).memory.draft_weights_bytes;

@@ -80,7 +80,7 @@ MemoryPlan memory(Engine& engine, const Entry& entry, const LoadMeasured& measur
   const std::size_t pages = measured.pages * PagePool::page_bytes(shape);
   const std::size_t rings = LoadLoop::ring_bytes(engine, entry, {of.streams, of.capacity, 0});
   MemoryPlan plan;
-  plan.weights_bytes = engine.checkpoint_bytes();
+  plan.weights_bytes = engine.target_weights_bytes();
   plan.draft_weights_bytes = draft_weights_bytes(engine.model(), entry.decoding.plans);
   plan.kv_bytes = full ? rings : pages;
   plan.ring_bytes = full ? 0 : rings;

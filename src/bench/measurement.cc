@@ -184,7 +184,7 @@ class Measurement {
 
   MemoryPlan memory(const Entry& entry, const KvCache& cache) const {
     MemoryPlan plan;
-    plan.weights_bytes = engine_.checkpoint_bytes();
+    plan.weights_bytes = engine_.target_weights_bytes();
     plan.draft_weights_bytes = draft_weights_bytes(engine_.model(), entry.decoding.plans);
     const bool full = entry.store == KvStore::kFull;
     plan.kv_bytes = full ? cache.ring_bytes() : cache.page_bytes();

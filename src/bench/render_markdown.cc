@@ -102,6 +102,7 @@ std::string markdown_head(const BenchMeta& meta, FieldNames names) {
   if (head.recall_distance > 0) {
     text += fmt::format("- recall distance: {} tokens\n", head.recall_distance);
   }
+  text += fmt::format("- target weights: {}\n", head.target_weights);
   if (!head.draft_store.empty())
     text += fmt::format("- draft weights: {}\n", one_line(head.draft_store));
   const std::string doubt = doubt_of(meta.machine);

@@ -11,6 +11,9 @@
 #include "engine/fields.h"
 #include "engine/memory_plan.h"
 #include "model/draft_store.h"
+#include "model/model_files.h"
+#include "model/weight_source.h"
+#include "tokenizer/tokenizer.h"
 
 namespace quantspec {
 
@@ -76,7 +79,8 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   const auto report = [&](std::string_view stage, double done) {
     if (options.progress) options.progress(stage, done);
   };
-  ModelConfig config = load_config(options.model);
+  const auto files = open_model(options.model);
+  ModelConfig config = files->config();
   const KvShape shape = kv_shape(config, options.page_size);
   auto backend = make_backend({options.backend, options.num_threads, options.device});
   if (options.backend == "auto" && backend->name() != "cuda") {
@@ -84,20 +88,20 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   }
   backend->require_supported(shape);
   require_drafts(options, {config.num_layers, shape.page_size, options.draft_budget});
-  Checkpoint checkpoint(options.model);
+  auto source = files->weights(options.target_weights);
   std::vector<Message> warnings;
   const std::size_t available = backend->available_bytes();
-  const int context =
-      choose_context(options, config, *backend, checkpoint.bytes(), available, warnings);
-  const MemoryPlan memory = MemoryPlanner(options, config, *backend, checkpoint.bytes())
+  const int context = choose_context(options, config, *backend, *source, available, warnings);
+  const MemoryPlan memory = MemoryPlanner(options, config, *backend, *source)
                                 .plan(context, available, available_memory_bytes());
   for (const Message& warning : warnings) log_warning(warning);
 
   report("load", 0);
-  auto tokenizer = load_tokenizer(options.model);
+  auto tokenizer = files->tokenizer();
   require_same_vocabulary(options, *tokenizer, config);
   if (config.eos_tokens.empty() && tokenizer->eos()) config.eos_tokens = {*tokenizer->eos()};
-  Weights weights(config, std::move(checkpoint), *backend);
+  Weights weights(config, std::move(source), *backend,
+                  [&](int done, int total) { report("load", static_cast<double>(done) / total); });
   weights.warn_of_unread();
   report("load", 1);
   const auto planes_done = [&](int done, int total) {
@@ -108,7 +112,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   } else {
     weights.use_draft_store(*backend, DraftStore(options.draft_store), planes_done);
   }
-  weights.checkpoint().require_unchanged();
+  weights.source().require_unchanged();
   Model model(std::move(config), std::move(weights), *backend, context);
   EngineOptions resolved = options;
   resolved.ctx_size = context;
@@ -134,7 +138,8 @@ double Engine::load_ms() const { return impl_->load_ms; }
 const std::vector<Plan>& Engine::draft_plans() const { return impl_->draft_plans; }
 const Model& Engine::model() const { return impl_->model; }
 PagePool& Engine::pool() { return impl_->pool; }
-std::size_t Engine::checkpoint_bytes() const { return model().weights().checkpoint_bytes(); }
+std::size_t Engine::target_weights_bytes() const { return model().weights().target_bytes(); }
+std::string Engine::target_weights() const { return model().weights().target_description(); }
 
 bool Engine::drafts_by_budget() const {
   const auto keeps_to_one = [](const LayerPlan& layer) { return layer.kv.budget.given(); };

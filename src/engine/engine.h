@@ -212,7 +212,8 @@ class Engine {
   const std::vector<Plan>& draft_plans() const;
   const Model& model() const;
   PagePool& pool();
-  std::size_t checkpoint_bytes() const;
+  std::size_t target_weights_bytes() const;
+  std::string target_weights() const;  // in what they are kept (Weights::target_description)
 
  private:
   friend class Session;

@@ -9,6 +9,7 @@
 
 #include "base/progress.h"
 #include "kv_cache/kv_access.h"
+#include "model/config.h"
 
 namespace quantspec {
 
@@ -16,7 +17,10 @@ namespace quantspec {
 enum class DraftWeights : std::uint8_t { kAuto, kUpper, kBoth, kFull };
 
 struct EngineOptions {
-  std::filesystem::path model;  // a Hugging Face folder
+  std::filesystem::path model;  // a Hugging Face folder, or a GGUF file
+  // In what the target reads matrices that the model has as elements: by default in these, or as
+  // codes of 8 bits, of which drafts read the upper four: one store, of half the bytes of bf16.
+  TargetWeights target_weights = TargetWeights::kCheckpoint;
   std::string backend = "auto";
   std::optional<int> device = {};  // the GPU, by ordinal: as in BackendOptions
   int num_threads = 0;             // 0: physical cores
@@ -46,7 +50,7 @@ struct EngineOptions {
 
 // What memory goes where for a context of so many tokens.
 struct MemoryPlan {
-  std::size_t weights_bytes = 0;        // the checkpoint, mapped
+  std::size_t weights_bytes = 0;        // what the target reads, mapped or in planes
   std::size_t draft_weights_bytes = 0;  // the planes that drafts read
   std::size_t kv_bytes = 0;             // quantized pages
   std::size_t ring_bytes = 0;           // recent tokens in full precision

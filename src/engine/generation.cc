@@ -89,7 +89,7 @@ void Engine::Generation::report(const Request::Ended& ended, GenerateResult& res
   timings.decode_tokens_per_second =
       per_second(static_cast<double>(result.tokens.size()) - 1, timings.decode_ms);
   const Weights& weights = engine_.model().weights();
-  result.memory = {.weights_bytes = weights.checkpoint_bytes(),
+  result.memory = {.weights_bytes = weights.target_bytes(),
                    .draft_weights_bytes = weights.draft_bytes(),
                    .kv_bytes = ended.page_bytes,
                    .ring_bytes = ended.ring_bytes,

@@ -8,6 +8,8 @@
 #include "engine/fields.h"
 #include "engine/model_report.h"
 #include "model/draft_store.h"
+#include "model/model_files.h"
+#include "model/weight_source.h"
 
 namespace quantspec {
 
@@ -63,14 +65,15 @@ void require_supported_context(int context) {
 }
 
 MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& config,
-                             const Backend& backend, std::size_t checkpoint_bytes)
+                             const Backend& backend, const WeightSource& source)
     : config_(config),
       backend_(backend),
       shape_(kv_shape(config, options.page_size)),
-      checkpoint_bytes_(checkpoint_bytes),
+      target_weights_bytes_(Weights::target_bytes_for(config, source, backend)),
       draft_weights_bytes_(
           options.draft_store.empty()
-              ? Weights::draft_bytes_for(config, backend, planes_kept(options.draft_weights))
+              ? Weights::draft_bytes_for(config, source, backend,
+                                         planes_kept(options.draft_weights))
               : Weights::draft_bytes_for(DraftStore(options.draft_store), backend)),
       kv_store_(options.kv_store),
       sequences_(num_sequences(options)),
@@ -86,7 +89,7 @@ MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& co
 
 MemoryPlan MemoryPlanner::plan(int context) const {
   MemoryPlan plan;
-  plan.weights_bytes = checkpoint_bytes_;
+  plan.weights_bytes = target_weights_bytes_;
   plan.draft_weights_bytes = draft_weights_bytes_;
   plan.kv_bytes = KvCache::page_bytes_for(shape_, context, kv_store_);
   plan.ring_bytes = sequences_ * KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
@@ -174,9 +177,9 @@ int longest_of(const ModelConfig& config) {
 
 // What fits instead of a context that does not, by this or by other weights for drafts.
 Message what_fits(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
-                  std::size_t checkpoint_bytes, std::size_t available) {
+                  const WeightSource& source, std::size_t available) {
   const auto largest = [&](const EngineOptions& tried) {
-    return MemoryPlanner(tried, config, backend, checkpoint_bytes).largest_context(available);
+    return MemoryPlanner(tried, config, backend, source).largest_context(available);
   };
   if (const int here = largest(options); here > 0) {
     auto text = Message::format("the largest that fits is {} {}", field::kContext, here);
@@ -196,13 +199,13 @@ Message what_fits(const EngineOptions& options, const ModelConfig& config, const
                            field::kContext, there);
   }
   return Message::format("not even the weights fit, which take {:.0f} MB",
-                         checkpoint_bytes / kMegabyte);
+                         Weights::target_bytes_for(config, source, backend) / kMegabyte);
 }
 
 }  // namespace
 
 int choose_context(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
-                   std::size_t checkpoint_bytes, std::size_t available,
+                   const WeightSource& source, std::size_t available,
                    std::vector<Message>& warnings) {
   const bool chosen = options.ctx_size == 0;
   const int context = chosen ? longest_of(config) : options.ctx_size;
@@ -219,7 +222,7 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
         "the context of {} tokens is longer than the {} that the model was made for", context,
         config.max_positions));
   }
-  const MemoryPlanner planner(options, config, backend, checkpoint_bytes);
+  const MemoryPlanner planner(options, config, backend, source);
   const std::size_t needed = planner.plan(context).total();
   if (needed <= available) {
     if (context < config.max_positions && chosen) {
@@ -242,16 +245,22 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
   fail(ErrorKind::kOutOfMemory,
        "a context of {} tokens needs {:.0f} MB and {:.0f} MB are available; {}", context,
        needed / kMegabyte, available / kMegabyte,
-       what_fits(options, config, backend, checkpoint_bytes, available));
+       what_fits(options, config, backend, source, available));
 }
 
 ModelReport report_model(const EngineOptions& options, std::span<const int> contexts) {
   const auto backend = make_backend({options.backend, options.num_threads, options.device});
   ModelReport report;
-  report.config = load_config(options.model);
-  const Checkpoint checkpoint(options.model);
-  report.unread_tensors = unread_tensors(report.config, checkpoint);  // refuses what loading would
-  const MemoryPlanner planner(options, report.config, *backend, checkpoint.bytes());
+  const auto files = open_model(options.model);
+  report.config = files->config();
+  const auto source = files->weights(options.target_weights);
+  report.unread_tensors = unread_tensors(report.config, *source);  // refuses what loading would
+  const auto matrices = matrix_formats(report.config, *source);
+  report.target_weights = describe_formats(matrices);
+  for (const MatrixFormat& matrix : matrices) {
+    report.matrices.emplace_back(matrix.name, matrix.format);
+  }
+  const MemoryPlanner planner(options, report.config, *backend, *source);
   const KvShape shape = kv_shape(report.config, options.page_size);
   backend->require_supported(shape);
   report.page_size = shape.page_size;
@@ -262,8 +271,7 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   report.largest_context = std::min(fits, longest);
   report.limited_by_window = longest < report.config.max_positions && longest < fits;
   if (fits == 0) {
-    report.advice =
-        what_fits(options, report.config, *backend, checkpoint.bytes(), report.available_bytes);
+    report.advice = what_fits(options, report.config, *backend, *source, report.available_bytes);
   }
   for (const int context : contexts) {
     require_supported_context(context);

@@ -13,6 +13,8 @@
 
 namespace quantspec {
 
+class WeightSource;
+
 // The planes that a choice of draft weights keeps.
 WeightRead planes_kept(DraftWeights draft_weights);
 
@@ -29,14 +31,14 @@ void require_supported_context(int context);
 // where that does not fit `available` bytes, the most that does; `warnings` says so. Throws
 // kOutOfMemory naming what fits, before anything large is loaded.
 int choose_context(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
-                   std::size_t checkpoint_bytes, std::size_t available,
+                   const WeightSource& source, std::size_t available,
                    std::vector<Message>& warnings);
 
 class MemoryPlanner {
  public:
-  // Reads the header of a draft store, nothing else. `config` and `backend` outlive the planner.
+  // Reads headers, and nothing else of the files. `config` and `backend` outlive the planner.
   MemoryPlanner(const EngineOptions& options, const ModelConfig& config, const Backend& backend,
-                std::size_t checkpoint_bytes);
+                const WeightSource& source);
 
   // Of `context` tokens in all sequences together, with a prompt as long as the context.
   MemoryPlan plan(int context) const;
@@ -55,7 +57,7 @@ class MemoryPlanner {
   const ModelConfig& config_;
   const Backend& backend_;
   KvShape shape_;
-  std::size_t checkpoint_bytes_;
+  std::size_t target_weights_bytes_;
   std::size_t draft_weights_bytes_;
   KvStore kv_store_;
   int sequences_;

@@ -9,6 +9,9 @@
 #include "base/expect_error.h"
 #include "base/test_folder.h"
 #include "engine/test_support.h"
+#include "model/blank_source.h"
+#include "model/model_files.h"
+#include "model/weight_source.h"
 
 namespace quantspec {
 namespace {
@@ -30,20 +33,20 @@ class ChoosesContext : public testing::Test {
  protected:
   int choose(std::size_t available) {
     warnings_.clear();
-    return choose_context(options_, config_, *backend_, kCheckpointBytes, available, warnings_);
+    return choose_context(options_, config_, *backend_, *source_, available, warnings_);
   }
   std::size_t needed(DraftWeights weights, int context) {
     EngineOptions options = options_;
     options.draft_weights = weights;
-    return MemoryPlanner(options, config_, *backend_, kCheckpointBytes).plan(context).total();
+    return MemoryPlanner(options, config_, *backend_, *source_).plan(context).total();
   }
   void refused(std::size_t available, const std::vector<std::string>& mentions) {
     expect_error(ErrorKind::kOutOfMemory, mentions, [&] { choose(available); });
   }
 
-  static constexpr std::size_t kCheckpointBytes = 50'000'000;
   EngineOptions options_ = bundled();
   ModelConfig config_ = load_config(options_.model);
+  std::unique_ptr<WeightSource> source_ = open_model(options_.model)->weights();
   std::unique_ptr<Backend> backend_ = make_backend({"cpu", 1});
   std::vector<Message> warnings_;
 };
@@ -80,7 +83,8 @@ TEST_F(ChoosesContext, OtherDraftWeightsAreNamedWhereTheyWouldFit) {
     options_.ctx_size = asked;
     refused(needed(DraftWeights::kUpper, 127), {"draft weights 4 with context size 127 or less"});
     refused(needed(DraftWeights::kFull, 127), {"draft weights full with context size 127 or less"});
-    refused(kCheckpointBytes, {"not even the weights fit", "50 MB"});
+    const std::size_t weights = Weights::target_bytes_for(config_, *source_, *backend_);
+    refused(weights, {"not even the weights fit", fmt::format("{:.0f} MB", weights / 1e6)});
   }
 }
 
@@ -98,7 +102,7 @@ TEST_F(ChoosesContext, ASlidingWindowEndsIt) {
 // Tables of rotation angles: half a kilobyte for each token of this model.
 TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
   options_.sequences = 1;
-  const MemoryPlanner planner(options_, config_, *backend_, kCheckpointBytes);
+  const MemoryPlanner planner(options_, config_, *backend_, *source_);
   const std::size_t tokens = 1 << 16;
   EXPECT_EQ(Model::angle_bytes(config_, tokens), tokens * config_.head_dim * sizeof(float));
   const KvShape shape = kv_shape(config_, 0);
@@ -113,7 +117,7 @@ TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
 TEST_F(ChoosesContext, EverySequenceHasARingAndLogits) {
   const auto plan = [&](int sequences) {
     options_.sequences = sequences;
-    return MemoryPlanner(options_, config_, *backend_, kCheckpointBytes).plan(4096);
+    return MemoryPlanner(options_, config_, *backend_, *source_).plan(4096);
   };
   const MemoryPlan one = plan(1), eight = plan(8);
   EXPECT_EQ(eight.ring_bytes, 8 * one.ring_bytes);
@@ -128,16 +132,14 @@ class SizesPools : public ChoosesContext {
   static constexpr std::size_t kPlenty = std::size_t{1} << 40;
   SizesPools() { options_.sequences = 3; }
   MemoryPlan plan(std::size_t available, std::size_t on_host = kPlenty) {
-    return MemoryPlanner(options_, config_, *backend_, kCheckpointBytes)
-        .plan(kContext, available, on_host);
+    return MemoryPlanner(options_, config_, *backend_, *source_).plan(kContext, available, on_host);
   }
   static constexpr int kContext = 4096;
   const std::size_t one_ = kContext / 128 * PagePool::page_bytes(kv_shape(config_, 0));  // context
 };
 
 TEST_F(SizesPools, ByTheMemoryThereIs) {
-  const MemoryPlan plain =
-      MemoryPlanner(options_, config_, *backend_, kCheckpointBytes).plan(kContext);
+  const MemoryPlan plain = MemoryPlanner(options_, config_, *backend_, *source_).plan(kContext);
   const std::size_t others = plain.total() - plain.kv_bytes;
   EXPECT_EQ(plan(kPlenty).page_memory_bytes, 2 * 3 * one_);  // no more can be of use
   // Of the host's memory half of what is left; what one context takes, always.
@@ -155,7 +157,7 @@ TEST_F(SizesPools, AsTheOptionsSayOrNotAtAll) {
   EXPECT_EQ(plan(kPlenty).page_memory_bytes, 2 * one_);
   EXPECT_EQ(plan(kPlenty).host_cache_bytes, one_);
   expect_error(ErrorKind::kOutOfMemory, {"page memory", "are available for pages"},
-               [&] { plan(kCheckpointBytes + one_); });
+               [&] { plan(Weights::target_bytes_for(config_, *source_, *backend_) + one_); });
   const std::size_t enough = plan(kPlenty).total() + one_ + options_.host_cache.value();
   EXPECT_EQ(plan(enough).host_cache_bytes, one_);
   expect_error(ErrorKind::kOutOfMemory, {"host cache", "are available for it"},
@@ -175,8 +177,7 @@ TEST_F(SizesPools, AsTheOptionsSayOrNotAtAll) {
 TEST_F(SizesPools, OfADeviceNearlyAllAndSomeOfItsHost) {
   if (!cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
   backend_ = make_backend({"cuda"});
-  const MemoryPlan plain =
-      MemoryPlanner(options_, config_, *backend_, kCheckpointBytes).plan(kContext);
+  const MemoryPlan plain = MemoryPlanner(options_, config_, *backend_, *source_).plan(kContext);
   const std::size_t others = plain.total() - plain.kv_bytes, available = others + 4 * one_;
   const std::size_t pages = plan(available).page_memory_bytes;
   EXPECT_LE(pages, std::max(one_, 4 * one_ - std::min(4 * one_, available / 16)));
@@ -198,7 +199,8 @@ TEST(MemoryPlan, TheLargestModelThereMayBeIsCounted) {
   EngineOptions options;
   for (const char* name : {"cpu", "reference"}) {
     const auto backend = make_backend({name, 1});
-    const MemoryPlan plan = MemoryPlanner(options, config, *backend, 0).plan(kMaxContext);
+    const MemoryPlan plan =
+        MemoryPlanner(options, config, *backend, BlankSource()).plan(kMaxContext);
     const double hidden = config.hidden_size, layers = config.num_layers;
     const double kv_width = 4096.0 * 256, tokens = kMaxContext;
     const double weights =
@@ -234,7 +236,7 @@ TEST(MemoryPlan, AContextBeyondTheCapIsRefused) {
 TEST(MemoryPlan, TheLargestContextFitsAndOneMoreTokenDoesNot) {
   const ModelReport report = report_model(bundled(), {});
   const auto backend = make_backend({"cpu", 1});
-  const MemoryPlanner planner(bundled(), report.config, *backend, 50'000'000);
+  const MemoryPlanner planner(bundled(), report.config, *backend, BlankSource());
   const auto total = [&](int context) { return planner.plan(context).total(); };
   const std::size_t available = 1'000'000'000;
   const int largest = planner.largest_context(available);
@@ -256,12 +258,13 @@ TEST(MemoryPlan, AFullPrecisionCacheTakesWhatFp16Takes) {
 TEST(MemoryPlan, DraftWeightsTakeAQuarterOrHalfOfTheirBf16) {
   const ModelReport report = report_model(bundled(), {});
   const auto backend = make_backend({"cpu", 1});
+  const auto source = open_model(bundled().model)->weights();
   const double bf16 = 46'900'000;
-  EXPECT_NEAR(Weights::draft_bytes_for(report.config, *backend, WeightRead::kUpper) / bf16, 0.266,
-              0.005);
-  EXPECT_NEAR(Weights::draft_bytes_for(report.config, *backend, WeightRead::kBoth) / bf16, 0.516,
-              0.005);
-  EXPECT_EQ(Weights::draft_bytes_for(report.config, *backend, WeightRead::kTarget), 0u);
+  EXPECT_NEAR(Weights::draft_bytes_for(report.config, *source, *backend, WeightRead::kUpper) / bf16,
+              0.266, 0.005);
+  EXPECT_NEAR(Weights::draft_bytes_for(report.config, *source, *backend, WeightRead::kBoth) / bf16,
+              0.516, 0.005);
+  EXPECT_EQ(Weights::draft_bytes_for(report.config, *source, *backend, WeightRead::kTarget), 0u);
 }
 
 }  // namespace

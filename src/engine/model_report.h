@@ -25,6 +25,8 @@ struct ModelReport {
   Message advice;  // what would fit, where none do
   // More than those would fit: what ends them is the model's sliding window.
   bool limited_by_window = false;
+  std::string target_weights;                                 // "bf16", "Q4_K + Q6_K", "8 bits"
+  std::vector<std::pair<std::string, std::string>> matrices;  // each, and what it is in
   std::vector<std::string> unread_tensors;        // of the checkpoint, that the model does not use
   std::vector<std::pair<int, MemoryPlan>> plans;  // by context length
 };

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "model/config_fields.h"
 #include "model/json_fields.h"
 #include "model/rope_config.h"
 #include "sampler/parameters.h"
@@ -174,8 +175,7 @@ void parse_generation(const Fields& fields, ModelConfig& model) {
 
 }  // namespace
 
-ModelConfig parse_config(const Json& config_json, const Json& generation, std::string_view where) {
-  const Fields config(config_json, fmt::format("{}/config.json", where));
+ModelConfig parse_config_fields(const Fields& config) {
   const Family& family = find_family(config);
   refuse_missing_features(config);
 
@@ -198,6 +198,11 @@ ModelConfig parse_config(const Json& config_json, const Json& generation, std::s
   model.rope = parse_rope(config, model);
   model.bos_token = config.find_integer("bos_token_id", 0, model.vocab_size - 1);
   model.eos_tokens = config.integers("eos_token_id", 0, model.vocab_size - 1);
+  return model;
+}
+
+ModelConfig parse_config(const Json& config, const Json& generation, std::string_view where) {
+  ModelConfig model = parse_config_fields(Fields(config, fmt::format("{}/config.json", where)));
   if (!generation.is_null()) {
     parse_generation(Fields(generation, fmt::format("{}/generation_config.json", where)), model);
   }
@@ -210,13 +215,12 @@ namespace {
 [[noreturn]] void fail_without_config(const std::filesystem::path& model_dir) {
   for (const auto& path : list_folder(model_dir)) {
     if (path.extension() != ".gguf") continue;
-    fail(ErrorKind::kInvalidRequest,
-         "{} has no config.json but {}: GGUF files are not read; a Hugging Face folder with "
-         "config.json and safetensors works",
+    fail(ErrorKind::kInvalidRequest, "{} has no config.json but {}: give that file itself",
          model_dir.string(), path.filename().string());
   }
   fail(ErrorKind::kInvalidRequest,
-       "{} has no config.json; a model is a Hugging Face folder with config.json and safetensors",
+       "{} has no config.json; a model is a Hugging Face folder with config.json and safetensors, "
+       "or a GGUF file",
        model_dir.string());
 }
 
@@ -225,8 +229,9 @@ namespace {
 ModelConfig load_config(const std::filesystem::path& model_dir) {
   if (!is_folder(model_dir)) {
     fail(ErrorKind::kInvalidRequest,
-         "{} is not a folder; a model is a Hugging Face folder with config.json and safetensors "
-         "(GGUF files are not read)",
+         "{} is no model folder; a model is a Hugging Face folder with config.json and "
+         "safetensors, or a "
+         "GGUF file",
          model_dir.string());
   }
   const auto config = model_dir / "config.json";

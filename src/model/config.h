@@ -45,6 +45,9 @@ struct GenerationDefaults {
   std::optional<float> repetition_penalty;
 };
 
+// In what a target reads matrices that are elements in the files: in these, or in codes of 8 bits.
+enum class TargetWeights : std::uint8_t { kCheckpoint, k8Bits };
+
 struct ModelConfig {
   std::string family;  // "llama", "mistral", "qwen2", "qwen3"
   int num_layers;

@@ -70,8 +70,8 @@ TEST(Config, FoldersThatAreNoModelSayWhatTheyAre) {
   };
   refused({folder.path().string(), "no config.json", "Hugging Face folder"});
   folder.write("some.Q4_K_M.gguf", "GGUF");
-  refused({folder.path().string(), "some.Q4_K_M.gguf", "GGUF files are not read"});
-  expect_error(ErrorKind::kInvalidRequest, {"GGUF files are not read"},
+  refused({folder.path().string(), "some.Q4_K_M.gguf", "give that file itself"});
+  expect_error(ErrorKind::kInvalidRequest, {"no model folder", "or a GGUF file"},
                [&] { load_config(folder / "some.Q4_K_M.gguf"); });
 }
 

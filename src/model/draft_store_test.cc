@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "base/test_folder.h"
+#include "model/safetensors.h"
 #include "model/weights.h"
 
 namespace quantspec {
@@ -302,7 +303,7 @@ struct Loaded {
   explicit Loaded(const std::string& name)
       : config(load_config(model_dir(name))),
         backend(make_backend({.name = "reference", .num_threads = 1})),
-        weights(config, Checkpoint(model_dir(name)), *backend) {}
+        weights(config, std::make_unique<Checkpoint>(model_dir(name)), *backend) {}
 
   ModelConfig config;
   std::unique_ptr<Backend> backend;
@@ -331,7 +332,7 @@ TEST_F(DraftStoreTest, ACheckpointThatShrinksIsNotAnotherOne) {
   fs::copy(model_dir("qwen3-qk-norm"), folder);
   const ModelConfig config = load_config(folder);
   const auto backend = make_backend({.name = "reference", .num_threads = 1});
-  Weights weights(config, Checkpoint(folder), *backend);
+  Weights weights(config, std::make_unique<Checkpoint>(folder), *backend);
   write_store(path_, weights, 64, weights.checkpoint_hash());
   const DraftStore store(path_);
   fs::resize_file(folder / "model.safetensors", 4096);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "model/model.h"
+#include "model/safetensors.h"
 
 namespace quantspec {
 namespace {
@@ -23,7 +24,7 @@ class PassBytesTest : public ::testing::Test {
   const std::filesystem::path folder_ = QUANTSPEC_TESTDATA "/models/llama-gqa3";
   const ModelConfig config_ = load_config(folder_);
   const std::unique_ptr<Backend> backend_ = make_backend({.name = "reference", .num_threads = 1});
-  const Weights weights_{config_, Checkpoint(folder_), *backend_};
+  const Weights weights_{config_, std::make_unique<Checkpoint>(folder_), *backend_};
   const KvShape shape_ = kv_shape(config_, kPageSize);
 };
 

@@ -300,6 +300,11 @@ TensorView Checkpoint::tensor(std::string_view name, int rows, int cols) const {
   return {mapped.bytes().data() + entry.begin, *dtype, rows, cols};
 }
 
+std::string Checkpoint::format_name(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? "none" : found->second.entry.dtype;
+}
+
 std::size_t Checkpoint::bytes() const {
   std::size_t bytes = 0;
   for (const MappedFile& file : files_) bytes += file.bytes().size();

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/params/linear.h"
 #include "base/json_fwd.h"
 #include "base/mapped_file.h"
+#include "model/weight_source.h"
 
 namespace quantspec {
 
@@ -40,25 +40,27 @@ std::map<std::string, std::string> parse_safetensors_index(const Json& index,
 // The checkpoint of a model folder: model.safetensors, or else the shards that
 // model.safetensors.index.json names. Movable; thread-safe after construction. Its tensors live as
 // long as it does, also when it moves.
-class Checkpoint {
+class Checkpoint final : public WeightSource {
  public:
   // Throws kInvalidRequest where the folder has no checkpoint, kCorruptFile where it is broken.
   explicit Checkpoint(const std::filesystem::path& model_dir);
 
-  bool has(std::string_view name) const { return tensors_.contains(name); }
-  std::vector<std::string> names() const;  // of all tensors, in order
+  bool has(std::string_view name) const override { return tensors_.contains(name); }
+  std::vector<std::string> names() const override;
   // The tensor of that name, whose shape must be [rows, cols], or [cols] when rows == 1. Throws
   // kCorruptFile where it is missing or of another shape, kUnsupportedModel for other dtypes than
   // BF16, F16 and F32.
-  TensorView tensor(std::string_view name, int rows, int cols) const;
+  TensorView tensor(std::string_view name, int rows, int cols) const override;
+  SourceMatrix matrix(std::string_view name, int rows, int cols) const override {
+    return tensor(name, rows, cols);
+  }
+  std::string format_name(std::string_view name) const override;
 
-  const std::filesystem::path& folder() const { return model_dir_; }
-  std::size_t bytes() const;  // of all files
-  // As MappedFile's, of every file.
-  void require_whole() const;
-  void require_unchanged() const;
-  // Of every byte of all files (base/hash.h). Reads them all.
-  std::uint64_t hash() const;
+  std::filesystem::path path() const override { return model_dir_; }
+  std::size_t bytes() const override;
+  void require_whole() const override;
+  void require_unchanged() const override;
+  std::uint64_t hash() const override;
 
  private:
   struct Location {

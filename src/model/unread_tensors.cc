@@ -54,28 +54,28 @@ int layer_of(std::string_view name) {
   return error == std::errc::result_out_of_range ? std::numeric_limits<int>::max() : layer;
 }
 
-void require_tied_head(const ModelConfig& config, const Checkpoint& checkpoint) {
-  if (!config.tied_head || !checkpoint.has(kHeadName)) return;
+void require_tied_head(const ModelConfig& config, const WeightSource& source) {
+  if (!config.tied_head || !source.has(kHeadName)) return;
   const auto tensor = [&](const char* name) {
-    return checkpoint.tensor(name, config.vocab_size, config.hidden_size);
+    return source.tensor(name, config.vocab_size, config.hidden_size);
   };
   const TensorView head = tensor(kHeadName), embedding = tensor(kEmbeddingName);
   const std::size_t bytes = static_cast<std::size_t>(head.rows) * head.cols * size_of(head.dtype);
   if (head.dtype == embedding.dtype && std::memcmp(head.data, embedding.data, bytes) == 0) return;
-  checkpoint.require_unchanged();  // what was cut off reads as zeros
+  source.require_unchanged();  // what was cut off reads as zeros
   fail(ErrorKind::kCorruptFile,
        "{}: config.json ties the head to the embedding (tie_word_embeddings), and lm_head.weight "
        "is another matrix; \"tie_word_embeddings\": false reads it",
-       checkpoint.folder().string());
+       source.path().string());
 }
 
 }  // namespace
 
-std::vector<std::string> unread_tensors(const ModelConfig& config, const Checkpoint& checkpoint) {
+std::vector<std::string> unread_tensors(const ModelConfig& config, const WeightSource& source) {
   const std::vector<TensorRead> read = tensors_read(config);
   std::set<std::string_view> names;
   for (const TensorRead& tensor : read) names.insert(tensor.name);
-  std::vector<std::string> unread = checkpoint.names();
+  std::vector<std::string> unread = source.names();
   std::erase_if(unread, [&](const std::string& name) {
     return names.contains(name) || carries_nothing(name);
   });
@@ -85,12 +85,12 @@ std::vector<std::string> unread_tensors(const ModelConfig& config, const Checkpo
     fail(ErrorKind::kCorruptFile,
          "{}: config.json says num_hidden_layers = {}, and the checkpoint has {}; they do not "
          "belong together",
-         checkpoint.folder().string(), config.num_layers, shown(*beyond));
+         source.path().string(), config.num_layers, shown(*beyond));
   }
-  require_tied_head(config, checkpoint);
+  require_tied_head(config, source);
   for (const auto& [name, rows, cols] : read) {
     const bool is_tied = config.tied_head && name == kHeadName;
-    if (!is_tied) checkpoint.tensor(name, rows, cols);
+    if (!is_tied) source.matrix(name, rows, cols);
   }
   return unread;
 }

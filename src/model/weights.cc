@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 #include <utility>
@@ -44,8 +45,9 @@ PlaneBytes plane_bytes(const WeightMemory& memory, int rows, int cols, bool has_
 // Reads the checkpoint's tensors by the names that transformers gives them.
 class Weights::Loader {
  public:
-  Loader(const ModelConfig& config, Weights& weights, WeightMemory& memory)
-      : config_(config), weights_(weights), memory_(memory) {
+  Loader(const ModelConfig& config, Weights& weights, WeightMemory& memory,
+         const std::function<void(int, int)>& progress)
+      : config_(config), weights_(weights), memory_(memory), progress_(progress) {
     vectors_.reserve(weights.vectors_.size() / sizeof(float));
   }
 
@@ -54,6 +56,7 @@ class Weights::Loader {
     weights_.head_.target = config_.tied_head
                                 ? weights_.embedding_
                                 : matrix(kHeadName, config_.vocab_size, config_.hidden_size);
+    share(weights_.head_);
     weights_.final_norm_ = norm(kFinalNormName, config_.hidden_size);
     weights_.layers_.resize(config_.num_layers);
     for (int i = 0; i < config_.num_layers; ++i) load_layer(i);
@@ -73,26 +76,51 @@ class Weights::Loader {
       const auto& [outputs, inputs, has_bias] = specs[i];
       Linear& linear = layer.*member;
       linear.target = matrix(tensor_name(index, name, "weight"), outputs, inputs);
+      share(linear);
       if (has_bias) linear.bias = vector(tensor_name(index, name, "bias"), outputs);
     }
   }
 
   Matrix matrix(const std::string& name, int rows, int cols) {
-    const TensorView tensor = weights_.checkpoint_.tensor(name, rows, cols);
-    Buffer memory = memory_.allocate(memory_.matrix_bytes(rows, cols, tensor.dtype));
+    const SourceMatrix source = weights_.source_->matrix(name, rows, cols);
+    const auto* tensor = std::get_if<TensorView>(&source);
+    const Matrix placed =
+        tensor != nullptr ? elements(*tensor) : planes(std::get<CodedMatrix>(source));
+    ++done_;
+    if (progress_) progress_(done_, num_matrices());
+    return placed;
+  }
+  Matrix elements(const TensorView& tensor) {
+    Buffer memory = memory_.allocate(memory_.matrix_bytes(tensor.rows, tensor.cols, tensor.dtype));
     const Matrix placed = memory_.place_matrix(tensor, memory.data());
     if (memory.size() > 0) {
       weights_.matrices_.push_back(std::move(memory));
     } else {
-      weights_.reads_checkpoint_ = true;
+      weights_.reads_source_ = true;
     }
     return placed;
+  }
+  // One matrix after another: what is not in its planes yet stays in the file.
+  Matrix planes(const CodedMatrix& coded) {
+    const PlaneBytes bytes = plane_bytes(memory_, coded.rows, coded.cols, true, true, coded.format);
+    Buffer& memory = weights_.matrices_.emplace_back(memory_.allocate(bytes.upper + bytes.lower));
+    std::byte* upper = memory.data();
+    std::byte* lower = bytes.lower > 0 ? upper + bytes.upper : nullptr;
+    memory_.import_planes(coded, upper, lower);
+    return {coded.format, coded.rows, coded.cols, upper, lower};
+  }
+  static void share(Linear& linear) {
+    if (!linear.target.format.dense()) linear.draft = linear.target;
+  }
+  int num_matrices() const {
+    return config_.num_layers * static_cast<int>(kLayerMatrices.size()) +
+           (config_.tied_head ? 1 : 2);
   }
   Norm norm(const std::string& name, int size) {
     return {vector(name, size), config_.norm_epsilon};
   }
   const float* vector(const std::string& name, int size) {
-    const TensorView tensor = weights_.checkpoint_.tensor(name, 1, size);
+    const TensorView tensor = weights_.source_->tensor(name, 1, size);
     const std::size_t first = vectors_.size();
     for (int i = 0; i < size; ++i) vectors_.push_back(load_f32(tensor.data, tensor.dtype, i));
     vectors_.resize(first + aligned(sizeof(float) * size) / sizeof(float));
@@ -102,29 +130,34 @@ class Weights::Loader {
   const ModelConfig& config_;
   Weights& weights_;
   WeightMemory& memory_;
+  const std::function<void(int, int)>& progress_;
+  int done_ = 0;
   std::vector<float> vectors_;  // what goes to Weights::vectors_
 };
 
-Weights::Weights(const ModelConfig& config, Checkpoint checkpoint, WeightMemory& memory)
-    : checkpoint_(std::move(checkpoint)), vectors_(memory.allocate(vector_bytes(config))) {
-  unread_tensors_ = quantspec::unread_tensors(config, checkpoint_);
-  Loader(config, *this, memory).load();
+Weights::Weights(const ModelConfig& config, std::unique_ptr<WeightSource> source,
+                 WeightMemory& memory, const std::function<void(int, int)>& progress)
+    : source_(std::move(source)), vectors_(memory.allocate(vector_bytes(config))) {
+  unread_tensors_ = quantspec::unread_tensors(config, *source_);
+  target_bytes_ = target_bytes_for(config, *source_, memory);
+  target_description_ = describe_formats(matrix_formats(config, *source_));
+  Loader(config, *this, memory, progress).load();
 }
 
 void Weights::warn_of_unread() const {
   if (unread_tensors_.empty()) return;
   log_warning(
       fmt::format("{}: the checkpoint has {} tensor{} that this model does not use, such as {}",
-                  checkpoint_.folder().string(), unread_tensors_.size(),
+                  source_->path().string(), unread_tensors_.size(),
                   unread_tensors_.size() == 1 ? "" : "s", shown(unread_tensors_.front())));
 }
 
 void Weights::require_whole() const {
-  if (reads_checkpoint_) checkpoint_.require_whole();
+  if (reads_source_) source_->require_whole();
 }
 
 void Weights::require_unchanged() const {
-  if (reads_checkpoint_) checkpoint_.require_unchanged();
+  if (reads_source_) source_->require_unchanged();
 }
 
 std::vector<NamedLinear> Weights::matrices() const {
@@ -169,6 +202,7 @@ void Weights::replace_planes(WeightMemory& memory, const std::vector<PlaneSource
     if (progress) progress(static_cast<int>(made.size()), static_cast<int>(linears.size()));
   }
   for (std::size_t i = 0; i < linears.size(); ++i) {
+    if (!linears[i]->target.format.dense()) continue;
     const auto [upper, lower] = made[i];
     linears[i]->draft = {sources[i].format, linears[i]->outputs(), linears[i]->inputs(), upper,
                          lower};
@@ -183,8 +217,8 @@ void Weights::make_draft_planes(WeightMemory& memory, WeightRead read,
     const auto fill = [&memory, linear](std::byte* upper, std::byte* lower) {
       memory.make_planes(linear->target, upper, lower);
     };
-    sources.push_back(
-        {read != WeightRead::kTarget, read == WeightRead::kBoth, sliced_format(), fill});
+    const bool wanted = linear->target.format.dense() && read != WeightRead::kTarget;
+    sources.push_back({wanted, wanted && read == WeightRead::kBoth, sliced_format(), fill});
   }
   replace_planes(memory, sources, progress);
   planes_file_.clear();
@@ -194,7 +228,7 @@ void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
                               const std::function<void(int, int)>& progress) {
   const std::string file = store.path().string();
   if (store.info().checkpoint != checkpoint_hash()) {
-    checkpoint_.require_unchanged();
+    source_->require_unchanged();
     fail(ErrorKind::kInvalidRequest,
          "{} {}: made for another checkpoint than this model's; make one for it with quantspec "
          "prepare",
@@ -202,6 +236,12 @@ void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
   }
   std::vector<PlaneSource> sources;
   for (const auto& [name, linear] : matrices()) {
+    if (!linear->target.format.dense()) {
+      fail(ErrorKind::kInvalidRequest,
+           "{} {}: is for checkpoints of bf16, fp16 or fp32; {} has {} in {}, whose own planes "
+           "drafts read",
+           field::kDraftStore, file, source_->path().string(), name, source_->format_name(name));
+    }
     const StoredMatrix* matrix = store.find(name);
     if (matrix == nullptr || matrix->rows != linear->outputs() ||
         matrix->cols != linear->inputs()) {
@@ -220,6 +260,7 @@ void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
 
 std::string Weights::draft_description() const {
   const auto bits = [](const Linear& linear) {
+    if (!linear.target.format.dense()) return "the target's";
     return linear.draft.data == nullptr    ? "none"
            : linear.draft.lower == nullptr ? "4 bits"
                                            : "4 and 8 bits";
@@ -231,18 +272,89 @@ std::string Weights::draft_description() const {
   return text;
 }
 
-std::size_t Weights::draft_bytes_for(const ModelConfig& config, const WeightMemory& memory,
-                                     WeightRead read) {
-  const auto bytes_of = [&](int rows, int cols) {
-    const auto bytes = plane_bytes(memory, rows, cols, read != WeightRead::kTarget,
-                                   read == WeightRead::kBoth, sliced_format());
+namespace {
+
+// f(name, matrix of the source) for those that passes multiply by, the head last.
+template <typename F>
+void for_matrices(const ModelConfig& config, const WeightSource& source, const F& f) {
+  const auto specs = layer_matrices(config);
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const std::string name = tensor_name(layer, kLayerMatrices[i].second, "weight");
+      f(name, source.matrix(name, specs[i].outputs, specs[i].inputs));
+    }
+  }
+  const std::string head = config.tied_head ? kEmbeddingName : kHeadName;
+  f(head, source.matrix(head, config.vocab_size, config.hidden_size));
+}
+template <typename F>
+std::size_t sum_of_matrices(const ModelConfig& config, const WeightSource& source,
+                            const F& bytes_of) {
+  std::size_t total = 0;
+  for_matrices(config, source,
+               [&](const std::string&, const SourceMatrix& matrix) { total += bytes_of(matrix); });
+  return total;
+}
+
+}  // namespace
+
+std::vector<MatrixFormat> matrix_formats(const ModelConfig& config, const WeightSource& source) {
+  std::vector<MatrixFormat> formats;
+  for_matrices(config, source, [&](const std::string& name, const SourceMatrix& matrix) {
+    if (const auto* tensor = std::get_if<TensorView>(&matrix)) {
+      formats.push_back({name, std::string(name_of(tensor->dtype)),
+                         static_cast<double>(tensor->rows) * tensor->cols});
+      return;
+    }
+    const auto& coded = std::get<CodedMatrix>(matrix);
+    const bool ours = coded.format == sliced_format();
+    formats.push_back({name, ours ? "8 bits" : source.format_name(name),
+                       static_cast<double>(coded.rows) * coded.cols});
+  });
+  return formats;
+}
+
+std::string describe_formats(std::span<const MatrixFormat> matrices) {
+  std::vector<std::pair<std::string, double>> formats;  // and how many weights are in it
+  for (const MatrixFormat& matrix : matrices) {
+    const auto is_it = [&](const auto& entry) { return entry.first == matrix.format; };
+    const auto found = std::ranges::find_if(formats, is_it);
+    auto& entry = found == formats.end() ? formats.emplace_back(matrix.format, 0.0) : *found;
+    entry.second += matrix.weights;
+  }
+  std::ranges::sort(formats, [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (const auto& [format, weights] : formats) {
+    text += fmt::format("{}{}", text.empty() ? "" : " + ", format);
+  }
+  return text;
+}
+
+std::size_t Weights::target_bytes_for(const ModelConfig& config, const WeightSource& source,
+                                      const WeightMemory& memory) {
+  const auto bytes_of = [&](const SourceMatrix& matrix) {
+    if (const auto* tensor = std::get_if<TensorView>(&matrix)) {
+      return static_cast<std::size_t>(tensor->rows) * tensor->cols * size_of(tensor->dtype);
+    }
+    const auto& coded = std::get<CodedMatrix>(matrix);
+    memory.require_target(coded.format);
+    const auto bytes = plane_bytes(memory, coded.rows, coded.cols, true, true, coded.format);
     return bytes.upper + bytes.lower;
   };
-  std::size_t layer = 0;
-  for (const MatrixSpec& matrix : layer_matrices(config)) {
-    layer += bytes_of(matrix.outputs, matrix.inputs);
-  }
-  return layer * config.num_layers + bytes_of(config.vocab_size, config.hidden_size);
+  const std::size_t matrices = sum_of_matrices(config, source, bytes_of) + vector_bytes(config);
+  if (config.tied_head) return matrices;
+  return matrices + bytes_of(source.matrix(kEmbeddingName, config.vocab_size, config.hidden_size));
+}
+
+std::size_t Weights::draft_bytes_for(const ModelConfig& config, const WeightSource& source,
+                                     const WeightMemory& memory, WeightRead read) {
+  return sum_of_matrices(config, source, [&](const SourceMatrix& matrix) -> std::size_t {
+    const auto* tensor = std::get_if<TensorView>(&matrix);
+    if (tensor == nullptr) return 0;
+    const auto bytes = plane_bytes(memory, tensor->rows, tensor->cols, read != WeightRead::kTarget,
+                                   read == WeightRead::kBoth, sliced_format());
+    return bytes.upper + bytes.lower;
+  });
 }
 
 std::size_t Weights::draft_bytes_for(const DraftStore& store, const WeightMemory& memory) {

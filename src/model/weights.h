@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,7 +14,7 @@
 #include "backend/params/linear.h"
 #include "backend/weight_memory.h"
 #include "model/config.h"
-#include "model/safetensors.h"
+#include "model/weight_source.h"
 
 namespace quantspec {
 
@@ -44,12 +46,23 @@ struct NamedLinear {
 // loading Weights of the two would, without memory for them: kCorruptFile where the checkpoint
 // lacks tensors that the config asks for, or has them in other shapes, has more layers, or a head
 // of its own where the config ties it to the embedding; kUnsupportedModel for dtypes.
-std::vector<std::string> unread_tensors(const ModelConfig& config, const Checkpoint& checkpoint);
+std::vector<std::string> unread_tensors(const ModelConfig& config, const WeightSource& source);
+
+// In what a target reads each matrix that passes multiply by, the head last.
+struct MatrixFormat {
+  std::string name;
+  std::string format;  // "bf16", "Q4_K", "8 bits"
+  double weights;      // their number
+};
+std::vector<MatrixFormat> matrix_formats(const ModelConfig& config, const WeightSource& source);
+// The formats, what most weights are in first, for headers and reports: "Q4_K + Q6_K".
+std::string describe_formats(std::span<const MatrixFormat> matrices);
 
 class Weights {
  public:
-  // Throws as unread_tensors().
-  Weights(const ModelConfig& config, Checkpoint checkpoint, WeightMemory& memory);
+  // Throws as unread_tensors(). `progress` as below.
+  Weights(const ModelConfig& config, std::unique_ptr<WeightSource> source, WeightMemory& memory,
+          const std::function<void(int, int)>& progress = {});
   Weights(Weights&&) = default;
   Weights& operator=(Weights&&) = default;
 
@@ -60,14 +73,17 @@ class Weights {
   std::vector<NamedLinear> matrices() const;    // layer by layer, then the head
 
   // Makes the planes of every matrix that a draft reads with `read`, replacing those made before:
-  // kUpper the upper ones only, kBoth both, kFull none. `progress(done, total)` counts matrices; it
-  // may throw to cancel, which leaves the planes as they were.
+  // kUpper the upper ones only, kBoth both, kTarget none. Of matrices that the target itself reads
+  // from planes, drafts read the same ones. `progress(done, total)` counts matrices; it may throw
+  // to cancel, which leaves the planes as they were.
   void make_draft_planes(WeightMemory& memory, WeightRead read,
                          const std::function<void(int, int)>& progress = {});
   // The same, with the planes that `store` has. Throws kInvalidRequest naming the draft store where
   // it was made for another checkpoint.
   void use_draft_store(WeightMemory& memory, const DraftStore& store,
                        const std::function<void(int, int)>& progress = {});
+  // In what the target reads its matrices (describe_formats()).
+  const std::string& target_description() const { return target_description_; }
   // What drafts can read of the planes, for messages: "4 bits, 4 and 8 bits in the head, from
   // FILE".
   std::string draft_description() const;
@@ -85,13 +101,16 @@ class Weights {
   void require_whole() const;
   void require_unchanged() const;
 
-  const Checkpoint& checkpoint() const { return checkpoint_; }
-  std::size_t checkpoint_bytes() const { return checkpoint_.bytes(); }
-  std::uint64_t checkpoint_hash() const { return checkpoint_.hash(); }  // reads every byte
+  const WeightSource& source() const { return *source_; }
+  std::uint64_t checkpoint_hash() const { return source_->hash(); }  // reads every byte
+  // Of what targets read, and of what drafts read beside it.
+  std::size_t target_bytes() const { return target_bytes_; }
   std::size_t draft_bytes() const { return planes_.size(); }
-  // What draft_bytes() will be, known before a checkpoint is opened.
-  static std::size_t draft_bytes_for(const ModelConfig& config, const WeightMemory& memory,
-                                     WeightRead read);
+  // What these will be, known before anything is loaded.
+  static std::size_t target_bytes_for(const ModelConfig& config, const WeightSource& source,
+                                      const WeightMemory& memory);
+  static std::size_t draft_bytes_for(const ModelConfig& config, const WeightSource& source,
+                                     const WeightMemory& memory, WeightRead read);
   static std::size_t draft_bytes_for(const DraftStore& store, const WeightMemory& memory);
 
  private:
@@ -107,11 +126,13 @@ class Weights {
   void replace_planes(WeightMemory& memory, const std::vector<PlaneSource>& sources,
                       const std::function<void(int, int)>& progress);
 
-  Checkpoint checkpoint_;
+  std::unique_ptr<WeightSource> source_;
+  std::size_t target_bytes_ = 0;
+  std::string target_description_;
   std::vector<std::string> unread_tensors_;
-  bool reads_checkpoint_ = false;  // some matrix is read where it is mapped
-  Buffer vectors_;                 // norms and biases, fp32
-  std::vector<Buffer> matrices_;   // those that are not read where the checkpoint is mapped
+  bool reads_source_ = false;     // some matrix is read where it is mapped
+  Buffer vectors_;                // norms and biases, fp32
+  std::vector<Buffer> matrices_;  // those that are not read where the checkpoint is mapped
   Buffer planes_;
   std::string planes_file_;  // empty: not from a store
   Matrix embedding_;

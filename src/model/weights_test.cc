@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/test_folder.h"
+#include "model/safetensors.h"
 
 namespace quantspec {
 namespace {
@@ -24,7 +25,7 @@ struct Loaded {
   explicit Loaded(const std::string& name)
       : config(load_config(model_dir(name))),
         backend(make_backend({.name = "reference", .num_threads = 1})),
-        weights(config, Checkpoint(model_dir(name)), *backend) {}
+        weights(config, std::make_unique<Checkpoint>(model_dir(name)), *backend) {}
 
   ModelConfig config;
   std::unique_ptr<Backend> backend;
@@ -101,7 +102,7 @@ TEST(Weights, MatricesAreMappedNotCopied) {
   const void* data = model.weights.layers()[0].q.target.data;
   const Weights moved = std::move(model.weights);
   EXPECT_EQ(moved.layers()[0].q.target.data, data);
-  EXPECT_GT(moved.checkpoint_bytes(), 0u);
+  EXPECT_GT(moved.target_bytes(), 0u);
   EXPECT_EQ(moved.draft_bytes(), 0u);
   EXPECT_EQ(moved.layers()[0].q.draft.data, nullptr);
 }
@@ -111,7 +112,7 @@ TEST(Weights, DraftPlanesAreThoseTheDraftReads) {
   for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
     model.weights.make_draft_planes(*model.backend, read);
     EXPECT_EQ(model.weights.draft_bytes(),
-              Weights::draft_bytes_for(model.config, *model.backend, read));
+              Weights::draft_bytes_for(model.config, model.weights.source(), *model.backend, read));
     for (const Linear* linear : linears_of(model.weights)) {
       EXPECT_EQ(linear->draft.data != nullptr, read != WeightRead::kTarget);
       EXPECT_EQ(linear->draft.lower != nullptr, read == WeightRead::kBoth);
@@ -154,7 +155,9 @@ TEST(Weights, CancelledPlanesLeaveThoseBefore) {
 TEST(Weights, RefusesACheckpointOfAnotherModel) {
   const auto backend = make_backend({.name = "reference", .num_threads = 1});
   ModelConfig config = load_config(model_dir("llama2-mha"));
-  const auto load = [&] { Weights(config, Checkpoint(model_dir("llama2-mha")), *backend); };
+  const auto load = [&] {
+    Weights(config, std::make_unique<Checkpoint>(model_dir("llama2-mha")), *backend);
+  };
   config.hidden_size += 16;
   expect_error(ErrorKind::kCorruptFile, {"model.safetensors", "model.embed_tokens.weight"}, load);
   config.hidden_size -= 16;
@@ -188,7 +191,7 @@ class OtherTensors {
 
   Weights load(const ModelConfig& config) const {
     const auto backend = make_backend({.name = "reference", .num_threads = 1});
-    return Weights(config, Checkpoint(folder_.path()), *backend);
+    return Weights(config, std::make_unique<Checkpoint>(folder_.path()), *backend);
   }
   std::filesystem::path folder() const { return folder_.path(); }
 

@@ -13,6 +13,8 @@
 #include "datasets/datasets.h"
 #include "model/draft_store.h"
 #include "model/model.h"
+#include "model/model_files.h"
+#include "model/weight_source.h"
 #include "prepare/fields.h"
 #include "prepare/observer.h"
 #include "prepare/quantize.h"
@@ -72,7 +74,7 @@ std::vector<std::span<const Job>> split_jobs(std::span<const Job> jobs) {
 
 // `count` sequences of calibration text.
 std::vector<Prompt> cut_sequences(const PrepareOptions& options, int length, int count) {
-  const auto tokenizer = load_tokenizer(options.model);
+  const auto tokenizer = open_model(options.model)->tokenizer();
   const Dataset dataset = Dataset::load(options.calibration, field::kCalibration);
   std::vector<Prompt> sequences;
   try {
@@ -112,10 +114,16 @@ std::vector<Prompt> load_calibration(const PrepareOptions& options, const ModelC
 }
 
 Model load_model(const PrepareOptions& options, Backend& backend) {
-  ModelConfig config = load_config(options.model);
-  Weights weights(config, Checkpoint(options.model), backend);
+  const auto files = open_model(options.model);
+  Weights weights(files->config(), files->weights(), backend);
   weights.warn_of_unread();
-  return Model(std::move(config), std::move(weights), backend);
+  for (const auto& [name, linear] : weights.matrices()) {
+    if (linear->target.format.dense()) continue;
+    fail(ErrorKind::kInvalidRequest,
+         "{}: has {} in {}; drafts are prepared of checkpoints of bf16, fp16 or fp32",
+         options.model.string(), name, weights.source().format_name(name));
+  }
+  return Model(files->config(), std::move(weights), backend);
 }
 
 void require_valid(const PrepareOptions& options) {
@@ -198,7 +206,7 @@ class Preparer {
         report("rounding weights", static_cast<double>(++made_) / std::ssize(jobs));
       }
     }
-    model_.weights().checkpoint().require_unchanged();
+    model_.weights().source().require_unchanged();
     writer.finish();
     summarize(jobs);
     return summary_;

@@ -10,6 +10,9 @@
 #include "base/error.h"
 #include "model/draft_store.h"
 #include "model/model.h"
+#include "model/model_files.h"
+#include "model/safetensors.h"
+#include "model/weight_source.h"
 #include "prepare/observer.h"
 #include "prepare/test_support.h"
 
@@ -69,7 +72,7 @@ class PrepareTest : public testing::Test {
   std::vector<float> logits(const DraftStore* store, WeightRead head = WeightRead::kUpper) {
     const auto backend = make_backend(options_.backend);
     const ModelConfig config = load_config(model());
-    Weights weights(config, Checkpoint(model()), *backend);
+    Weights weights(config, open_model(model())->weights(), *backend);
     if (store != nullptr) weights.use_draft_store(*backend, *store);
     const Model model(config, std::move(weights), *backend);
     PagePool pages(*backend, kv_shape(config, 0));
@@ -129,8 +132,8 @@ TEST_F(PrepareTest, RtnNeedsNoTextAndIsTheCodec) {
   EXPECT_EQ(made.error, 0.0);
   const auto backend = make_backend(options_.backend);
   const ModelConfig config = load_config(model());
-  Weights stored(config, Checkpoint(model()), *backend),
-      usual(config, Checkpoint(model()), *backend);
+  Weights stored(config, open_model(model())->weights(), *backend),
+      usual(config, open_model(model())->weights(), *backend);
   stored.use_draft_store(*backend, DraftStore(options_.output));
   usual.make_draft_planes(*backend, WeightRead::kUpper);
   const auto a = stored.matrices(), b = usual.matrices();
@@ -269,7 +272,7 @@ TEST(InputSums, APassShowsTheInputOfEveryMatrixOnceAndIsTheSame) {
   const auto backend = make_backend({.name = "reference", .num_threads = 1});
   const fs::path folder = QUANTSPEC_TESTDATA "/models/llama-gqa3";
   const ModelConfig config = load_config(folder);
-  const Model model(config, Weights(config, Checkpoint(folder), *backend), *backend);
+  const Model model(config, Weights(config, open_model(folder)->weights(), *backend), *backend);
   struct Seen final : LinearObserver {
     void observe(const Linear& linear, const Norm& norm, const float* in, int rows) override {
       EXPECT_EQ(rows, 3);

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "model/model.h"
+#include "model/model_files.h"
+#include "model/weight_source.h"
 #include "speculative/draft_lengths.h"
 
 namespace quantspec {
@@ -22,10 +24,10 @@ namespace quantspec {
 // The backend outlives it.
 inline Model load_tiny_model(Backend& backend) {
   const std::filesystem::path folder = QUANTSPEC_TESTDATA "/models/llama-gqa3";
-  ModelConfig config = load_config(folder);
-  Weights weights(config, Checkpoint(folder), backend);
+  const auto files = open_model(folder);
+  Weights weights(files->config(), files->weights(), backend);
   weights.make_draft_planes(backend, WeightRead::kBoth);
-  return Model(std::move(config), std::move(weights), backend);
+  return Model(files->config(), std::move(weights), backend);
 }
 
 inline constexpr int kPage = 128;

@@ -96,6 +96,11 @@ class CudaBackend final : public Backend {
     use()->upload_rows(memory, stride, matrix.data, row, matrix.rows);
     return dense({memory, matrix.dtype, matrix.rows, matrix.cols});
   }
+  void require_target(const WeightFormat&) const override {
+    fail(ErrorKind::kUnsupportedModel,
+         "the CUDA backend has targets of bf16, fp16 and fp32 weights alone; the backend cpu reads "
+         "quantized ones of GGUF files, and any in 8 bits");
+  }
   PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override {
     return cuda::plane_bytes(rows, cols, format);
   }

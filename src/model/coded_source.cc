@@ -1,0 +1,57 @@
+#include "model/coded_source.h"
+
+#include <utility>
+#include <vector>
+
+namespace quantspec {
+
+namespace {
+
+// One row after another, as they are asked for: a matrix is never there twice.
+CodedMatrix coded(const TensorView& tensor) {
+  const auto read = [tensor](int row, const RowCodes& out) {
+    const auto cols = static_cast<std::size_t>(tensor.cols);
+    std::vector<float> values(cols);
+    for (std::size_t i = 0; i < cols; ++i) {
+      values[i] = load_f32(tensor.data, tensor.dtype, row * cols + i);
+    }
+    encode_weight_row(values.data(), tensor.cols, out.codes, out.scales);
+  };
+  return {sliced_format(), tensor.rows, tensor.cols, read};
+}
+
+class CodedSource final : public WeightSource {
+ public:
+  explicit CodedSource(std::unique_ptr<WeightSource> source) : source_(std::move(source)) {}
+
+  bool has(std::string_view name) const override { return source_->has(name); }
+  std::vector<std::string> names() const override { return source_->names(); }
+  SourceMatrix matrix(std::string_view name, int rows, int cols) const override {
+    SourceMatrix found = source_->matrix(name, rows, cols);
+    const auto* tensor = std::get_if<TensorView>(&found);
+    if (tensor == nullptr || rows == 1) return found;
+    return coded(*tensor);
+  }
+  TensorView tensor(std::string_view name, int rows, int cols) const override {
+    return source_->tensor(name, rows, cols);
+  }
+  std::string format_name(std::string_view name) const override {
+    return source_->format_name(name);
+  }
+  std::filesystem::path path() const override { return source_->path(); }
+  std::size_t bytes() const override { return source_->bytes(); }
+  void require_whole() const override { source_->require_whole(); }
+  void require_unchanged() const override { source_->require_unchanged(); }
+  std::uint64_t hash() const override { return source_->hash(); }
+
+ private:
+  std::unique_ptr<WeightSource> source_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightSource> in_eight_bits(std::unique_ptr<WeightSource> source) {
+  return std::make_unique<CodedSource>(std::move(source));
+}
+
+}  // namespace quantspec

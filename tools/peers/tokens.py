@@ -66,10 +66,10 @@ class Server:
         return self.ask("/tokenize", {"content": text, "add_special": True, "parse_special": False})["tokens"]
 
     def continue_greedily(self, tokens, count):
-        """Its tokens, and for each the likeliest candidates' logarithms of probability."""
+        """Its tokens, up to an end of text, and for each the likeliest candidates' logarithms of probability."""
         answer = self.ask("/completion", {
             "prompt": tokens, "n_predict": count, "temperature": 0, "n_probs": CANDIDATES,
-            "return_tokens": True, "cache_prompt": False, "ignore_eos": True})
+            "return_tokens": True, "cache_prompt": False})
         probabilities = [{c["id"]: c["logprob"] for c in p["top_logprobs"]}
                          for p in answer["completion_probabilities"]]
         return answer["tokens"], probabilities
@@ -87,6 +87,7 @@ def ours(programs, args, path):
 
 
 def first_difference(a, b):
+    """NOTE: theirs end with an end of text, after which ours go on: its `ignore_eos` forbids that token."""
     for i, (x, y) in enumerate(zip(a, b)):
         if x != y:
             return i

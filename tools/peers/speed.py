@@ -5,6 +5,7 @@ from .programs import ROOT, load_average, median, note, shown_rows
 # Flash attention, type of the cache. Without flash attention there is no 8-bit V.
 SETTINGS = {"fa off, f16": ("off", "f16"), "fa on, f16": ("on", "f16"), "fa on, q8_0": ("on", "q8_0")}
 PLAIN = ("plain-int8", "plain-fp16")
+QUIET = 1.25  # the largest ratio of two rounds' speeds that a quiet machine shows
 LEAST_CONTEXT = 2  # of a prompt of ours: what stands for no context
 
 
@@ -132,6 +133,17 @@ def print_tables(rows, rounds, tests):
     print(shown_rows(table))
 
 
+def unrest(rounds, rows):
+    """How far the rounds' speeds lie apart in what is compared: the largest ratio of two."""
+    most = 1.0
+    for row in rows:
+        test = (row["what"], row["tokens"])
+        for side, name in [("theirs", row["llama_cpp_setting"]), ("ours", row["plain"])]:
+            values = [r[side][name][test] for r in rounds]
+            most = max(most, max(values) / min(values))
+    return most
+
+
 def main(programs, args, gguf, folder):
     depths, prompts = contexts_that_fit(args, gguf)
     tests = tests_of(depths, prompts)
@@ -160,8 +172,12 @@ def main(programs, args, gguf, folder):
     print(f"median, least-most. {args.predict} tokens are decoded, ours at temperature {args.temp}")
     print(f"after {text}. Load before: {load:.1f}.\n")
     print_tables(rows, rounds, tests)
+    apart = unrest(rounds, rows)
+    if apart > QUIET:
+        print(f"\n**Rounds lie up to {apart:.1f}x apart: other programs ran. Not to be quoted.**")
     return {
         "rows": rows,
+        "rounds_apart": apart,
         "load": load,
         "rounds": [{side: {name: {f"{w} {n}": v for (w, n), v in found.items()}
                            for name, found in r[side].items()} for side in r} for r in rounds],

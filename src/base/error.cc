@@ -9,7 +9,7 @@
 namespace quantspec {
 
 Error::Error(ErrorKind kind, Message message)
-    : std::runtime_error(one_line(message.text())), kind_(kind), message_(std::move(message)) {}
+    : kind_(kind), message_(std::move(message)), text_(one_line(message_.text())) {}
 
 std::string Error::what(FieldNames names) const { return one_line(message_.text(names)); }
 

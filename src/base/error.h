@@ -8,9 +8,9 @@
 // once: the command line to exit codes, the server to HTTP statuses.
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <source_location>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -27,7 +27,9 @@ enum class ErrorKind {
   kInternal,          // a bug in this project
 };
 
-class Error : public std::runtime_error {
+// A copy shares nothing with its original, so that each may be of a thread of its own.
+// (std::runtime_error's copies share their text.)
+class Error : public std::exception {
  public:
   Error(ErrorKind kind, Message message);
   ErrorKind kind() const { return kind_; }
@@ -36,12 +38,13 @@ class Error : public std::runtime_error {
   std::optional<Field> field() const { return message_.subject(); }
   const Message& message() const { return message_; }
 
-  using std::runtime_error::what;            // fields have their plain names
-  std::string what(FieldNames names) const;  // the same line with these
+  const char* what() const noexcept override { return text_.c_str(); }  // plain names of fields
+  std::string what(FieldNames names) const;                             // the same line with these
 
  private:
   ErrorKind kind_;
   Message message_;
+  std::string text_;
 };
 
 // Throws Error(kind) with Message::format().

@@ -78,7 +78,8 @@ class GgufModels : public ::testing::TestWithParam<GgufModel> {};
 // Blocks and the elements that they stand for are the same model. NOTE: the reference computes both
 // alike. On a processor K and V are fp16, which costs a model of F32 1.2e-3 of the logits' size
 // beside the reference (measured); decoding with planes has activations of two bytes, which costs
-// up to 1.3e-3 more, and prompts multiply elements. A draft's reading of Q8_0 costs 1e-2 and more.
+// up to 1.3e-3 more, and prompts multiply elements; in bf16, which costs up to 4.1e-2. A draft's
+// reading of Q8_0 costs 1e-2 and more.
 TEST_P(GgufModels, LogitsAreThoseOfTheirElements) {
   const GgufModelFile blocks(GetParam()), elements(GetParam(), /*as_elements=*/true);
   const auto logits = [](const GgufModelFile& file, const std::string& backend) {
@@ -89,10 +90,11 @@ TEST_P(GgufModels, LogitsAreThoseOfTheirElements) {
   EXPECT_EQ(logits(elements, "reference"), reference);
   for (const std::string& name : cpu_backends()) {
     const Rows actual = logits(blocks, name), expected = logits(elements, name);
+    const double bound = reads_prompts_in_bf16(name) ? 6e-2 : 6e-3;
     for (std::size_t i = 0; i < reference.size(); ++i) {
       EXPECT_LE(max_difference_over_rms(actual[i], expected[i]), i == 0 ? 5e-4 : 2.5e-3)
           << name << ", row " << i;
-      EXPECT_LE(max_difference_over_rms(actual[i], reference[i]), 6e-3) << name << ", row " << i;
+      EXPECT_LE(max_difference_over_rms(actual[i], reference[i]), bound) << name << ", row " << i;
     }
   }
 }

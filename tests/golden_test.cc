@@ -135,9 +135,12 @@ TEST_P(TinyModel, LogitsAndGreedyTokensEqualHuggingFace) {
     const auto actual = model.last_logits(ids);
     ASSERT_EQ(actual.size(), expected.size());
     // Logits have a standard deviation of about 2.5. NOTE: fp16 K and V on the cpu backend cost up
-    // to 1e-2 (measured), and activations of prefill in the weights' bf16 on a GPU up to 7e-2; any
-    // wrong piece costs 0.3 (the script checks that).
-    const double bound = backend() == "reference" ? 2e-4 : backend() == "cuda" ? 0.12 : 2e-2;
+    // to 1e-2 (measured), activations of prefill in the weights' bf16 on a GPU up to 7e-2, and bf16
+    // throughout up to 0.15; any wrong piece costs 0.3 (the script checks that).
+    const double bound = backend() == "reference"           ? 2e-4
+                         : backend() == "cuda"              ? 0.12
+                         : reads_prompts_in_bf16(backend()) ? 0.2
+                                                            : 2e-2;
     EXPECT_LT(max_difference(expected, actual), bound) << ids.size() << " tokens";
     const Tokens next = prompt.at("greedy").get<Tokens>();
     const int page_size = kv_shape(model.model.config(), 0).page_size;

@@ -38,6 +38,8 @@ inline std::vector<std::string> cpu_backends() {
   for (const std::string& isa : cpu_instruction_sets()) names.push_back("cpu/" + isa);
   return names;
 }
+// Products of prompts are in bf16, as docs/cpu.md says of these instruction sets.
+inline bool reads_prompts_in_bf16(const std::string& backend) { return backend.ends_with("bf16"); }
 inline bool has_gpu() {
   try {
     make_backend({"cuda"});

@@ -34,12 +34,13 @@ struct Tolerances {
   // Full-precision weights: they are read as they are and sums are fp32, so only the order of up to
   // 12420 additions differs. Measured: 7e-6.
   double decode = 2e-5;
-  // The same in prefill, if GEMMs do not round activations to the weights' type.
-  bool prefill_rounds = false;
+  // The same in prefill, where GEMMs may round activations to the weights' type, or both to bf16.
+  enum { kNothing, kToWeights, kToBf16 } prefill_rounds = kNothing;
   double prefill(DType dtype) const {
-    if (!prefill_rounds || dtype == DType::kF32) return 2e-5;
     // Off by 2^-11 or 2^-8 of themselves at most, a third of that in rms, of which the worst of
-    // thousands of outputs is 4 to 5 times. Simulated: 1.1e-3 and 8e-3.
+    // thousands of outputs is 4 to 5 times; more if weights are as well. Simulated: 1.1e-3, 8e-3.
+    if (prefill_rounds == kToBf16) return dtype == DType::kBF16 ? 1e-2 : 1.5e-2;
+    if (prefill_rounds == kNothing || dtype == DType::kF32) return 2e-5;
     return dtype == DType::kF16 ? 1.5e-3 : 1e-2;
   }
   // Quantized weights may meet activations that the backend rounds to 8 bits: a step of max/127 on
@@ -69,12 +70,15 @@ struct Tolerances {
 };
 
 inline Tolerances tolerances_of(const std::string& backend) {
+  if (backend == "avx512bf16" || backend == "amxbf16") {
+    return {.prefill_rounds = Tolerances::kToBf16};
+  }
   if (backend != "cuda") return {};
   return {
       // Activations keep 16 bits of themselves. Simulated: 1.2e-5 of one projection, 1e-4 of the
       // product of two.
       .decode = 1e-4,
-      .prefill_rounds = true,
+      .prefill_rounds = Tolerances::kToWeights,
       // Whole tiles.
       .plane_padding = 1.05,
       // Queries and probabilities meet codes as fp16. Measured on an H200: 6.6e-3, of 128 heads

@@ -209,14 +209,16 @@ TEST(MemoryPlan, TheLargestModelThereMayBeIsCounted) {
     EXPECT_EQ(static_cast<double>(plan.kv_fp16_bytes), 4 * layers * kv_width * tokens);
     EXPECT_NEAR(static_cast<double>(plan.kv_bytes) / (2 * layers * kv_width * tokens), 1.03, 0.05);
     // Of a chunk of a prompt, x; of the rows of a slice, x, hidden, q and attention, and between
-    // norm and output; of the thread, a tile's 256 columns of weights and 144 rows; K and V of a
-    // layer.
+    // norm and output; of the thread, a tile's 256 columns of weights and 144 rows, or where
+    // products are in bf16 about as much; K and V of a layer.
     const double chunk = backend->prefill_chunk(), rows = backend->prefill_rows();
     const auto counted = Model::prefill_bytes(config, *backend, kv_shape(config, 0), kMaxContext);
     if (name == std::string("cpu")) {
+      const bool in_bf16 = backend->description().find("bf16") != std::string::npos;
       const double floats = chunk * hidden + rows * (4 * hidden + 4 * kv_width) +
                             (256 + 144) * hidden + 33.0 * config.vocab_size;
-      EXPECT_NEAR(static_cast<double>(counted) / (4 * floats + 4 * chunk * kv_width), 1, 0.001);
+      EXPECT_NEAR(static_cast<double>(counted) / (4 * floats + 4 * chunk * kv_width), 1,
+                  in_bf16 ? 0.01 : 0.001);
     }
     EXPECT_GT(plan.total(), plan.kv_bytes);
   }

@@ -20,6 +20,7 @@ class Scratch {
     kKeys,
     kValues,
     kUp,
+    kRounded,
     kCodes,                    // and the next, for both steps of quantized rows
     kRecords = kCodes + 2,     // likewise
     kArranged = kRecords + 2,  // by DType

@@ -39,7 +39,8 @@ std::size_t CpuBackend::full_kv_bytes(const KvShape& shape, int capacity) const 
 // --- weights -------------------------------------------------------------------------------------
 
 std::size_t CpuBackend::scratch_bytes(int inputs, std::size_t row_floats) const {
-  return sizeof(float) * row_floats + pool_.num_threads() * prefill_tile_bytes(inputs);
+  return sizeof(float) * row_floats +
+         prefill_bytes(kernels_, pool_.num_threads(), prefill_rows(), inputs);
 }
 
 PlaneBytes CpuBackend::plane_bytes(int rows, int cols, const WeightFormat& format) const {

@@ -11,6 +11,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/error.h"
+#include "base/gemm.h"
 
 namespace quantspec::cpu {
 
@@ -38,6 +39,10 @@ std::string_view name_of(Isa isa) {
       return "avx512";
     case Isa::kAvx512Vnni:
       return "avx512vnni";
+    case Isa::kAvx512Bf16:
+      return "avx512bf16";
+    case Isa::kAmxBf16:
+      return "amxbf16";
     case Isa::kNeon:
       return "neon";
     case Isa::kNeonDot:
@@ -59,7 +64,11 @@ std::vector<Isa> supported_isa_list() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       list.push_back(Isa::kAvx512);
-      if (__builtin_cpu_supports("avx512vnni")) list.push_back(Isa::kAvx512Vnni);
+      if (__builtin_cpu_supports("avx512vnni")) {
+        list.push_back(Isa::kAvx512Vnni);
+        if (bf16_unit() == Bf16Unit::kAvx512) list.push_back(Isa::kAvx512Bf16);
+        if (bf16_unit() == Bf16Unit::kAmx) list.push_back(Isa::kAmxBf16);
+      }
     }
   }
 #elif defined(__aarch64__)

@@ -7,9 +7,23 @@
 
 namespace quantspec::cpu {
 
-enum class Isa { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kNeon, kNeonDot, kNeonI8mm };
+// Those with bf16 multiply prompts in it, by AVX-512 or by AMX: not both on one machine, for oneDNN
+// chooses (base/gemm.h).
+enum class Isa {
+  kScalar,
+  kAvx2,
+  kAvxVnni,
+  kAvx512,
+  kAvx512Vnni,
+  kAvx512Bf16,
+  kAmxBf16,
+  kNeon,
+  kNeonDot,
+  kNeonI8mm
+};
 
-// "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "neondot", "neoni8mm"
+// "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amxbf16", "neon", "neondot",
+// "neoni8mm"
 std::string_view name_of(Isa isa);
 
 // What this machine can run, worst first; kScalar always.

@@ -15,6 +15,13 @@ const Kernels& kernels(Isa isa) {
       return kAvx512Kernels;
     case Isa::kAvx512Vnni:
       return kAvx512VnniKernels;
+    case Isa::kAvx512Bf16:
+    case Isa::kAmxBf16: {  // oneDNN's products alone differ
+      static const Kernels with_bf16 = {.linear = kAvx512VnniKernels.linear,
+                                        .attention = kAvx512VnniKernels.attention,
+                                        .bf16 = &kAvx512Bf16Kernels};
+      return with_bf16;
+    }
 #elif defined(__aarch64__)
     case Isa::kNeon:
       return kNeonKernels;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "backend/cpu/kernels_attention.h"
+#include "backend/cpu/kernels_bf16.h"
 #include "backend/cpu/kernels_linear.h"
 
 namespace quantspec::cpu {
@@ -13,6 +14,7 @@ namespace quantspec::cpu {
 struct Kernels {
   LinearKernels linear;
   AttentionKernels attention;
+  const Bf16Kernels* bf16 = nullptr;  // null: products of prompts are in fp32
 };
 
 extern const Kernels kScalarKernels;
@@ -21,6 +23,7 @@ extern const Kernels kAvx2Kernels;
 extern const Kernels kAvxVnniKernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512VnniKernels;
+extern const Bf16Kernels kAvx512Bf16Kernels;
 #elif defined(__aarch64__)
 extern const Kernels kNeonKernels;
 extern const Kernels kNeonDotKernels;

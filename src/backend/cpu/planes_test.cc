@@ -272,13 +272,14 @@ TEST_P(PlanesTest, PrefillIsNearExact) {
   PlaneLayer layer(context(), format(), kOutputs, kInputs, 6);
   const std::vector<float> x = random_floats(kRows * kInputs, 7);
   const auto y = run(context(), layer.linear, WeightRead::kTarget, x, kRows, Phase::kPrefill);
+  const std::vector<float> in = as_multiplied(context(), x);
   for (int o = 0; o < kOutputs; ++o) {
-    const std::vector<float> w = layer.codes.weights(o);
+    const std::vector<float> w = as_multiplied(context(), layer.codes.weights(o));
     for (int r = 0; r < kRows; ++r) {
       double sum = layer.bias[o], magnitude = std::abs(sum);
       for (int k = 0; k < kInputs; ++k) {
-        sum += double{w[k]} * x[r * kInputs + k];
-        magnitude += std::abs(double{w[k]} * x[r * kInputs + k]);
+        sum += double{w[k]} * in[r * kInputs + k];
+        magnitude += std::abs(double{w[k]} * in[r * kInputs + k]);
       }
       ASSERT_NEAR(y[r * kOutputs + o], sum, 2e-6 * magnitude) << "output " << o << ", row " << r;
     }

@@ -1,6 +1,8 @@
-// Linear layers for many rows: fp32 matrix products (base/gemm.h) on tiles of rows and columns, the
-// last rows padded, so that a row's bits depend on what is in it alone: not on its place, the
-// number of rows or of threads. Weights become fp32 a tile at a time, never a whole matrix.
+// Linear layers for many rows: matrix products (base/gemm.h) on tiles of rows and columns, such
+// that a row's bits depend on what is in it alone: not on its place, the number of rows or of
+// threads. Where the kernels have bf16 (kernels.h), inputs and weights are rounded to it and sums
+// are in fp32; elsewhere all is fp32. Weights become elements a tile at a time, never a whole
+// matrix; those of a checkpoint in bf16 are multiplied where they are.
 #pragma once
 
 #include "backend/cpu/linear.h"
@@ -10,7 +12,7 @@ namespace quantspec::cpu {
 // REQUIRES: params.weights == WeightRead::kTarget.
 void project_prefill(const Context& context, const ProjectParams& params);
 
-// What each thread takes for weights of so many inputs.
-std::size_t prefill_tile_bytes(int inputs);
+// What `threads` threads take for so many rows of so many inputs.
+std::size_t prefill_bytes(const Kernels& kernels, int threads, int rows, int inputs);
 
 }  // namespace quantspec::cpu

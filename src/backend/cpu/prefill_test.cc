@@ -39,12 +39,18 @@ TEST_P(PrefillTest, ProjectIsNearExact) {
       const Linear linear = {.target = dense(matrix.view()),
                              .bias = accumulate ? nullptr : bias.data()};
       const std::vector<float> y = run(context(), linear, x, c.rows, accumulate);
+      std::vector<float> weights;
+      for (int o = 0; o < c.outputs; ++o) {
+        for (int k = 0; k < c.inputs; ++k) weights.push_back(matrix.at(o, k));
+      }
+      weights = as_multiplied(context(), std::move(weights));
+      const std::vector<float> in = as_multiplied(context(), x);
       for (int r = 0; r < c.rows; ++r) {
         for (int o = 0; o < c.outputs; ++o) {
           double sum = accumulate ? 1.0 : bias[o];
           double magnitude = std::abs(sum);
           for (int k = 0; k < c.inputs; ++k) {
-            const double product = double{matrix.at(o, k)} * x[r * c.inputs + k];
+            const double product = double{weights[o * c.inputs + k]} * in[r * c.inputs + k];
             sum += product;
             magnitude += std::abs(product);
           }
@@ -56,15 +62,35 @@ TEST_P(PrefillTest, ProjectIsNearExact) {
   }
 }
 
+// Nor on how many rows a tile of weights is multiplied by.
 TEST_P(PrefillTest, ProjectDoesNotDependOnTheNumberOfThreads) {
-  const TestMatrix matrix(DType::kBF16, 700, 200, 4);
-  const std::vector<float> x = random_floats(300 * 200, 5);
-  const Linear linear = {.target = dense(matrix.view())};
-  const std::vector<float> expected = run(context(), linear, x, 300, false);
-  for (int threads = 1; threads <= 3; ++threads) {
-    ThreadPool pool(threads);
-    Scratch scratch(threads);
-    EXPECT_TRUE(same_bits(run(on(pool, scratch), linear, x, 300, false), expected)) << threads;
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    const TestMatrix matrix(dtype, 700, 200, 4);
+    const std::vector<float> x = random_floats(300 * 200, 5);
+    const Linear linear = {.target = dense(matrix.view())};
+    const std::vector<float> expected = run(context(), linear, x, 300, false);
+    for (int threads = 1; threads <= 3; ++threads) {
+      ThreadPool pool(threads);
+      Scratch scratch(threads);
+      EXPECT_TRUE(same_bits(run(on(pool, scratch), linear, x, 300, false), expected)) << threads;
+    }
+  }
+}
+
+TEST_P(PrefillTest, ProjectGivesARowTheSameBitsWhateverIsBesideIt) {
+  constexpr int kInputs = 200, kOutputs = 300, kRows = 300;
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    const TestMatrix matrix(dtype, kOutputs, kInputs, 4);
+    const std::vector<float> x = random_floats(kRows * kInputs, 5);
+    const Linear linear = {.target = dense(matrix.view())};
+    const std::vector<float> all = run(context(), linear, x, kRows, true);
+    for (const int rows : {1, 2, 15, 16, 17, 40, 143, 144, 145, 299}) {
+      const int first = kRows - rows;
+      const std::vector<float> some(x.begin() + first * kInputs, x.end());
+      EXPECT_TRUE(same_bits(run(context(), linear, some, rows, true),
+                            {all.begin() + first * kOutputs, all.end()}))
+          << rows;
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -97,6 +98,15 @@ class IsaTest : public testing::TestWithParam<Isa> {
   ThreadPool pool_{2};
   Scratch scratch_{2};
 };
+
+// What prefill multiplies in place of x.
+inline std::vector<float> as_multiplied(const Context& context, std::vector<float> x) {
+  if (context.kernels.bf16 == nullptr) return x;
+  std::vector<std::uint16_t> rounded(x.size());
+  context.kernels.bf16->round(x.data(), static_cast<int>(x.size()), rounded.data());
+  std::transform(rounded.begin(), rounded.end(), x.begin(), bf16_to_f32);
+  return x;
+}
 
 inline std::string isa_test_name(const testing::TestParamInfo<Isa>& info) {
   return std::string(name_of(info.param));

@@ -71,7 +71,9 @@ struct Tolerances {
 
 inline Tolerances tolerances_of(const std::string& backend) {
   if (backend == "avx512bf16" || backend == "amxbf16") {
-    return {.prefill_rounds = Tolerances::kToBf16};
+    // Attention is of bf16 too. The first rows average few values, so that their errors are several
+    // times the rms of those that average many. Measured: 3.2e-2.
+    return {.prefill_rounds = Tolerances::kToBf16, .prefill_attention = 6e-2};
   }
   if (backend != "cuda") return {};
   return {

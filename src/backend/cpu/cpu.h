@@ -1,5 +1,5 @@
-// The door of the CPU backend: every instruction set of docs/cpu.md and docs/arm.md, chosen when the
-// backend is made (or named by the environment variable QUANTSPEC_ISA), and plain C++ anywhere.
+// The door of the CPU backend: every instruction set of docs/cpu.md and docs/arm.md, chosen when
+// the backend is made (or named by the environment variable QUANTSPEC_ISA), and plain C++ anywhere.
 #pragma once
 
 #include <memory>

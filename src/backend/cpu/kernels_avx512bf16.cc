@@ -19,10 +19,77 @@ void round(const float* in, int count, std::uint16_t* out) {
   }
 }
 
+void pair_panel(const float* panel, int depth, std::uint16_t* out) {
+  // From the lanes of k, then those of k + 1, to pairs.
+  const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  for (int k = 0; k < depth; k += 2) {
+    const F32 even = load(panel + 16 * k);
+    const F32 odd = k + 1 < depth ? load(panel + 16 * (k + 1)) : zero_f32();
+    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.v, even.v));
+    _mm512_storeu_si512(out + 16 * k, _mm512_permutexvar_epi16(pairs, both));
+  }
+}
+
+template <int kRows, int kPanels>
+__attribute__((noinline)) void gemm_tile(const Bf16PanelGemm& g, int row, int panel) {
+  const std::uint16_t* a = g.a + row * g.a_stride;
+  const std::uint16_t* b = g.panels + panel * g.panel_stride;
+  float* c = g.c + row * g.c_stride + 16 * panel;
+  __m512 sum[kRows][kPanels];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      sum[r][p] = g.accumulate ? _mm512_loadu_ps(c + r * g.c_stride + 16 * p) : _mm512_setzero_ps();
+    }
+  }
+  for (int k = 0; k < g.depth; k += 2) {
+    __m512i columns[kPanels];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      columns[p] = _mm512_loadu_si512(b + p * g.panel_stride + 16 * k);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      int pair;
+      __builtin_memcpy(&pair, a + r * g.a_stride + k, sizeof(pair));
+      const auto factors = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) {
+        sum[r][p] = _mm512_dpbf16_ps(sum[r][p], factors, reinterpret_cast<__m512bh>(columns[p]));
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      _mm512_storeu_ps(c + r * g.c_stride + 16 * p, sum[r][p]);
+    }
+  }
+}
+
+// Rows from `row` on of kPanels panels in tiles of kRows, what is left in smaller ones.
+template <int kRows, int kPanels>
+void gemm_rows(const Bf16PanelGemm& g, int row, int panel) {
+  for (; row + kRows <= g.rows; row += kRows) gemm_tile<kRows, kPanels>(g, row, panel);
+  if constexpr (kRows > 1) {
+    if (row < g.rows) gemm_rows<kRows / 2, kPanels>(g, row, panel);
+  }
+}
+
+void panel_gemm(const Bf16PanelGemm& g) {
+  int panel = 0;
+  for (; panel + 2 <= g.num_panels; panel += 2) gemm_rows<8, 2>(g, 0, panel);
+  for (; panel < g.num_panels; ++panel) gemm_rows<8, 1>(g, 0, panel);
+}
+
 }  // namespace
 
 extern const Bf16Kernels kAvx512Bf16Kernels;
-constinit const Bf16Kernels kAvx512Bf16Kernels = {.round = round};
+constinit const Bf16Kernels kAvx512Bf16Kernels = {
+    .round = round, .pair_panel = pair_panel, .panel_gemm = panel_gemm};
 
 }  // namespace quantspec::cpu
 #endif

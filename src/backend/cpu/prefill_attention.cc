@@ -46,6 +46,7 @@ class Unit {
   Unit(const Context& context, const PrefillAttentionParams& params, int kv_head, int first,
        int last, int thread)
       : kernels_(context.kernels.linear),
+        bf16_(context.kernels.bf16),
         load_panels_(context.kernels.attention.load_panels),
         p_(params),
         dim_(params.shape.head_dim),
@@ -55,14 +56,20 @@ class Unit {
     const std::size_t rows = static_cast<std::size_t>(heads_per_kv_head(p_)) * num_positions();
     const std::size_t tile = static_cast<std::size_t>(kTileTokens) * dim_;
     const std::size_t scores = static_cast<std::size_t>(num_positions()) * kTileTokens;
-    q_ = context.scratch.get_for_thread<float>(thread,
-                                               2 * rows * dim_ + 2 * tile + scores + 2 * rows);
+    const std::size_t floats = 2 * rows * dim_ + 2 * tile + scores + 2 * rows;
+    // In bf16: queries, keys, values and probabilities once more, each half of a float.
+    const std::size_t rounded = bf16_ == nullptr ? 0 : (rows * dim_ + 2 * tile + scores) / 2;
+    q_ = context.scratch.get_for_thread<float>(thread, floats + rounded);
     out_ = q_ + rows * dim_;
     keys_ = out_ + rows * dim_;
     values_ = keys_ + tile;
     scores_ = values_ + tile;
     max_ = scores_ + scores;
     sum_ = max_ + rows;
+    rounded_q_ = reinterpret_cast<std::uint16_t*>(q_ + floats);
+    rounded_keys_ = rounded_q_ + rows * dim_;
+    rounded_values_ = rounded_keys_ + tile;
+    rounded_scores_ = rounded_values_ + tile;
   }
 
   void run() {
@@ -94,6 +101,7 @@ class Unit {
     const int rows = heads_per_kv_head(p_) * num_positions();
     std::fill_n(max_, rows, std::numeric_limits<float>::lowest());
     std::fill_n(sum_, rows, 0.0f);
+    if (bf16_ != nullptr) bf16_->round(q_, rows * dim_, rounded_q_);
   }
 
   // K and V of positions [token, token + count) as fp32 panels: keys [tokens / 16][dim][16],
@@ -105,6 +113,13 @@ class Unit {
       float* const values = values_ + kLane * done;
       done += position < p_.kv.first_full ? load_page(position, most, keys, values)
                                           : load_full(position, most, keys, values);
+    }
+    if (bf16_ == nullptr) return;
+    for (int t = 0; t < count; t += kLane) {
+      bf16_->pair_panel(keys_ + t * dim_, dim_, rounded_keys_ + t * dim_);
+    }
+    for (int c = 0; c < dim_; c += kLane) {
+      bf16_->pair_panel(values_ + c * kTileTokens, count, rounded_values_ + c * kTileTokens);
     }
   }
 
@@ -142,34 +157,58 @@ class Unit {
     const int rows = num_positions();
     const std::size_t first_row = static_cast<std::size_t>(head) * rows;
     float* out = out_ + first_row * dim_;
-    kernels_.panel_gemm({.a = q_ + first_row * dim_,
-                         .a_stride = dim_,
-                         .rows = rows,
-                         .panels = keys_,
-                         .panel_stride = kLane * dim_,
-                         .num_panels = (count + kLane - 1) / kLane,
-                         .depth = dim_,
-                         .c = scores_,
-                         .c_stride = kTileTokens,
-                         .accumulate = false});
+    bf16_ != nullptr ? score(bf16_->panel_gemm, rounded_q_, rounded_keys_, first_row, count)
+                     : score(kernels_.panel_gemm, q_, keys_, first_row, count);
     for (int i = 0; i < rows; ++i) {
       const int visible = std::clamp(first_ + i + 1 - token, 0, count);
       const float correction =
-          kernels_.softmax_step(scores_ + static_cast<std::size_t>(i) * kTileTokens, visible, count,
-                                max_ + first_row + i, sum_ + first_row + i);
+          kernels_.softmax_step(scores_ + static_cast<std::size_t>(i) * kTileTokens, visible,
+                                even(count), max_ + first_row + i, sum_ + first_row + i);
       float* row = out + static_cast<std::size_t>(i) * dim_;
       if (token > 0 && correction != 1.0f) kernels_.scale(row, correction, dim_, row);
     }
-    kernels_.panel_gemm({.a = scores_,
-                         .a_stride = kTileTokens,
-                         .rows = rows,
-                         .panels = values_,
-                         .panel_stride = kLane * kTileTokens,
-                         .num_panels = dim_ / kLane,
-                         .depth = count,
-                         .c = out,
-                         .c_stride = dim_,
-                         .accumulate = token > 0});
+    if (bf16_ == nullptr) {
+      return add_values(kernels_.panel_gemm, scores_, values_, count, token > 0, out);
+    }
+    for (int i = 0; i < rows; ++i) {
+      const std::size_t row = static_cast<std::size_t>(i) * kTileTokens;
+      bf16_->round(scores_ + row, even(count), rounded_scores_ + row);
+    }
+    add_values(bf16_->panel_gemm, rounded_scores_, rounded_values_, even(count), token > 0, out);
+  }
+
+  static int even(int count) { return (count + 1) / 2 * 2; }
+
+  // scores_ of the queries from `first_row` on.
+  template <typename Gemm, typename Element>
+  void score(void (*gemm)(const Gemm&), const Element* queries, const Element* keys,
+             std::size_t first_row, int count) {
+    gemm({.a = queries + first_row * dim_,
+          .a_stride = dim_,
+          .rows = num_positions(),
+          .panels = keys,
+          .panel_stride = kLane * dim_,
+          .num_panels = (count + kLane - 1) / kLane,
+          .depth = dim_,
+          .c = scores_,
+          .c_stride = kTileTokens,
+          .accumulate = false});
+  }
+
+  // The values of so many tokens, weighed by their probabilities.
+  template <typename Gemm, typename Element>
+  void add_values(void (*gemm)(const Gemm&), const Element* probabilities, const Element* values,
+                  int count, bool accumulate, float* out) {
+    gemm({.a = probabilities,
+          .a_stride = kTileTokens,
+          .rows = num_positions(),
+          .panels = values,
+          .panel_stride = kLane * kTileTokens,
+          .num_panels = dim_ / kLane,
+          .depth = count,
+          .c = out,
+          .c_stride = dim_,
+          .accumulate = accumulate});
   }
 
   void store_result() {
@@ -183,6 +222,7 @@ class Unit {
   }
 
   const LinearKernels& kernels_;
+  const Bf16Kernels* bf16_;  // null: all in fp32
   void (*load_panels_)(const LoadPanels&);
   const PrefillAttentionParams& p_;
   int dim_;
@@ -196,6 +236,11 @@ class Unit {
   float* scores_;  // [positions, kTileTokens]
   float* max_;     // [heads, positions]
   float* sum_;
+  // With bf16_, the same once more; panels in pairs.
+  std::uint16_t* rounded_q_;
+  std::uint16_t* rounded_keys_;
+  std::uint16_t* rounded_values_;
+  std::uint16_t* rounded_scores_;
 };
 
 }  // namespace

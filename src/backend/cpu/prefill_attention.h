@@ -1,7 +1,9 @@
 // Attention of a prompt over the pages and the full-precision K and V of one layer: the online
-// softmax of FlashAttention (arXiv:2205.14135) in fp32, on tiles of keys at fixed absolute
-// positions, so that a row's bits depend on its position alone: not on the number of threads or on
-// the rows beside it. Pages become fp32 a tile at a time, without rounding to fp16 in between.
+// softmax of FlashAttention (arXiv:2205.14135) on tiles of keys at fixed absolute positions, so
+// that a row's bits depend on its position alone: not on the number of threads or on the rows
+// beside it. Where the kernels have bf16, queries, keys, probabilities and values are rounded to
+// it; sums and all else are in fp32. Pages become fp32 a tile at a time, without rounding to fp16
+// in between.
 #pragma once
 
 #include "backend/cpu/context.h"

@@ -172,6 +172,8 @@ inline GgufModel half_billion_like() {
   using enum GgmlType;
   return {"HalfBillion", "qwen2", {kQ8_0, kQ5_0, kQ5_0, kQ8_0, kQ5_0, kQ5_0, kQ4_K, kQ6_K}};
 }
+// With a head of its own, and norms of queries and keys.
+inline GgufModel q8_0_qwen3() { return {"Q8_0", "qwen3", GgufTypes::all(GgmlType::kQ8_0), false}; }
 // A model of every type, of the three architectures in turn, half of them with a head of their own.
 inline std::vector<GgufModel> models_of_single_types() {
   using enum GgmlType;

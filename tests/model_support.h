@@ -63,6 +63,11 @@ inline std::vector<std::string> all_backends() {
 inline bool is_best(const std::string& name) {
   return name == "cuda" || name == cpu_backends().back();
 }
+inline std::vector<std::string> best_backends() {
+  std::vector<std::string> names = fast_backends();
+  std::erase_if(names, [](const std::string& name) { return !is_best(name); });
+  return names;
+}
 // For names of parametrized tests.
 inline std::string test_name(std::string name) {
   for (char& c : name) {
@@ -74,16 +79,16 @@ inline std::string test_name(std::string name) {
 struct LoadedModel {
   LoadedModel(const std::filesystem::path& folder, const std::string& backend_name,
               int num_threads = 1, int page_size = 0, WeightRead planes = WeightRead::kBoth,
-              int context = 0)
+              int context = 0, TargetWeights target = TargetWeights::kCheckpoint)
       : backend(backend_named(backend_name, num_threads)),
-        model(load(folder, *backend, planes, context)),
+        model(load(folder, *backend, planes, context, target)),
         pool(*backend, kv_shape(model.config(), page_size)),
         decoder(model) {}
 
   static Model load(const std::filesystem::path& folder, Backend& backend, WeightRead planes,
-                    int context = 0) {
+                    int context = 0, TargetWeights target = TargetWeights::kCheckpoint) {
     const auto files = open_model(folder);
-    Weights weights(files->config(), files->weights(), backend);
+    Weights weights(files->config(), files->weights(target), backend);
     weights.make_draft_planes(backend, planes);
     return Model(files->config(), std::move(weights), backend, context);
   }

@@ -46,12 +46,11 @@ DOORS = {
     "backend/params": None,
     "bench": {"bench/bench.h", "bench/load.h"},
     "engine": {"engine/engine.h", "engine/request_loop.h"},
-    "quant": {"quant/quant.h", "quant/weight_format.h"},
+    "quant": {"quant/quant.h", "quant/weight_format.h", "quant/test_support.h"},
     # What a file says, what its tensors mean, and small files for other rooms' tests.
     "gguf": {"gguf/gguf.h", "gguf/blocks.h", "gguf/test_support.h"},
     "kv_cache": {"kv_cache/kv_cache.h", "kv_cache/prefix_tree.h", "kv_cache/kv_access.h",
                  "kv_cache/gathered_tokens.h"},  # which rivals are
-    "quant": {"quant/quant.h", "quant/weight_format.h"},
     "sampler": {"sampler/sampler.h", "sampler/acceptance.h", "sampler/parameters.h",
                 "sampler/sampling_params.h"},
     "model": {"model/model.h", "model/config.h",

@@ -59,7 +59,7 @@ num_gpus=$(tr -dc , <<<"$gpus," | wc -c)
 
 # What runs on the GPU: test binaries, and which of their tests. The engine's take the backend that
 # `auto` means: that it is cuda here is a test of BackendsOnHost.
-declare -A tests_of=([cuda_test]='*' [backend_test]='*cuda*:BackendsOnHost.*' [quantspec_test]='*cuda*'
+declare -A tests_of=([cuda_test]='*' [backend_test]='*cuda*:BackendsOnHost.*' [quantspec_test]='*cuda*:*/GgufModels.*'
   [engine_test]='*' [kv_cache_test]='*cuda*')
 all_tests=(cuda_test backend_test quantspec_test engine_test kv_cache_test)
 op_tests=(cuda_test backend_test)

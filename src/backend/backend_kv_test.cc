@@ -1,4 +1,5 @@
 // qkv, and what fills, moves, quantizes and loads K and V, of every backend against the reference.
+#include <algorithm>
 #include <optional>
 
 #include "backend/op_test_support.h"
@@ -9,8 +10,8 @@ namespace {
 class KvOps : public OpTest {
  protected:
   testing::AssertionResult qkv_near(const struct QkvResult& actual,
-                                    const struct QkvResult& expected, Phase phase,
-                                    WeightRead read) const;
+                                    const struct QkvResult& expected, const struct QkvCase& c,
+                                    Phase phase, WeightRead read) const;
   void quantize_layer(const KvShape& shape, int layer, FullKv source, int first_position,
                       std::span<const PagePlanes> pages) const {
     backend_->quantize_pages(shape, layer, {&source, 1}, first_position, pages);
@@ -23,12 +24,33 @@ struct QkvCase {
   int hidden, num_heads;
   KvShape shape;
   bool bias, head_norms;
+  WeightFormat formats[3] = {kElements, kElements, kElements};  // of queries, keys and values
+
+  static constexpr WeightFormat kElements = dense_format(DType::kBF16);
+  bool coded() const {
+    return !std::ranges::all_of(formats, [](const WeightFormat& f) { return f.dense(); });
+  }
 };
 
+constexpr WeightFormat kQ8{.bits = 8, .group = 32, .block = 32, .zero = 128};
+constexpr WeightFormat kQ4K{.bits = 4, .group = 32, .block = 256, .has_offset = true};
+constexpr WeightFormat kQ6K{.bits = 6, .group = 16, .block = 256, .zero = 32};
+
 const QkvCase kQkvCases[] = {
-    {48, 2, {1, 2, 64, 32}, true, false},   {80, 3, {1, 1, 80, 32}, false, true},
-    {512, 6, {1, 2, 96, 64}, false, false}, {512, 4, {1, 4, 128, 128}, true, true},
+    {48, 2, {1, 2, 64, 32}, true, false},
+    {80, 3, {1, 1, 80, 32}, false, true},
+    {512, 6, {1, 2, 96, 64}, false, false},
+    {512, 4, {1, 4, 128, 128}, true, true},
     {80, 4, {1, 1, 256, 32}, false, true},
+    {512, 4, {1, 2, 128, 64}, true, true, {kQ4K, kQ4K, kQ6K}},
+    {512, 6, {1, 2, 96, 64}, true, false, {sliced_format(), sliced_format(), sliced_format()}},
+    {96, 3, {1, 1, 80, 32}, false, true, {kQ8, dense_format(DType::kBF16), sliced_format()}},
+    {80,
+     2,
+     {1, 2, 64, 32},
+     true,
+     false,
+     {dense_format(DType::kF32), dense_format(DType::kF16), dense_format(DType::kBF16)}},
 };
 
 // Rows of one sequence in a call.
@@ -48,14 +70,14 @@ struct QkvSetup {
         norm(backend, normal_floats(c.hidden, 1)),
         q_norm(backend, normal_floats(c.shape.head_dim, 2)),
         k_norm(backend, normal_floats(c.shape.head_dim, 3)),
-        q(make(c.num_heads, 4)),
-        k(make(c.shape.num_kv_heads, 5)),
-        v(make(c.shape.num_kv_heads, 6)) {}
+        q(make(c.formats[0], c.num_heads, 4)),
+        k(make(c.formats[1], c.shape.num_kv_heads, 5)),
+        v(make(c.formats[2], c.shape.num_kv_heads, 6)) {}
 
-  TestLinear make(int heads, std::uint64_t seed) const {
+  TestLinear make(const WeightFormat& format, int heads, unsigned seed) const {
     const int outputs = heads * c.shape.head_dim;
-    return {backend, HostMatrix(outputs, c.hidden, DType::kBF16, seed),
-            c.bias ? normal_floats(outputs, seed + 10) : Floats{}};
+    return TestLinear::random(backend, format, outputs, c.hidden, seed,
+                              c.bias ? normal_floats(outputs, seed + 10) : Floats{});
   }
 
   // x [rows, hidden]; the angles of a row depend on its position alone.
@@ -118,11 +140,13 @@ Floats joined(const std::vector<Floats>& parts) {
 // Slots that no row writes stay NaN in both, which same_special() sees. K and V are rounded to fp16
 // when stored, off by 2^-11 of themselves at most, and no value here is larger than 8 rms.
 testing::AssertionResult KvOps::qkv_near(const QkvResult& actual, const QkvResult& expected,
-                                         Phase phase, WeightRead read) const {
-  const bool full = read == WeightRead::kTarget;
+                                         const QkvCase& c, Phase phase, WeightRead read) const {
+  // Codes may be multiplied with activations of 15 bits.
+  const bool full = read == WeightRead::kTarget && (phase == Phase::kPrefill || !c.coded());
   // Head norms have weights of up to 3 rms, which errors get too.
-  const double error =
-      phase == Phase::kDecode ? tolerances_.decode : 2 * tolerances_.prefill(DType::kBF16);
+  const double error = phase == Phase::kDecode ? tolerances_.decode
+                       : c.coded()             ? 2 * tolerances_.prefill_of_codes()
+                                               : 2 * tolerances_.prefill(DType::kBF16);
   const auto is_near = [&](const Floats& a, const Floats& b, double stored) {
     return full ? near(a, b, error + stored) : near_nmse(a, b, tolerances_.planes_nmse);
   };
@@ -145,11 +169,11 @@ TEST_P(KvOps, QkvIsNearTheReference) {
       const Floats x = normal_floats(std::size_t(rows) * c.hidden, 7, 2.0f);
       for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
         EXPECT_TRUE(qkv_near(setup.run(Phase::kDecode, read, x, spans),
-                             expected.run(Phase::kDecode, read, x, spans), Phase::kDecode, read))
+                             expected.run(Phase::kDecode, read, x, spans), c, Phase::kDecode, read))
             << "head_dim " << c.shape.head_dim << ", " << rows << " rows, read " << int(read);
       }
       EXPECT_TRUE(qkv_near(setup.run(Phase::kPrefill, WeightRead::kTarget, x, spans),
-                           expected.run(Phase::kPrefill, WeightRead::kTarget, x, spans),
+                           expected.run(Phase::kPrefill, WeightRead::kTarget, x, spans), c,
                            Phase::kPrefill, WeightRead::kTarget))
           << "head_dim " << c.shape.head_dim << ", " << rows << " rows of prefill";
     }
@@ -241,7 +265,7 @@ TEST_P(KvOps, QkvOfManySequencesHasTheBitsOfEachAlone) {
   const QkvResult prefill = setup.run(Phase::kPrefill, WeightRead::kTarget, x, spans);
   const QkvResult expected =
       QkvSetup(*reference_, c).run(Phase::kPrefill, WeightRead::kTarget, x, spans);
-  EXPECT_TRUE(qkv_near(prefill, expected, Phase::kPrefill, WeightRead::kTarget));
+  EXPECT_TRUE(qkv_near(prefill, expected, c, Phase::kPrefill, WeightRead::kTarget));
 }
 
 // --- full-precision K and V ----------------------------------------------------------------------

@@ -67,13 +67,18 @@ Floats rows_of(const Floats& x, const Rows& rows) {
 struct Size {
   int inputs, outputs;
 };
-constexpr DType kDtypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+// Elements, and planes: as elements they are all alike.
+constexpr WeightFormat kFormats[] = {dense_format(DType::kF32),
+                                     dense_format(DType::kF16),
+                                     dense_format(DType::kBF16),
+                                     sliced_format(),
+                                     {.bits = 5, .group = 32, .block = 32, .has_offset = true}};
 
 TEST_P(PrefillOps, AddedRowsDoNotDependOnOthers) {
   for (const Size size : {Size{48, 80}, Size{384, 260}, Size{1408, 17}, Size{200, 1}}) {
-    for (const DType dtype : kDtypes) {
-      const TestLinear linear(*backend_, HostMatrix(size.outputs, size.inputs, dtype, 2),
-                              normal_floats(size.outputs, 3));
+    for (const WeightFormat& format : kFormats) {
+      const TestLinear linear = TestLinear::random(*backend_, format, size.outputs, size.inputs, 2,
+                                                   normal_floats(size.outputs, 3));
       const Floats in = normal_floats(std::size_t{kAllRows} * size.inputs, 4);
       const Floats before = normal_floats(std::size_t{kAllRows} * size.outputs, 5);
       const auto run = [&](const Rows& rows) {
@@ -85,7 +90,9 @@ TEST_P(PrefillOps, AddedRowsDoNotDependOnOthers) {
         return x.values();
       };
       expect_equal_rows(GetParam(),
-                        fmt::format("{} to {} {}", size.inputs, size.outputs, name_of(dtype)), run);
+                        fmt::format("{} to {}, {} bits of {}", size.inputs, size.outputs,
+                                    format.bits, name_of(format.dtype)),
+                        run);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "backend/params/round.h"
 #include "base/dtype.h"
 #include "base/random.h"
+#include "quant/test_support.h"
 
 namespace quantspec {
 
@@ -43,6 +45,8 @@ struct Tolerances {
     if (prefill_rounds == kNothing || dtype == DType::kF32) return 2e-5;
     return dtype == DType::kF16 ? 1.5e-3 : 1e-2;
   }
+  // The same of codes, which are then rounded to bf16, as activations are.
+  double prefill_of_codes() const { return prefill_rounds == kNothing ? 2e-5 : 2e-2; }
   // Quantized weights may meet activations that the backend rounds to 8 bits: a step of max/127 on
   // normal data is an NMSE of (3.5 / 127)^2 / 12 = 6e-5, more where a group has an outlier.
   // Measured: 1.3e-4.
@@ -266,34 +270,53 @@ class PlacedMatrix {
 };
 
 // A Linear with its planes, as one backend keeps them: made by it, or, in groups of another size,
-// imported.
+// imported. Or of planes alone, which target and draft read.
 class TestLinear {
  public:
   TestLinear(Backend& backend, const HostMatrix& matrix, const Floats& bias = {},
              int group = kWeightGroup)
-      : matrix_(backend, matrix),
+      : matrix_(std::in_place, backend, matrix),
         format_(sliced_format(group)),
         bytes_(backend.plane_bytes(matrix.view().rows, matrix.view().cols, format_)),
         upper_(backend, bytes_.upper),
         lower_(backend, bytes_.lower),
         bias_(backend, bias) {
     if (group == kWeightGroup) {
-      backend.make_planes(matrix_.view(), upper_.data(), lower_.data());
+      backend.make_planes(matrix_->view(), upper_.data(), lower_.data());
     } else {
       backend.import_planes(TestCodes(matrix, group).get(), upper_.data(), lower_.data());
     }
     EXPECT_TRUE(upper_.intact() && lower_.intact());
-    const Matrix& target = matrix_.view();
+    const Matrix& target = matrix_->view();
     linear_ = {target,
                {format_, target.rows, target.cols, upper_.data(), lower_.data()},
                bias.empty() ? nullptr : bias_.data()};
+  }
+  TestLinear(Backend& backend, const CodedMatrix& coded, const Floats& bias = {})
+      : format_(coded.format),
+        bytes_(backend.plane_bytes(coded.rows, coded.cols, format_)),
+        upper_(backend, bytes_.upper),
+        lower_(backend, bytes_.lower),
+        bias_(backend, bias) {
+    backend.import_planes(coded, upper_.data(), bytes_.lower == 0 ? nullptr : lower_.data());
+    EXPECT_TRUE(upper_.intact() && lower_.intact());
+    linear_.target = {format_, coded.rows, coded.cols, upper_.data(),
+                      bytes_.lower == 0 ? nullptr : lower_.data()};
+    linear_.draft = linear_.target;
+    linear_.bias = bias.empty() ? nullptr : bias_.data();
+  }
+  // Random elements, or random codes.
+  static TestLinear random(Backend& backend, const WeightFormat& format, int outputs, int inputs,
+                           unsigned seed, const Floats& bias = {}) {
+    if (format.dense()) return {backend, HostMatrix(outputs, inputs, format.dtype, seed), bias};
+    return {backend, RandomCodes(format, outputs, inputs, seed).matrix(), bias};
   }
   const Linear* get() const { return &linear_; }
   std::vector<std::byte> upper() const { return upper_.values(); }
   std::vector<std::byte> lower() const { return lower_.values(); }
 
  private:
-  PlacedMatrix matrix_;
+  std::optional<PlacedMatrix> matrix_;  // of elements
   WeightFormat format_;
   PlaneBytes bytes_;
   Guarded<std::byte> upper_, lower_;

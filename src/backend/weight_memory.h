@@ -14,9 +14,6 @@ class WeightMemory : public virtual DeviceMemory {
   // The elements as ops read them: moved to `memory` from the host's, or as they were.
   virtual Matrix place_matrix(const TensorView& tensor, std::byte* memory) = 0;
 
-  // Throws kUnsupportedModel, saying what works, where targets cannot read codes of this format.
-  virtual void require_target(const WeightFormat& format) const = 0;
-
   // Of the planes of a [rows, cols] matrix. Throws kUnsupportedModel for formats that it cannot
   // read.
   virtual PlaneBytes plane_bytes(int rows, int cols,

@@ -337,7 +337,6 @@ std::size_t Weights::target_bytes_for(const ModelConfig& config, const WeightSou
       return static_cast<std::size_t>(tensor->rows) * tensor->cols * size_of(tensor->dtype);
     }
     const auto& coded = std::get<CodedMatrix>(matrix);
-    memory.require_target(coded.format);
     const auto bytes = plane_bytes(memory, coded.rows, coded.cols, true, true, coded.format);
     return bytes.upper + bytes.lower;
   };

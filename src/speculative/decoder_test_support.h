@@ -65,7 +65,6 @@ class FakeBackend final : public Backend {
   void synchronize() override {}
 
   std::size_t matrix_bytes(int, int, DType) const override { return 0; }
-  void require_target(const WeightFormat&) const override {}
   Matrix place_matrix(const TensorView& tensor, std::byte*) override { return dense(tensor); }
   PlaneBytes plane_bytes(int, int, const WeightFormat&) const override { return {64, 64}; }
   void make_planes(const Matrix&, std::byte*, std::byte*) override {}

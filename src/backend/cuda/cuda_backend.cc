@@ -19,9 +19,6 @@ namespace quantspec::cuda {
 
 namespace {
 
-// Rows of a prefill's ops: a chunk of a prompt.
-constexpr int kPrefillRows = 1024;
-
 // Every op is a function of ops.h; this class chooses between decoding and prefill, and carries
 // what the host wants.
 // A device that the calling thread may use for as long as this lives: until the op was called.
@@ -73,11 +70,13 @@ class CudaBackend final : public Backend {
     return full_kv_index(shape, capacity, shape.num_kv_heads, 0, 0) * sizeof(std::uint16_t);
   }
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
-    // Rows in the weights' type for a GEMM, and its outputs.
+    // Rows in the weights' type for a GEMM, and its outputs. Where weights are unpacked, rows are
+    // of 16 bits, for which and for the outputs row_floats suffices, and kUnpackedRows are the
+    // rest.
     return sizeof(float) * (static_cast<std::size_t>(kPrefillRows) * inputs + row_floats);
   }
   void reserve_scratch(int inputs, std::size_t row_floats) override {
-    use()->scratch(Scratch::kPrefill, scratch_bytes(inputs, row_floats));
+    use()->scratch(Scratch::kActivations, scratch_bytes(inputs, row_floats));
     reserve_prefill_gemm(use());
   }
   std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override {
@@ -95,11 +94,6 @@ class CudaBackend final : public Backend {
     const std::size_t stride = padded_cols(matrix.cols) * size_of(matrix.dtype);
     use()->upload_rows(memory, stride, matrix.data, row, matrix.rows);
     return dense({memory, matrix.dtype, matrix.rows, matrix.cols});
-  }
-  void require_target(const WeightFormat&) const override {
-    fail(ErrorKind::kUnsupportedModel,
-         "the CUDA backend has targets of bf16, fp16 and fp32 weights alone; the backend cpu reads "
-         "quantized ones of GGUF files, and any in 8 bits");
   }
   PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override {
     return cuda::plane_bytes(rows, cols, format);

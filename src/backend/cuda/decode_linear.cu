@@ -5,7 +5,7 @@
 #include "backend/cuda/linear_full.cuh"
 #include "backend/cuda/linear_kernel.cuh"
 #include "backend/cuda/linear_planes.cuh"
-#include "backend/cuda/ops.h"
+#include "backend/cuda/products.h"
 #include "backend/params/pass.h"
 #include "base/error.h"
 
@@ -253,10 +253,8 @@ bool alike(const Linear& a, const Linear& b, WeightRead read) {
 
 }  // namespace
 
-void decode_qkv(Device& device, const QkvParams& params) {
+void tile_qkv(Device& device, const QkvParams& params) {
   const KvShape& shape = params.shape;
-  check(shape.head_dim % 16 == 0 && shape.head_dim <= 256,
-        "head_dim is a multiple of 16 up to 256");
   const Linear& first = params.q_out != nullptr ? *params.q : *params.k;
   OpLaunches op(device, params.order);
   LinearArgs args{.op = LinearOp::kQkv, .x = params.x, .norm = params.norm, .out = params.q_out};
@@ -278,7 +276,7 @@ void decode_qkv(Device& device, const QkvParams& params) {
   run(op, args, params.weights, first, params.num_rows);
 }
 
-void decode_add_linear(Device& device, const AddLinearParams& params) {
+void tile_add_linear(Device& device, const AddLinearParams& params) {
   const Linear& linear = *params.linear;
   OpLaunches op(device, params.order);
   run(op,
@@ -290,7 +288,7 @@ void decode_add_linear(Device& device, const AddLinearParams& params) {
       params.weights, linear, params.num_rows);
 }
 
-void decode_gate_up(Device& device, const GateUpParams& params) {
+void tile_gate_up(Device& device, const GateUpParams& params) {
   const Linear &gate = *params.gate, &up = *params.up;
   check(gate.outputs() == up.outputs() && alike(gate, up, params.weights),
         "gate and up have shape, element type and groups in common");
@@ -304,7 +302,7 @@ void decode_gate_up(Device& device, const GateUpParams& params) {
       params.weights, gate, params.num_rows);
 }
 
-void head(Device& device, const HeadParams& params) {
+void tile_head(Device& device, const HeadParams& params) {
   const Linear& linear = *params.head;
   OpLaunches op(device, params.order);
   run(op,

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
+#include "backend/cuda/plane_codes.cuh"
 #include "backend/params/pass.h"
 #include "backend/params/round.h"
 #include "base/error.h"
@@ -48,11 +49,43 @@ __device__ float as_float(float x) { return x; }
 __device__ float as_float(__half x) { return __half2float(x); }
 __device__ float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// One block for each row.
+// Tables, of which a block reads a row.
 template <typename T>
-__global__ void embed_rows(const SequenceState* states, const RowPlace* rows, const T* table,
-                           int hidden, int stride, float* out, const float* cos_table,
-                           const float* sin_table, int half, float* cos, float* sin) {
+struct ElementTable {
+  const T* data;
+  int cols;
+
+  __device__ void read(TokenId row, float* out) const {
+    const T* from = data + static_cast<std::size_t>(row) * padded_cols(cols);
+    for (int i = threadIdx.x; i < cols; i += blockDim.x) out[i] = as_float(from[i]);
+  }
+};
+template <int kLowerBits>
+struct CodedTable {
+  CodedPlanes planes;
+
+  // A thread reads what a lane has of a span.
+  __device__ void read(TokenId row, float* out) const {
+    __shared__ float values[16];
+    share_values(planes, values);
+    for (int first = threadIdx.x * kLaneInputs; first < planes.cols;
+         first += blockDim.x * kLaneInputs) {
+      const int lane = row % 8 * 4 + first % kSpanInputs / kLaneInputs;
+      const LaneCodes<kLowerBits> codes(planes, row / kTileRows, first / kSpanInputs, lane);
+#pragma unroll
+      for (int i = 0; i < kLaneInputs; ++i) {
+        if (first + i < planes.cols) out[first + i] = codes.weight(values, row / 8 % 2, i);
+      }
+    }
+  }
+};
+
+// One block for each row.
+template <typename Table>
+__global__ void embed_rows(const SequenceState* states, const RowPlace* rows,
+                           const __grid_constant__ Table table, int hidden, float* out,
+                           const float* cos_table, const float* sin_table, int half, float* cos,
+                           float* sin) {
   const int row = blockIdx.x;
   const auto [sequence, position] = rows[row];
   float* to = out + static_cast<std::size_t>(row) * hidden;
@@ -61,8 +94,7 @@ __global__ void embed_rows(const SequenceState* states, const RowPlace* rows, co
     return;
   }
   const TokenId token = states[sequence].tokens[position];
-  const T* from = table + static_cast<std::size_t>(token) * stride;
-  for (int i = threadIdx.x; i < hidden; i += blockDim.x) to[i] = as_float(from[i]);
+  table.read(token, to);
   if (cos == nullptr) return;
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
     const std::size_t angle = static_cast<std::size_t>(position) * half + i;
@@ -102,19 +134,27 @@ void embed(Device& device, const EmbedParams& params) {
   }
   const SequenceTables sequences = device.tables(params.sequences, num_rows, 0);
   const Matrix& table = params.table;
-  const auto launch = [&]<typename T>(const T* data) {
+  const auto launch = [&]<typename Table>(const Table& rows) {
     embed_rows<<<num_rows, 256, 0, device.stream()>>>(
-        sequences.states, sequences.rows, data, table.cols, padded_cols(table.cols), params.out,
-        params.cos_table, params.sin_table, params.half, params.cos, params.sin);
+        sequences.states, sequences.rows, rows, table.cols, params.out, params.cos_table,
+        params.sin_table, params.half, params.cos, params.sin);
     require_launch("embed_rows");
   };
+  const auto launch_elements = [&]<typename T>(const T* data) {
+    launch(ElementTable<T>{data, table.cols});
+  };
+  if (!table.format.dense()) {
+    return with_lower_bits(table, WeightRead::kTarget, [&]<int kLowerBits>() {
+      launch(CodedTable<kLowerBits>{CodedPlanes(table, WeightRead::kTarget)});
+    });
+  }
   switch (table.format.dtype) {
     case DType::kF32:
-      return launch(static_cast<const float*>(table.data));
+      return launch_elements(static_cast<const float*>(table.data));
     case DType::kF16:
-      return launch(static_cast<const __half*>(table.data));
+      return launch_elements(static_cast<const __half*>(table.data));
     case DType::kBF16:
-      return launch(static_cast<const __nv_bfloat16*>(table.data));
+      return launch_elements(static_cast<const __nv_bfloat16*>(table.data));
   }
 }
 

@@ -39,6 +39,8 @@ constexpr int round_up(int value, int multiple) {
 // Token tiles that lie side by side.
 constexpr int tile_slabs(int page_size) { return page_size >= 64 ? 4 : page_size / 16; }
 
+constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
+
 struct NibblePlace {
   std::size_t word;
   int nibble;

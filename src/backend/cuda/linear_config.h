@@ -22,8 +22,6 @@ inline constexpr int kBandInputs = 128;  // that a warp prepares at a time
 
 enum class LinearOp { kStore, kAdd, kGateUp, kQkv };
 
-constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
-
 // --- what follows from a format ------------------------------------------------------------------
 
 // The sizes of a format (linear_inputs.cuh), in bytes where nothing else is said.

@@ -2,6 +2,7 @@
 // wants.
 #pragma once
 
+#include "backend/cuda/full_kv_row.cuh"
 #include "backend/cuda/linear_stream.cuh"
 #include "backend/params/linear.h"
 
@@ -61,25 +62,6 @@ struct OwnRow {
   // row_shift: log2 of per_row
   __device__ OwnRow(const LinearArgs& args, const WarpRole& role, int i, int row_shift)
       : row(role.rank + (i >> row_shift << role.row_shift)), i(i & ((1 << row_shift) - 1)) {}
-};
-
-// Where K and V of an activation row go.
-struct FullKvRow {
-  FullKv full;
-  int position;  // negative: nowhere
-
-  // NOTE: of a sequence alone the two loads do not wait for each other.
-  __device__ static FullKvRow of(const SequenceTables& sequences, int row) {
-    if (sequences.count == 0) return {{}, -1};
-    const int2 place = __ldcg(reinterpret_cast<const int2*>(sequences.rows + row));
-    const int sequence = sequences.count == 1 ? 0 : max(place.x, 0);
-    return {sequences.of(sequence)->full, place.x < 0 ? -1 : place.y};
-  }
-  // Of keys or values, of a kv head.
-  __device__ __half* at(const KvShape& shape, int kv_head, int which) const {
-    return reinterpret_cast<__half*>(full.data) +
-           full_kv_index(shape, full.capacity, kv_head, which, position % full.capacity);
-  }
 };
 
 // What the finish of a row block wants from memory beside weights. It is asked for ahead, so that

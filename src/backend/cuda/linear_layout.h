@@ -1,27 +1,95 @@
-// How the planes of a weight matrix lie in device memory: in the order in which the lanes of a warp
-// take them to tensor cores, so that a warp reads one stream of whole 512-byte lines.
+// How the planes of a weight matrix, of any format (quant/weight_format.h), lie in device memory:
+// in the order in which the lanes of a warp take them to tensor cores, so that a warp reads one
+// stream of whole 512-byte lines.
 //
-// A tile is 16 outputs (rows of W); a unit is kPlaneUnit inputs of a tile. Units of a tile follow
-// each other, tiles follow each other:
+// A tile is 16 outputs (rows of W). A unit is 128 inputs of a tile, or 256, a block, where scales
+// have two levels. Units of a tile follow each other, tiles follow each other:
 //
-//   upper plane   per unit: 256 words of upper nibbles, then (scale, offset) of its groups, [groups
-//                 of a unit, 8, 2] GroupScale: rows r and r + 8 side by side
-//   lower plane   per unit: 256 words of lower nibbles
+//   upper plane   per unit: the upper nibbles of its codes, then its parameters
+//   lower plane   per unit: the bits below, 1, 2 or 4 of each code
 //
-// A word holds 4 inputs of rows r (low nibbles of its bytes) and r + 8 (high nibbles): in a unit,
-// lane 4 * (row % 8) + input % 64 / 16 has its words of 64 inputs side by side (one 16-byte load).
-// With inputs 16 t .. 16 t + 15 of every 64 in one lane, activations are wanted in their natural
-// order. What is beyond the matrix has code 0, scale 0 and offset 0.
+// Of a span, 64 inputs, lane 4 * (row % 8) + input % 64 / 16 has 16 inputs of rows r and r + 8.
+// With b bits of each these are b words side by side (4: one 16-byte load), in which
+//
+//   8 * (input % 16 / 4) + 2 * (input % 4) + row / 8
+//
+// is the place of a code. So a word of nibbles holds 4 inputs of rows r (low nibbles of its bytes)
+// and r + 8 (high nibbles). With inputs 16 t .. 16 t + 15 of every 64 in one lane, activations are
+// wanted in their natural order.
+//
+// Parameters come for 16 rows at a time, those of rows r and r + 8 side by side:
+//
+//   one level    for each group: (scale, offset), or the scale alone where there are no offsets
+//   two levels   the same of the block; then for each group i8 sub-scales; then for each group u8
+//                sub-offsets, where there are any
+//
+// What is beyond the matrix has code 0, scale 0 and offset 0.
 #pragma once
 
 #include <cstddef>
 
 #include "backend/cuda/layout.h"
+#include "quant/weight_format.h"
 
 namespace quantspec::cuda {
 
 inline constexpr int kTileRows = 16;
-inline constexpr int kPlaneUnit = 128;           // inputs; one or two groups
+inline constexpr int kPlaneUnit = 128;  // inputs
+inline constexpr int kSpanInputs = 64;
+inline constexpr int kLaneInputs = 16;  // of a span, of rows r and r + 8
+inline constexpr int kMostUnit = 256;
+
+constexpr int row_tiles(int rows) { return round_up(rows, kTileRows) / kTileRows; }
+
+// The place of a code among those of its lane.
+constexpr int code_place(int input, int upper_half) {
+  return input % kLaneInputs / 4 * 8 + input % 4 * 2 + upper_half;
+}
+// The place of a row among the 16 of a parameter.
+constexpr int scale_place(int row) { return row % 8 * 2 + row / 8; }
+
+// Sizes are in bytes.
+struct PlaneLayout {
+  int unit;   // inputs
+  int units;  // of a row
+  int group;
+  int lower_bits;
+  bool two_levels;
+  bool has_offset;
+
+  constexpr PlaneLayout(const WeightFormat& format, int cols)
+      : unit(format.two_levels() ? format.block : kPlaneUnit),
+        units(round_up(cols, unit) / unit),
+        group(format.group),
+        lower_bits(format.lower_bits()),
+        two_levels(format.two_levels()),
+        has_offset(format.has_offset) {}
+
+  constexpr int groups() const { return unit / group; }  // of a unit
+  constexpr int scales() const { return two_levels ? 1 : groups(); }
+  constexpr int kinds() const { return has_offset ? 2 : 1; }
+  // Of fp16 scales, or scales and offsets, of a group or block.
+  constexpr int scale_bytes() const { return 2 * kinds() * kTileRows; }
+  constexpr int nibble_bytes() const { return kTileRows * unit / 2; }
+  constexpr int upper_bytes() const {
+    return sub_offset_at(two_levels && has_offset ? groups() : 0);
+  }
+  constexpr int lower_bytes() const { return kTileRows * unit * lower_bits / 8; }
+
+  // Where those of a group begin in the upper plane's unit.
+  constexpr int scale_at(int index) const {
+    return nibble_bytes() + (two_levels ? 0 : index) * scale_bytes();
+  }
+  constexpr int sub_scale_at(int index) const {
+    return nibble_bytes() + scales() * scale_bytes() + index * kTileRows;
+  }
+  constexpr int sub_offset_at(int index) const {
+    return sub_scale_at((two_levels ? groups() : 0) + index);
+  }
+};
+
+// --- groups of 64 or 128 inputs with offsets, 8 bits: what linear_planes.cuh reads ---------------
+
 inline constexpr int kPlaneUnitWords = 256;      // 16 x 128 nibbles
 inline constexpr int kGroupScaleBytes = 16 * 4;  // of a tile's 16 rows
 inline constexpr int kLowerUnitBytes = 4 * kPlaneUnitWords;
@@ -30,16 +98,5 @@ constexpr int upper_unit_bytes(int group) {
   return 4 * kPlaneUnitWords + kPlaneUnit / group * kGroupScaleBytes;
 }
 constexpr int plane_units(int cols) { return round_up(cols, kPlaneUnit) / kPlaneUnit; }
-constexpr int row_tiles(int rows) { return round_up(rows, kTileRows) / kTileRows; }
-
-// The word and the nibble of (row, input) of a unit.
-constexpr NibblePlace weight_place(int row, int input) {
-  const int lane = row % 8 * 4 + input % 64 / 16;
-  return {static_cast<std::size_t>(input / 64 * 128 + lane * 4 + input % 16 / 4),
-          row / 8 + 2 * (input % 4)};
-}
-
-// The place of a row's scale among the 16 of a group.
-constexpr int scale_place(int row) { return row % 8 * 2 + row / 8; }
 
 }  // namespace quantspec::cuda

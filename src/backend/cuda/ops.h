@@ -50,13 +50,17 @@ void make_planes(Device& device, const Matrix& elements, std::byte* upper, std::
 // coded: host memory.
 void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, std::byte* lower);
 
-// --- decode_linear.cu: Phase::kDecode ------------------------------------------------------------
+// --- decode_ops.cc: Phase::kDecode ---------------------------------------------------------------
 void decode_qkv(Device& device, const QkvParams& params);
 void decode_add_linear(Device& device, const AddLinearParams& params);
 void decode_gate_up(Device& device, const GateUpParams& params);
 void head(Device& device, const HeadParams& params);
 
-// --- prefill_linear.cu: Phase::kPrefill ----------------------------------------------------------
+// --- prefill_linear.cc: Phase::kPrefill ----------------------------------------------------------
+inline constexpr int kPrefillRows = 1024;  // of an op: a chunk of a prompt
+// Outputs whose weights are unpacked at a time: in 16 bits they take as many bytes as an op's rows
+// of activations would in fp32.
+inline constexpr int kUnpackedRows = 2 * kPrefillRows;
 void prefill_qkv(Device& device, const QkvParams& params);
 void prefill_add_linear(Device& device, const AddLinearParams& params);
 void prefill_gate_up(Device& device, const GateUpParams& params);

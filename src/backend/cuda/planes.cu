@@ -2,6 +2,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/linear_layout.h"
@@ -16,13 +17,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRowsPerWarp = kTileRows / (kThreads / 32);
 constexpr int kInputsPerLane = kPlaneUnit / 32;
-static_assert(kThreads == kPlaneUnitWords && kInputsPerLane == 4);
 
-// One unit of a tile, in shared memory, on its way into planes.
-struct Unit {
-  std::uint8_t codes[kTileRows][kPlaneUnit];
-  GroupScale scales[kPlaneUnit / 64][kTileRows];  // [group, row]
-};
+// The codes of one unit of a tile, in shared memory, on their way into planes.
+using UnitCodes = std::uint8_t[kTileRows][kMostUnit];
 
 __device__ float as_float(float x) { return x; }
 __device__ float as_float(__half x) { return __half2float(x); }
@@ -51,38 +48,48 @@ __device__ std::uint8_t code_of(float x, GroupScale group) {
   return static_cast<std::uint8_t>(fminf(fmaxf(rintf((x - offset) / scale), 0.0f), 255.0f));
 }
 
-// Writes a unit to its place; all threads of the block. lower may be null.
-__device__ void store_unit(const Unit& unit, int group, std::byte* upper, std::byte* lower) {
-  std::uint32_t high = 0, low = 0;
-  // The inverse of weight_place().
-  const int half = threadIdx.x / 128, lane = threadIdx.x / 4 % 32, word = threadIdx.x % 4;
-  const int first_input = half * 64 + lane % 4 * 16 + word * 4;
-#pragma unroll
-  for (int nibble = 0; nibble < 8; ++nibble) {
-    const std::uint32_t code = unit.codes[lane / 4 + nibble % 2 * 8][first_input + nibble / 2];
-    high |= (code >> 4) << (4 * nibble);
-    low |= (code & 15) << (4 * nibble);
-  }
-  reinterpret_cast<std::uint32_t*>(upper)[threadIdx.x] = high;
-  if (lower != nullptr) reinterpret_cast<std::uint32_t*>(lower)[threadIdx.x] = low;
-  const int groups = kPlaneUnit / group;
-  if (threadIdx.x < groups * kTileRows) {
-    const int row = threadIdx.x % kTileRows, index = threadIdx.x / kTileRows;
-    auto* scales = reinterpret_cast<GroupScale*>(upper + kLowerUnitBytes) + index * kTileRows;
-    scales[scale_place(row)] = unit.scales[index][row];
-  }
-}
-
+// Planes on their way; lower may be null.
 struct PlaneMatrix {
-  int rows, cols, group;
+  PlaneLayout layout;
+  int rows, cols;
   std::byte* upper;
   std::byte* lower;
+
+  __device__ std::size_t unit(int tile, int index) const {
+    return static_cast<std::size_t>(tile) * layout.units + index;
+  }
+  __device__ std::byte* upper_unit(int tile, int index) const {
+    return upper + unit(tile, index) * layout.upper_bytes();
+  }
 };
 
-__device__ void store_unit(const Unit& unit, const PlaneMatrix& to, int tile, int index) {
-  const std::size_t place = static_cast<std::size_t>(tile) * plane_units(to.cols) + index;
-  store_unit(unit, to.group, to.upper + place * upper_unit_bytes(to.group),
-             to.lower == nullptr ? nullptr : to.lower + place * kLowerUnitBytes);
+// Packs `bits` bits of each code of a unit, from bit `shift` on; all threads of the block.
+__device__ void store_bits(const UnitCodes& codes, int unit, int bits, int shift, std::byte* to) {
+  const int of_word = 32 / bits, words = kTileRows * unit / of_word;
+  for (int word = threadIdx.x; word < words; word += kThreads) {
+    const int lane = word / bits % 32, span = word / bits / 32, first = word % bits * of_word;
+    std::uint32_t packed = 0;
+    for (int i = 0; i < of_word; ++i) {  // the inverse of code_place()
+      const int place = first + i, row = lane / 4 + place % 2 * 8;
+      const int input = span * kSpanInputs + lane % 4 * kLaneInputs + place / 8 * 4 + place % 8 / 2;
+      const std::uint32_t code = codes[row][input];
+      packed |= (code >> shift & ((1u << bits) - 1)) << (bits * i);
+    }
+    reinterpret_cast<std::uint32_t*>(to)[word] = packed;
+  }
+}
+__device__ void store_codes(const UnitCodes& codes, const PlaneMatrix& to, int tile, int index) {
+  const PlaneLayout& layout = to.layout;
+  store_bits(codes, layout.unit, 4, layout.lower_bits, to.upper_unit(tile, index));
+  if (to.lower == nullptr || layout.lower_bits == 0) return;
+  store_bits(codes, layout.unit, layout.lower_bits, 0,
+             to.lower + to.unit(tile, index) * layout.lower_bytes());
+}
+__device__ void store_scale(const PlaneLayout& layout, GroupScale scale, int row,
+                            std::byte* scales) {
+  auto* to = reinterpret_cast<std::uint16_t*>(scales) + scale_place(row) * layout.kinds();
+  to[0] = scale.scale;
+  if (layout.has_offset) to[1] = scale.offset;
 }
 
 // Block (unit, tile): quantizes 16 rows x one group of 128.
@@ -90,7 +97,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     quantize_units(const T* full, int stride, const PlaneMatrix to) {
   static_assert(kWeightGroup == kPlaneUnit);
-  __shared__ Unit unit;
+  __shared__ UnitCodes codes;
   const int lane = threadIdx.x % 32;
   const int first_input = blockIdx.x * kPlaneUnit + lane * kInputsPerLane;
   for (int i = 0; i < kRowsPerWarp; ++i) {
@@ -116,58 +123,151 @@ __global__ void __launch_bounds__(kThreads)
         matrix_row < to.rows ? scale_of_group(min, max, finite) : GroupScale{0, 0};
     for (int j = 0; j < kInputsPerLane; ++j) {
       const bool inside = first_input + j < to.cols;
-      unit.codes[row][lane * kInputsPerLane + j] = inside ? code_of(x[j], group) : 0;
+      codes[row][lane * kInputsPerLane + j] = inside ? code_of(x[j], group) : 0;
     }
-    if (lane == 0) unit.scales[0][row] = group;
+    if (lane == 0) {
+      std::byte* const unit = to.upper_unit(blockIdx.y, blockIdx.x);
+      store_scale(to.layout, group, row, unit + to.layout.scale_at(0));
+    }
   }
   __syncthreads();
-  store_unit(unit, to, blockIdx.y, blockIdx.x);
+  store_codes(codes, to, blockIdx.y, blockIdx.x);
 }
 
-// Block (unit, tile): the same from codes [rows, cols] and scales [rows, groups] of rows from
-// first_tile * 16 on.
+// Rows as codes and parameters, in device memory, as in RowCodes.
+struct CodedRows {
+  std::uint8_t* codes;        // [rows, cols]
+  GroupScale* scales;         // [rows, blocks]
+  std::int8_t* sub_scales;    // [rows, groups], in formats of two levels
+  std::uint8_t* sub_offsets;  // likewise
+  int blocks, groups;
+};
+
+// Block (unit, tile): the same from rows that begin with those of first_tile.
 __global__ void __launch_bounds__(kThreads)
-    pack_units(const std::uint8_t* codes, const GroupScale* scales, int first_tile,
-               const PlaneMatrix to) {
-  __shared__ Unit unit;
-  const int tile = first_tile + blockIdx.y, groups = weight_groups(to.cols, to.group);
-  for (int i = threadIdx.x; i < kTileRows * kPlaneUnit; i += kThreads) {
-    const int row = i / kPlaneUnit, col = blockIdx.x * kPlaneUnit + i % kPlaneUnit;
-    const bool inside = tile * kTileRows + row < to.rows && col < to.cols;
-    const std::size_t from = static_cast<std::size_t>(blockIdx.y * kTileRows + row) * to.cols + col;
-    unit.codes[row][i % kPlaneUnit] = inside ? codes[from] : 0;
+    pack_units(const CodedRows from, int first_tile, const PlaneMatrix to) {
+  __shared__ UnitCodes codes;
+  const PlaneLayout& layout = to.layout;
+  const int tile = first_tile + blockIdx.y, rows = to.rows - tile * kTileRows;
+  const std::size_t first_row = static_cast<std::size_t>(blockIdx.y) * kTileRows;
+  for (int i = threadIdx.x; i < kTileRows * layout.unit; i += kThreads) {
+    const int row = i / layout.unit, col = blockIdx.x * layout.unit + i % layout.unit;
+    const bool inside = row < rows && col < to.cols;
+    codes[row][i % layout.unit] = inside ? from.codes[(first_row + row) * to.cols + col] : 0;
   }
-  const int unit_groups = kPlaneUnit / to.group;
-  if (threadIdx.x < unit_groups * kTileRows) {
-    const int row = threadIdx.x % kTileRows, index = threadIdx.x / kTileRows;
-    const int group = blockIdx.x * unit_groups + index;
-    const bool inside = tile * kTileRows + row < to.rows && group < groups;
-    unit.scales[index][row] =
-        inside ? scales[static_cast<std::size_t>(blockIdx.y * kTileRows + row) * groups + group]
-               : GroupScale{0, 0};
+  std::byte* const unit = to.upper_unit(tile, blockIdx.x);
+  for (int i = threadIdx.x; i < kTileRows * layout.scales(); i += kThreads) {
+    const int row = i % kTileRows, index = i / kTileRows;
+    const int block = blockIdx.x * layout.scales() + index;
+    const bool inside = row < rows && block < from.blocks;
+    store_scale(layout,
+                inside ? from.scales[(first_row + row) * from.blocks + block] : GroupScale{0, 0},
+                row, unit + layout.scale_at(index));
+  }
+  for (int i = threadIdx.x; layout.two_levels && i < kTileRows * layout.groups(); i += kThreads) {
+    const int row = i % kTileRows, index = i / kTileRows;
+    const int group = blockIdx.x * layout.groups() + index;
+    const bool inside = row < rows && group < from.groups;
+    const std::size_t at = (first_row + row) * from.groups + group;
+    const int place = scale_place(row);
+    unit[layout.sub_scale_at(index) + place] = std::byte(inside ? from.sub_scales[at] : 0);
+    if (!layout.has_offset) continue;
+    unit[layout.sub_offset_at(index) + place] = std::byte(inside ? from.sub_offsets[at] : 0);
   }
   __syncthreads();
-  store_unit(unit, to, tile, blockIdx.x);
+  store_codes(codes, to, tile, blockIdx.x);
 }
 
-bool is_sliced(const WeightFormat& format) {
-  return format == sliced_format(64) || format == sliced_format(128);
+PlaneLayout layout_of(const WeightFormat& w, int cols) {
+  check(!w.dense(), "elements have no planes");
+  const bool bits = w.bits == 4 || w.bits == 5 || w.bits == 6 || w.bits == 8;
+  const bool group = w.group == 16 || w.group == 32 || w.group == 64 || w.group == 128;
+  const bool block = w.block == w.group || w.block == kMostUnit;
+  if (!bits || !group || !block || (w.table != CodeTable::kNone && w.bits != 4)) {
+    fail(ErrorKind::kUnsupportedModel,
+         "weights of {} bits in groups of {} and blocks of {}: the GPU reads 4, 5, 6 and 8 bits in "
+         "groups of 16 to 128, alone or in blocks of {}",
+         w.bits, w.group, w.block, kMostUnit);
+  }
+  return {w, cols};
 }
+
+// The kernels of linear_planes.cuh know the layout of one format.
+constexpr PlaneLayout kSliced(sliced_format(64), kPlaneUnit);
+static_assert(kSliced.upper_bytes() == upper_unit_bytes(64) &&
+              kSliced.lower_bytes() == kLowerUnitBytes && kSliced.unit == kPlaneUnit);
 
 // Codes on their way to the device, at a time.
 constexpr std::size_t kUploadBytes = std::size_t{32} << 20;
 
+// Rows on their way, on the host, and where they go.
+class RowUpload {
+ public:
+  RowUpload(Device& device, const CodedMatrix& coded, int most_rows)
+      : device_(device), coded_(coded) {
+    const WeightFormat& format = coded.format;
+    const std::size_t subs = format.two_levels() ? format.groups(coded.cols) : 0;
+    rows_.blocks = format.blocks(coded.cols);
+    rows_.groups = format.groups(coded.cols);
+    codes_.resize(std::size_t(most_rows) * coded.cols);
+    scales_.resize(std::size_t(most_rows) * rows_.blocks);
+    sub_scales_.resize(most_rows * subs);
+    sub_offsets_.resize(most_rows * subs);
+    std::byte* next = device.scratch(Scratch::kWorkspace,
+                                     aligned(codes_) + aligned(scales_) + 2 * aligned(sub_scales_));
+    const auto take = [&]<typename T>(const std::vector<T>& values) {
+      return reinterpret_cast<T*>(std::exchange(next, next + aligned(values)));
+    };
+    rows_.codes = take(codes_);
+    rows_.scales = take(scales_);
+    rows_.sub_scales = take(sub_scales_);
+    rows_.sub_offsets = take(sub_offsets_);
+  }
+
+  CodedRows upload(int first, int count) {
+    const std::size_t subs = coded_.format.two_levels() ? rows_.groups : 0;
+    for (int i = 0; i < count; ++i) {
+      const auto row = static_cast<std::size_t>(i);
+      coded_.read(first + i, {&codes_[row * coded_.cols], &scales_[row * rows_.blocks],
+                              sub_scales_.data() + row * subs, sub_offsets_.data() + row * subs});
+    }
+    const auto put = [&]<typename T>(T* to, const std::vector<T>& values) {
+      if (!values.empty()) device_.upload(to, values.data(), values.size() * sizeof(T));
+    };
+    put(rows_.codes, codes_);
+    put(rows_.scales, scales_);
+    put(rows_.sub_scales, sub_scales_);
+    put(rows_.sub_offsets, sub_offsets_);
+    return rows_;
+  }
+
+ private:
+  template <typename T>
+  static std::size_t aligned(const std::vector<T>& values) {
+    return (values.size() * sizeof(T) + 255) / 256 * 256;
+  }
+
+  Device& device_;
+  const CodedMatrix& coded_;
+  std::vector<std::uint8_t> codes_;
+  std::vector<GroupScale> scales_;
+  std::vector<std::int8_t> sub_scales_;
+  std::vector<std::uint8_t> sub_offsets_;
+  CodedRows rows_{};
+};
+
 }  // namespace
 
 PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) {
-  check(is_sliced(format), "planes are in groups of 64 or 128 inputs");
-  const std::size_t units = static_cast<std::size_t>(row_tiles(rows)) * plane_units(cols);
-  return {units * upper_unit_bytes(format.group), units * kLowerUnitBytes};
+  const PlaneLayout layout = layout_of(format, cols);
+  const std::size_t units = static_cast<std::size_t>(row_tiles(rows)) * layout.units;
+  return {units * layout.upper_bytes(), units * layout.lower_bytes()};
 }
 
 void make_planes(Device& device, const Matrix& elements, std::byte* upper, std::byte* lower) {
-  const PlaneMatrix to{elements.rows, elements.cols, kWeightGroup, upper, lower};
-  const dim3 grid(plane_units(elements.cols), row_tiles(elements.rows));
+  const PlaneMatrix to{layout_of(sliced_format(), elements.cols), elements.rows, elements.cols,
+                       upper, lower};
+  const dim3 grid(to.layout.units, row_tiles(elements.rows));
   const auto launch = [&]<typename T>(const T* data) {
     quantize_units<<<grid, kThreads, 0, device.stream()>>>(data, padded_cols(elements.cols), to);
     require_launch("make_planes");
@@ -183,30 +283,16 @@ void make_planes(Device& device, const Matrix& elements, std::byte* upper, std::
 }
 
 void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, std::byte* lower) {
-  check(is_sliced(coded.format), "planes are in groups of 64 or 128 inputs");
-  const PlaneMatrix to{coded.rows, coded.cols, coded.format.group, upper, lower};
-  const std::size_t row_scales = coded.format.groups(coded.cols);
+  const PlaneMatrix to{layout_of(coded.format, coded.cols), coded.rows, coded.cols, upper, lower};
   const std::size_t tile_codes = static_cast<std::size_t>(kTileRows) * coded.cols;
   const int tiles = row_tiles(coded.rows);
   const int step = std::clamp<int>(kUploadBytes / tile_codes, 1, tiles);
-  const std::size_t code_bytes = (step * tile_codes + 255) / 256 * 256;
-  const std::size_t scale_bytes = step * kTileRows * row_scales * sizeof(GroupScale);
-  std::byte* scratch = device.scratch(Scratch::kWorkspace, code_bytes + scale_bytes);
-  auto* codes = reinterpret_cast<std::uint8_t*>(scratch);
-  auto* scales = reinterpret_cast<GroupScale*>(scratch + code_bytes);
-  std::vector<std::uint8_t> host_codes(step * tile_codes);
-  std::vector<GroupScale> host_scales(step * kTileRows * row_scales);
+  RowUpload rows(device, coded, step * kTileRows);
   for (int first = 0; first < tiles; first += step) {
-    const std::size_t row = static_cast<std::size_t>(first) * kTileRows;
-    const std::size_t rows = std::min<std::size_t>(step * kTileRows, coded.rows - row);
-    for (std::size_t i = 0; i < rows; ++i) {
-      coded.read(static_cast<int>(row + i),
-                 {&host_codes[i * coded.cols], &host_scales[i * row_scales], nullptr, nullptr});
-    }
-    device.upload(codes, host_codes.data(), rows * coded.cols);
-    device.upload(scales, host_scales.data(), rows * row_scales * sizeof(GroupScale));
-    const dim3 grid(plane_units(coded.cols), std::min(step, tiles - first));
-    pack_units<<<grid, kThreads, 0, device.stream()>>>(codes, scales, first, to);
+    const int row = first * kTileRows;
+    const CodedRows from = rows.upload(row, std::min(step * kTileRows, coded.rows - row));
+    const dim3 grid(to.layout.units, std::min(step, tiles - first));
+    pack_units<<<grid, kThreads, 0, device.stream()>>>(from, first, to);
     require_launch("import_planes");
   }
 }

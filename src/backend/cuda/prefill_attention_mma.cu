@@ -217,7 +217,8 @@ template <typename T>
 void launch(Device& device, const PrefillRows& rows) {
   const std::size_t count =
       static_cast<std::size_t>(rows.num_rows) * rows.num_heads * rows.head_dim;
-  auto* q = reinterpret_cast<__half*>(device.scratch(Scratch::kPrefill, count * sizeof(__half)));
+  auto* q =
+      reinterpret_cast<__half*>(device.scratch(Scratch::kActivations, count * sizeof(__half)));
   const int quads = static_cast<int>(count / 4);
   scale_queries<<<(quads + kScaleThreads - 1) / kScaleThreads, kScaleThreads, 0, device.stream()>>>(
       rows.q, rows.q_factor, quads, q);

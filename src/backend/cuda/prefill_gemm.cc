@@ -47,9 +47,9 @@ void set(cublasLtMatmulPreferenceOpaque_t& preference,
 }
 
 // What divides the distance of two rows of out, in bytes.
-std::uint32_t out_alignment(int outputs) {
+std::uint32_t out_alignment(int out_stride) {
   constexpr std::uint32_t kMost = 128;
-  const std::uint32_t bytes = sizeof(float) * static_cast<std::uint32_t>(outputs);
+  const std::uint32_t bytes = sizeof(float) * static_cast<std::uint32_t>(out_stride);
   return std::min(bytes & (~bytes + 1), kMost);
 }
 
@@ -76,8 +76,8 @@ struct PrefillGemm::Problem {
     QUANTSPEC_CUBLAS(
         cublas_lt().layout_init(&weights, sizeof(weights), type, stride, shape.outputs, stride));
     QUANTSPEC_CUBLAS(cublas_lt().layout_init(&x, sizeof(x), type, stride, rows, stride));
-    QUANTSPEC_CUBLAS(
-        cublas_lt().layout_init(&out, sizeof(out), CUDA_R_32F, shape.outputs, rows, shape.outputs));
+    QUANTSPEC_CUBLAS(cublas_lt().layout_init(&out, sizeof(out), CUDA_R_32F, shape.outputs, rows,
+                                             shape.out_stride));
   }
 };
 
@@ -105,8 +105,8 @@ const cublasLtMatmulAlgo_t& PrefillGemm::algorithm(const Shape& shape, const flo
   cublasLtMatmulPreferenceOpaque_t preference;
   QUANTSPEC_CUBLAS(cublas_lt().preference_init(&preference, sizeof(preference)));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out_alignment(shape.outputs));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out_alignment(shape.outputs));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out_alignment(shape.out_stride));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out_alignment(shape.out_stride));
   // NOTE: partial sums only through the workspace: in place they are added by atomics, in any
   // order, and two runs differ.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -128,25 +128,27 @@ const cublasLtMatmulAlgo_t& PrefillGemm::algorithm(const Shape& shape, const flo
        cublas_lt().status_string(status), count);
 }
 
-void PrefillGemm::multiply(Device& device, const Linear& linear, const void* x, int rows, bool add,
-                           float* out) {
-  const Shape shape{.dtype = linear.target.format.dtype,
-                    .inputs = linear.inputs(),
-                    .outputs = linear.outputs(),
+void PrefillGemm::multiply(Device& device, const Matrix& weights, const float* bias, const void* x,
+                           int rows, bool add, float* out, int out_stride) {
+  check(weights.format.dense(), "a GEMM is of elements");
+  const Shape shape{.dtype = weights.format.dtype,
+                    .inputs = weights.cols,
+                    .outputs = weights.rows,
+                    .out_stride = out_stride,
                     .add = add,
-                    .bias = linear.bias != nullptr};
-  check(reinterpret_cast<std::uintptr_t>(out) % out_alignment(shape.outputs) == 0,
+                    .bias = bias != nullptr};
+  check(reinterpret_cast<std::uintptr_t>(out) % out_alignment(shape.out_stride) == 0,
         "rows of a product are aligned");
-  const cublasLtMatmulAlgo_t& chosen = algorithm(shape, linear.bias);
+  const cublasLtMatmulAlgo_t& chosen = algorithm(shape, bias);
   const float alpha = 1.0f, beta = add ? 1.0f : 0.0f;
   const std::size_t x_bytes =
       static_cast<std::size_t>(padded_cols(shape.inputs)) * size_of(shape.dtype);
   for (int first = 0; first < rows; first += kMostRows) {
-    Problem problem(shape, std::min(kMostRows, rows - first), linear.bias);
+    Problem problem(shape, std::min(kMostRows, rows - first), bias);
     const auto* rows_x = static_cast<const std::byte*>(x) + first * x_bytes;
-    float* const rows_out = out + static_cast<std::size_t>(first) * shape.outputs;
+    float* const rows_out = out + static_cast<std::size_t>(first) * out_stride;
     QUANTSPEC_CUBLAS(cublas_lt().multiply(
-        handle_, &problem.product, &alpha, linear.target.data, &problem.weights, rows_x, &problem.x,
+        handle_, &problem.product, &alpha, weights.data, &problem.weights, rows_x, &problem.x,
         &beta, rows_out, &problem.out, rows_out, &problem.out, &chosen,
         device.scratch(Scratch::kWorkspace, kWorkspaceBytes), kWorkspaceBytes, device.stream()));
   }

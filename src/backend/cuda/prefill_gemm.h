@@ -23,17 +23,18 @@ class PrefillGemm {
   PrefillGemm(const PrefillGemm&) = delete;
   PrefillGemm& operator=(const PrefillGemm&) = delete;
 
-  // out = x W^T + bias, or out += where `add`; fp32 sums.
-  // x: [rows, padded_cols(inputs)] of the weights' dtype, zeros beyond `inputs`, 16-byte aligned.
-  // out: fp32 [rows, outputs], aligned as its rows are to each other, up to 128 bytes.
-  void multiply(Device& device, const Linear& linear, const void* x, int rows, bool add,
-                float* out);
+  // out = x W^T + bias, or out += where `add`; fp32 sums. bias may be null.
+  // weights: of elements. x: [rows, padded_cols(inputs)] of their dtype, zeros beyond `inputs`,
+  // 16-byte aligned. out: fp32 [rows, outputs], rows out_stride apart, aligned as they are to each
+  // other, up to 128 bytes.
+  void multiply(Device& device, const Matrix& weights, const float* bias, const void* x, int rows,
+                bool add, float* out, int out_stride);
 
  private:
   // What an algorithm was chosen for.
   struct Shape {
     DType dtype;
-    int inputs, outputs;
+    int inputs, outputs, out_stride;
     bool add, bias;
     auto operator<=>(const Shape&) const = default;
   };

@@ -26,7 +26,6 @@ class HostBackend : public Backend {
 
   // A checkpoint is read where it is mapped.
   std::size_t matrix_bytes(int, int, DType) const override { return 0; }
-  void require_target(const WeightFormat&) const override {}
   Matrix place_matrix(const TensorView& tensor, std::byte*) override { return dense(tensor); }
 
   void require_supported(const KvShape&) const override {}

@@ -1,17 +1,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "backend/cuda/layout.h"
-#include "backend/cuda/ops.h"
-#include "backend/cuda/prefill_gemm.h"
+#include "backend/cuda/full_kv_row.cuh"
+#include "backend/cuda/linear_rows.h"
 #include "backend/params/pass.h"
 #include "base/error.h"
 
-// A product is a GEMM on rows that were normed and rounded to the weights' dtype before, and whose
-// fp32 results a small kernel finishes:
-//   qkv         norm | Q, K, V | per-head norms, RoPE, append
-//   add_linear  round | x += W in
-//   gate_up     norm | gate, up | silu(gate) * up
 namespace quantspec::cuda {
 
 namespace {
@@ -53,7 +47,7 @@ __device__ float norm_factor(float sum_of_squares, int size, float epsilon) {
 // out[row] = norm(x[row]), rounded to T, zeros from cols on. A block per row.
 template <typename T, int W>
 __global__ void __launch_bounds__(kThreads)
-    norm_rows(const float* x, int cols, int stride, Norm norm, T* out) {
+    norm_row(const float* x, int cols, int stride, Norm norm, T* out) {
   using Floats = Pack<float, W>;
   const float* row = x + static_cast<std::size_t>(blockIdx.x) * cols;
   T* to = out + static_cast<std::size_t>(blockIdx.x) * stride;
@@ -83,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
 // gate = silu(gate) * up
 template <int W>
 __global__ void __launch_bounds__(kThreads)
-    silu_times(float* gate, const float* up, std::size_t n) {
+    silu_times_up(float* gate, const float* up, std::size_t n) {
   const std::size_t i = W * (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x);
   if (i >= n) return;
   auto g = *reinterpret_cast<const Pack<float, W>*>(gate + i);
@@ -153,7 +147,7 @@ struct HeadRows {
 };
 
 // Per-head norm and RoPE in place. A warp per (row, head); `count` of these.
-__global__ void __launch_bounds__(kThreads) finish_queries(HeadRows rows, int count, float* q) {
+__global__ void __launch_bounds__(kThreads) finish_heads(HeadRows rows, int count, float* q) {
   const int task = blockIdx.x * kWarps + threadIdx.x / 32;
   if (task >= count) return;
   const int half = rows.head_dim / 2;
@@ -166,27 +160,40 @@ __global__ void __launch_bounds__(kThreads) finish_queries(HeadRows rows, int co
   pairs.write(head, half);
 }
 
-// Norm and RoPE of keys; keys and values of rows first_row + i go to the slots of positions
-// first_position + i. A warp per (i, kv head); `count` of these.
+// Rows of one sequence, which follow each other.
+struct RowsOfSequence {
+  FullKv full;
+  int first_row;
+  int first_position;
+
+  __device__ FullKvRow of(int row) const { return {full, first_position + row - first_row}; }
+};
+struct RowsOfTables {
+  SequenceTables tables;
+
+  __device__ FullKvRow of(int row) const { return FullKvRow::of(tables, row); }
+};
+
+// Norm and RoPE of keys; keys and values of rows from first_row on go where `places` says. A warp
+// per (row, kv head); `count` of these.
+template <typename Places>
 __global__ void __launch_bounds__(kThreads)
-    append(HeadRows rows, int count, int first_row, int first_position, const float* k,
-           const float* v, FullKv kv) {
+    append(HeadRows rows, int count, int first_row, const float* k, const float* v, KvShape shape,
+           Places places) {
   const int task = blockIdx.x * kWarps + threadIdx.x / 32;
   if (task >= count) return;
-  const int dim = rows.head_dim, half = dim / 2;
-  const int i = task / rows.num_heads, kv_head = task % rows.num_heads;
-  const std::size_t row = first_row + i;
-  const std::size_t head = (row * rows.num_heads + kv_head) * dim;
-  const int slot = (first_position + i) % kv.capacity;
-  __half* keys = reinterpret_cast<__half*>(kv.data) +
-                 (static_cast<std::size_t>(kv_head) * 2 * kv.capacity + slot) * dim;
+  const int half = rows.head_dim / 2, kv_head = task % rows.num_heads;
+  const std::size_t row = first_row + task / rows.num_heads;
+  const std::size_t head = (row * rows.num_heads + kv_head) * rows.head_dim;
+  const FullKvRow to = places.of(static_cast<int>(row));
+  if (to.position < 0) return;
   HeadPairs pairs;
   pairs.load(k + head, half);
   pairs.apply(rows.norm, half);
   pairs.rotate(rows.cos + row * half, rows.sin + row * half, half);
-  pairs.write(keys, half);
+  pairs.write(to.at(shape, kv_head, 0), half);
   pairs.load(v + head, half);
-  pairs.write(keys + static_cast<std::size_t>(kv.capacity) * dim, half);
+  pairs.write(to.at(shape, kv_head, 1), half);
 }
 
 int blocks(std::size_t count, int per_block) {
@@ -196,15 +203,28 @@ int blocks(std::size_t count, int per_block) {
 template <typename T>
 void launch_norm_rows(Device& device, const Norm& norm, const float* x, int rows, int cols,
                       std::byte* out) {
-  const auto kernel = cols % 4 == 0 ? norm_rows<T, 4> : norm_rows<T, 1>;
+  const auto kernel = cols % 4 == 0 ? norm_row<T, 4> : norm_row<T, 1>;
   kernel<<<rows, kThreads, 0, device.stream()>>>(x, cols, padded_cols(cols), norm,
                                                  reinterpret_cast<T*>(out));
   require_launch("norm_rows");
 }
 
-// x as the GEMM wants it, [rows, padded_cols(cols)] of dtype.
-void norm_rows_to(Device& device, DType dtype, const Norm& norm, const float* x, int rows, int cols,
-                  std::byte* out) {
+template <typename Places>
+void launch_append(Device& device, const QkvParams& params, int first_row, int num_rows,
+                   const float* k, const float* v, const Places& places) {
+  const KvShape& shape = params.shape;
+  const int count = num_rows * shape.num_kv_heads;
+  if (count == 0) return;
+  append<<<blocks(count, kWarps), kThreads, 0, device.stream()>>>(
+      {shape.num_kv_heads, shape.head_dim, params.k_norm, params.cos, params.sin}, count, first_row,
+      k, v, shape, places);
+  require_launch("append");
+}
+
+}  // namespace
+
+void norm_rows(Device& device, DType dtype, const Norm& norm, const float* x, int rows, int cols,
+               std::byte* out) {
   switch (dtype) {
     case DType::kF32:
       return launch_norm_rows<float>(device, norm, x, rows, cols, out);
@@ -215,87 +235,33 @@ void norm_rows_to(Device& device, DType dtype, const Norm& norm, const float* x,
   }
 }
 
-std::size_t activation_bytes(DType dtype, int rows, int cols) {
-  return static_cast<std::size_t>(rows) * padded_cols(cols) * size_of(dtype);
+void silu_times(Device& device, std::size_t count, float* gate, const float* up) {
+  const int width = count % 4 == 0 ? 4 : 1;
+  const auto kernel = width == 4 ? silu_times_up<4> : silu_times_up<1>;
+  kernel<<<blocks(count, width * kThreads), kThreads, 0, device.stream()>>>(gate, up, count);
+  require_launch("silu_times");
 }
 
-void check_weights(Phase phase, WeightRead weights) {
-  check(phase == Phase::kPrefill && weights == WeightRead::kTarget,
-        "prefill reads weights at full precision");
+void finish_queries(Device& device, const QkvParams& params) {
+  const int count = params.num_rows * params.num_heads;
+  finish_heads<<<blocks(count, kWarps), kThreads, 0, device.stream()>>>(
+      {params.num_heads, params.shape.head_dim, params.q_norm, params.cos, params.sin}, count,
+      params.q_out);
+  require_launch("finish_queries");
 }
 
-void launch_append(Device& device, const QkvParams& params, const float* k, const float* v) {
-  const KvShape& shape = params.shape;
-  const HeadRows rows{shape.num_kv_heads, shape.head_dim, params.k_norm, params.cos, params.sin};
+void append_sequences(Device& device, const QkvParams& params, const float* k, const float* v) {
   for (const SequenceRows& sequence : params.sequences) {
     check(sequence.num_rows <= sequence.kv.full.capacity, "every row has a slot of its own");
-    const int count = sequence.num_rows * shape.num_kv_heads;
-    append<<<blocks(count, kWarps), kThreads, 0, device.stream()>>>(
-        rows, count, sequence.first_row, sequence.first_position, k, v, sequence.kv.full);
-    require_launch("append");
+    launch_append(device, params, sequence.first_row, sequence.num_rows, k, v,
+                  RowsOfSequence{sequence.kv.full, sequence.first_row, sequence.first_position});
   }
 }
 
-}  // namespace
-
-void prefill_qkv(Device& device, const QkvParams& params) {
-  check_weights(params.phase, params.weights);
-  check(params.shape.head_dim <= kMaxHeadDim, "a head has 256 channels at most");
-  const int rows = params.num_rows, inputs = params.k->inputs();
-  if (rows == 0) return;
-  const DType dtype = params.k->target.format.dtype;
-  check(params.q->target.format == params.k->target.format &&
-            params.v->target.format == params.k->target.format,
-        "Q, K and V weights are of one dtype");
-  const std::size_t x_bytes = activation_bytes(dtype, rows, inputs);
-  const std::size_t kv_floats = static_cast<std::size_t>(rows) * params.k->outputs();
-  std::byte* x = device.scratch(Scratch::kPrefill, x_bytes + 2 * kv_floats * sizeof(float));
-  norm_rows_to(device, dtype, params.norm, params.x, rows, inputs, x);
-  PrefillGemm& gemm = prefill_gemm(device);
-  if (params.q_out != nullptr) {
-    gemm.multiply(device, *params.q, x, rows, false, params.q_out);
-    const int count = rows * params.num_heads;
-    finish_queries<<<blocks(count, kWarps), kThreads, 0, device.stream()>>>(
-        {params.num_heads, params.shape.head_dim, params.q_norm, params.cos, params.sin}, count,
-        params.q_out);
-    require_launch("finish_queries");
-  }
-  if (params.sequences.empty()) return;
-  float* k = reinterpret_cast<float*>(x + x_bytes);
-  gemm.multiply(device, *params.k, x, rows, false, k);
-  gemm.multiply(device, *params.v, x, rows, false, k + kv_floats);
-  launch_append(device, params, k, k + kv_floats);
-}
-
-void prefill_add_linear(Device& device, const AddLinearParams& params) {
-  check_weights(params.phase, params.weights);
-  const int rows = params.num_rows, inputs = params.linear->inputs();
-  if (rows == 0) return;
-  const DType dtype = params.linear->target.format.dtype;
-  std::byte* in = device.scratch(Scratch::kPrefill, activation_bytes(dtype, rows, inputs));
-  norm_rows_to(device, dtype, {}, params.in, rows, inputs, in);
-  prefill_gemm(device).multiply(device, *params.linear, in, rows, true, params.x);
-}
-
-void prefill_gate_up(Device& device, const GateUpParams& params) {
-  check_weights(params.phase, params.weights);
-  const int rows = params.num_rows, inputs = params.gate->inputs();
-  if (rows == 0) return;
-  const DType dtype = params.gate->target.format.dtype;
-  check(params.up->target.format == params.gate->target.format,
-        "gate and up weights are of one dtype");
-  const std::size_t x_bytes = activation_bytes(dtype, rows, inputs);
-  const std::size_t count = static_cast<std::size_t>(rows) * params.gate->outputs();
-  std::byte* x = device.scratch(Scratch::kPrefill, x_bytes + count * sizeof(float));
-  norm_rows_to(device, dtype, params.norm, params.x, rows, inputs, x);
-  float* up = reinterpret_cast<float*>(x + x_bytes);
-  PrefillGemm& gemm = prefill_gemm(device);
-  gemm.multiply(device, *params.gate, x, rows, false, params.out);
-  gemm.multiply(device, *params.up, x, rows, false, up);
-  const int width = count % 4 == 0 ? 4 : 1;
-  const auto kernel = width == 4 ? silu_times<4> : silu_times<1>;
-  kernel<<<blocks(count, width * kThreads), kThreads, 0, device.stream()>>>(params.out, up, count);
-  require_launch("silu_times");
+void append_by_tables(Device& device, const QkvParams& params, const float* k, const float* v) {
+  const SequenceTables tables =
+      device.tables(params.sequences, params.num_rows, params.shape.num_kv_heads);
+  launch_append(device, params, 0, params.num_rows, k, v, RowsOfTables{tables});
 }
 
 }  // namespace quantspec::cuda

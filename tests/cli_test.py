@@ -30,7 +30,7 @@ MEMORY_KEYS = ["weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes",
 
 COMMANDS = [["generate"], ["info"], ["tokenize"], ["bench"], ["prepare"], ["roofline"],
             ["eval", "perplexity"], ["eval", "axes"], ["eval", "fidelity"], ["eval", "prefill"],
-            ["eval", "sensitivity"], ["eval", "lossless"]]
+            ["eval", "targets"], ["eval", "sensitivity"], ["eval", "lossless"]]
 
 
 class Usage(CliTest):

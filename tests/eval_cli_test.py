@@ -5,6 +5,7 @@ Runs the binary on the bundled model with a short text. Standard library only.
 """
 
 import json
+import math
 import os
 import pty
 import re
@@ -44,8 +45,8 @@ class EvalTest(unittest.TestCase):
         return report["rows"]
 
     def test_help_fits_80_columns(self):
-        for command in [[], ["perplexity"], ["axes"], ["fidelity"], ["prefill"], ["sensitivity"],
-                        ["lossless"]]:
+        for command in [[], ["perplexity"], ["axes"], ["fidelity"], ["targets"], ["prefill"],
+                        ["sensitivity"], ["lossless"]]:
             text = evaluate(*command, "--help").stdout
             self.assertIn("Example", text)
             for line in text.splitlines():
@@ -86,6 +87,36 @@ class EvalTest(unittest.TestCase):
             self.assertAlmostEqual(in_parts["ratio"],
                                    in_parts["seconds"] / in_parts["whole_seconds"])
             self.assertIsNone(in_parts["kl_error"])
+
+    def test_targets_against_another_reading_of_the_model(self):
+        documented = (ROOT / "docs" / "eval.md").read_text()
+        for options, against, reference, backend, weights in (
+                ([], "reference", "reference backend", "reference, fp32 loops, 1 threads", "bf16"),
+                (["--target-weights", "8"], "reference", "reference backend",
+                 "reference, fp32 loops, 1 threads", "8 bits"),
+                (["--target-weights", "8", "--against", "checkpoint", "--backend", "cpu"],
+                 "checkpoint", "checkpoint's weights", None, "bf16")):
+            report = self.report("targets", *SMALL, *options)
+            meta, rows = report["meta"], report["rows"]
+            self.assertEqual((meta["against"], meta["against_weights"]), (against, weights))
+            self.assertEqual(meta["against_backend"], backend or meta["backend"])
+            for key in {*meta, *(key for row in rows for key in row)}:
+                self.assertIn(f"`{key}`", documented)
+            self.assertEqual([(row["kind"], row["reading"], row["reference"]) for row in rows],
+                             [("targets", kv, reference) for kv in ("fp16 KV", "8-bit KV")])
+            for row in rows:
+                self.assertEqual((row["context"], row["prompts"], row["tokens"]), (256, 1, 16))
+                self.assertTrue(0 < row["kl_mean"] < 1e-2, row)
+                self.assertAlmostEqual(row["perplexity_change"],
+                                       row["perplexity"] - row["reference_perplexity"])
+                self.assertAlmostEqual(row["perplexity"],
+                                       row["reference_perplexity"] * math.exp(row["delta_nll"]))
+                self.assertIsNone(row["delta_nll_error"])
+
+    def test_the_reference_backend_against_itself_is_exact(self):
+        plain, paged = self.report("targets", *SMALL, "--backend", "reference")["rows"]
+        self.assertEqual((plain["kl_mean"], plain["top1_agreement"], plain["delta_nll"]), (0, 1, 0))
+        self.assertTrue(0 < paged["kl_mean"] < 1e-3, paged)
 
     def test_prefill_measures_the_backends_chunk_unless_told(self):
         report = self.report("prefill", *SMALL, "--plan", "kv-only")
@@ -187,7 +218,8 @@ class EvalTest(unittest.TestCase):
 
     def test_tables_fit_100_columns_and_have_no_keys_as_headings(self):
         with tempfile.TemporaryDirectory() as folder:
-            for name in ("perplexity", "axes", "fidelity", "prefill", "lossless", "sensitivity"):
+            for name in ("perplexity", "axes", "fidelity", "targets", "prefill", "lossless",
+                         "sensitivity"):
                 options = {"fidelity": ["--plan", "quantspec"], "lossless": ["--plan", "quantspec"],
                            "prefill": ["--chunks", "32,64"],
                            "sensitivity": ["--plan-file", str(Path(folder) / "plan.json"),
@@ -291,6 +323,11 @@ class EvalTest(unittest.TestCase):
                 (["fidelity", *SMALL, "--plan", "quantspec,quantspec+w4"], "has quantspec already"),
                 (["prefill", *SMALL, "--chunks", "64,100"], "--chunks 100", "page size, 32"),
                 (["prefill", *SMALL, "--chunks", "64,64"], "--chunks '64,64'", "64 twice"),
+                (["targets", *SMALL, "--against", "checkpoint"], "--against checkpoint", "bf16",
+                 "--target-weights 8", "--against reference works"),
+                (["targets", *SMALL, "--against", "paper"], "--against 'paper'", "reference, checkpoint"),
+                (["targets", *SMALL[:4], "-c", "200", "--prompts", "1"], "--ctx-size 200", "256 tokens or more"),
+                (["targets", *SMALL, "--draft-store", "x.qsd"], "--draft-store"),
                 (["fidelity", *SMALL, "--plan", "warp"], "warp", "streaming"),
                 (["fidelity", *SMALL, "--plan", "streaming", "--draft-budget", "999"], "999")]:
             with self.subTest(args=args):

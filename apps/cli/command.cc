@@ -71,14 +71,11 @@ void add_target_weights(CLI::App& app, TargetWeights& target) {
       {{"checkpoint", TargetWeights::kCheckpoint}, {"8", TargetWeights::k8Bits}}, target);
 }
 
-void add_engine_options(CLI::App& app, EngineOptions& engine) {
+void add_target_options(CLI::App& app, EngineOptions& engine) {
   engine.sequences = 1;  // commands generate one text at a time
   add_model(app, engine.model);
   app.option_defaults()->group("Model");
   add_target_weights(app, engine.target_weights);
-  add_path(app, "--draft-store", "FILE",
-           "weights that drafts read, from quantspec prepare\n(default: rounded while loading)",
-           engine.draft_store);
   add_int(app, "--page-size", "N",
           "tokens of a page of the cache: 32, 64, 128 or 256\n"
           "(default: 64 for heads of 64 channels, else 128)",
@@ -89,6 +86,13 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
       engine.backend);
   add_device(app, engine.device);
   add_threads(app, engine.num_threads);
+}
+
+void add_engine_options(CLI::App& app, EngineOptions& engine) {
+  add_target_options(app, engine);
+  add_path(app, "--draft-store", "FILE",
+           "weights that drafts read, from quantspec prepare\n(default: rounded while loading)",
+           engine.draft_store);
 }
 
 void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machine) {

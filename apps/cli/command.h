@@ -36,7 +36,9 @@ void add_model(CLI::App& app, std::filesystem::path& model);
 void add_threads(CLI::App& app, int& num_threads);
 void add_target_weights(CLI::App& app, TargetWeights& target);
 void add_device(CLI::App& app, std::optional<int>& device);
-// All of them, and --draft-store, --page-size and --backend: of what measures an engine.
+// All of them, and --page-size and --backend: of what measures targets alone.
+void add_target_options(CLI::App& app, EngineOptions& engine);
+// And --draft-store: of what measures an engine.
 void add_engine_options(CLI::App& app, EngineOptions& engine);
 // --machine, whose limits `what` goes by; nullopt: this one, which is to be measured.
 void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machine);

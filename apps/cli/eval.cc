@@ -119,6 +119,27 @@ void add_fidelity(CLI::App& command, EvalArgs& args) {
              "  quantspec eval fidelity -d recall:books/ -c 8192 --tokens 240");
 }
 
+void add_targets(CLI::App& command, EvalArgs& args) {
+  args.engine.draft_weights = DraftWeights::kFull;  // nothing drafts: no planes are made for it
+  add_dataset(command, args);
+  add_contexts(command, args, 256);
+  add_tokens(command, args, 64, "true tokens read after each prompt");
+  add_prompts(command, args, 2, "prompts of each length");
+  add_choice<Against>(command, "--against", "WHAT",
+                      "reference: the reference backend, in fp32 and very slow;\n"
+                      "or checkpoint: the weights as they are, where the target\n"
+                      "reads others (--target-weights 8). Either has the plain\n"
+                      "cache, and all else as here (default: reference)",
+                      {{"reference", Against::kReference}, {"checkpoint", Against::kCheckpoint}},
+                      args.against);
+  add_target_options(command, args.engine);
+  add_output(command, args,
+             "Examples:\n"
+             "  quantspec eval targets -d text:books/ -c 256 --tokens 64 --prompts 2\n"
+             "  quantspec eval targets -d text:books/ -c 4096 --against checkpoint \\\n"
+             "    --target-weights 8");
+}
+
 void add_prefill(CLI::App& command, EvalArgs& args) {
   add_dataset(command, args);
   add_contexts(command, args, 8192);
@@ -210,6 +231,7 @@ constexpr Measurement kMeasurements[] = {
     {"axes", "Perplexity of 4-bit KV by the axes of its groups.", add_axes, run_axes},
     {"fidelity", "How far targets and drafts are from what they stand for.", add_fidelity,
      run_fidelity},
+    {"targets", "How far targets are from fp32, or from the checkpoint.", add_targets, run_targets},
     {"prefill", "What reading prompts in chunks costs.", add_prefill, run_prefill},
     {"sensitivity", "Which layers matter most; writes a plan file.", add_sensitivity,
      run_sensitivity},

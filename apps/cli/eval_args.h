@@ -12,11 +12,18 @@
 
 namespace quantspec::cli {
 
+// What `eval targets` compares with: one thing is read otherwise, the rest as asked for.
+enum class Against : std::uint8_t {
+  kReference,   // the reference backend
+  kCheckpoint,  // the checkpoint's weights
+};
+
 // One set for all that is measured; each has a part of it.
 struct EvalArgs {
   EngineOptions engine;
   std::string dataset;
   std::vector<int> contexts;
+  Against against = Against::kReference;
   std::vector<int> chunks;  // empty: the backend's
   int stride = 0;           // 0: half of the context
   int tokens = 0;
@@ -40,6 +47,7 @@ struct EvalArgs {
 int run_perplexity(const EvalArgs& args);
 int run_axes(const EvalArgs& args);
 int run_fidelity(const EvalArgs& args);
+int run_targets(const EvalArgs& args);
 int run_prefill(const EvalArgs& args);
 int run_sensitivity(const EvalArgs& args);
 int run_lossless(const EvalArgs& args);

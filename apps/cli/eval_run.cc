@@ -103,15 +103,16 @@ class Setup {
     }
   }
 
-  void load(int context) {
+  void load(int context) { engine_ = load(args_.engine, context); }
+  std::unique_ptr<Engine> load(EngineOptions options, int context) {
     const PolledInterrupts polled;
-    EngineOptions options = args_.engine;
     options.model = model_;
     options.ctx_size = context;
     options.progress = progress_.callback();
-    engine_ = Engine::load(options);
+    auto engine = Engine::load(options);
     progress_.clear();
     if (interrupted()) throw Interrupted();  // after the last report of progress
+    return engine;
   }
   Engine& engine() { return *engine_; }
   EvalModel model() { return {engine_->model(), engine_->pool()}; }
@@ -243,6 +244,55 @@ int run_fidelity(const EvalArgs& args) {
   setup.run(
       "fidelity", {{"draft_budget", budget_json(args.budget)}, {"round", args.round}},
       [&] { eval_fidelity(setup.model(), tasks, args.round, setup.progress(), rows); },
+      [&] { return report(rows); });
+  return 0;
+}
+
+namespace {
+
+// In what an engine of these options would read the target's weights.
+std::string target_weights_of(EngineOptions options) {
+  options.model = resolve_model(options.model);
+  return report_model(options, {}).target_weights;
+}
+
+// The engine that targets are compared with.
+EngineOptions base_of(const EvalArgs& args) {
+  EngineOptions base = args.engine;
+  if (args.against == Against::kReference) {
+    base.backend = "reference";
+    base.device = {};
+    return base;
+  }
+  base.target_weights = TargetWeights::kCheckpoint;
+  const std::string weights = target_weights_of(base);
+  if (weights == target_weights_of(args.engine)) {
+    throw UsageError(fmt::format(
+        "--against checkpoint: the target reads the checkpoint's own weights, {}; "
+        "--target-weights 8 reads bf16, fp16 and fp32 ones otherwise, and --against reference "
+        "works for all",
+        weights));
+  }
+  return base;
+}
+
+}  // namespace
+
+int run_targets(const EvalArgs& args) {
+  Setup setup(args);
+  const EngineOptions base_options = base_of(args);
+  const auto tasks = load_tasks(setup, args);
+  const auto base_engine = setup.load(base_options, setup.engine().ctx_size());
+  const bool of_backends = args.against == Against::kReference;
+  const EvalBase base{{base_engine->model(), base_engine->pool()},
+                      of_backends ? "reference backend" : "checkpoint's weights"};
+  std::vector<TargetRow> rows;
+  setup.run(
+      "targets",
+      {{"against", of_backends ? "reference" : "checkpoint"},
+       {"against_backend", base_engine->backend_description()},
+       {"against_weights", base_engine->target_weights()}},
+      [&] { eval_targets(setup.model(), base, tasks, setup.progress(), rows); },
       [&] { return report(rows); });
   return 0;
 }

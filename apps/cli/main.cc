@@ -24,7 +24,7 @@ constexpr int kExitUsage = 2;
 constexpr std::string_view kCommands[] = {"generate", "info",    "tokenize", "bench",
                                           "eval",     "prepare", "roofline"};
 
-constexpr std::string_view kMeasurements[] = {"perplexity", "axes",        "fidelity",
+constexpr std::string_view kMeasurements[] = {"perplexity", "axes",        "fidelity", "targets",
                                               "prefill",    "sensitivity", "lossless"};
 
 // What was called, as --help is to be asked for: "generate ", "eval lossless "; empty: unknown.

@@ -110,6 +110,35 @@ struct FidelityTask {
 void eval_fidelity(const EvalModel& model, std::span<const FidelityTask> tasks, int round,
                    const ProgressCallback& progress, std::vector<FidelityRow>& rows);
 
+// --- targets -------------------------------------------------------------------------------------
+
+// A target against a base.
+struct TargetRow {
+  std::string reading;    // a variant
+  std::string reference;  // the base, with which it is compared
+  int context = 0;        // tokens of the prompts
+  int prompts = 0;
+  ScoreSummary scores;
+  Mean delta_nll;            // nll less the reference's, nats per token
+  double reference_nll = 0;  // over the same tokens
+
+  double perplexity() const;
+  double reference_perplexity() const;
+};
+
+// What targets are compared with: the plain cache of the same model, on another backend or of other
+// weights.
+struct EvalBase {
+  EvalModel model;
+  std::string name;
+};
+
+// Of every task: target passes with fp16 KV and with 8-bit KV against the base. The tasks' plans
+// have no say. Both models' caches must fit at once, beside both models. REQUIRES: of one
+// vocabulary and page size.
+void eval_targets(const EvalModel& model, const EvalBase& base, std::span<const FidelityTask> tasks,
+                  const ProgressCallback& progress, std::vector<TargetRow>& rows);
+
 // --- prefill -------------------------------------------------------------------------------------
 
 // Forced target passes after a prompt that was read in chunks, against those after a prompt that
@@ -280,6 +309,7 @@ std::optional<int> first_difference(std::span<const TokenId> one, std::span<cons
 
 Report report(std::span<const PerplexityRow> rows);
 Report report(std::span<const FidelityRow> rows);
+Report report(std::span<const TargetRow> rows);
 Report report(const PrefillResult& result);
 Report report(const SensitivityResult& result);
 Report report(std::span<const LosslessRow> rows);

@@ -79,9 +79,6 @@ void ForcedPass::quantize_page(int layer, int first_position) {
 
 // --- variants against the first ------------------------------------------------------------------
 
-namespace {
-
-// A pass for every variant, after the prompt.
 std::vector<std::unique_ptr<ForcedPass>> open_passes(const EvalModel& model,
                                                      const std::vector<Variant>& variants,
                                                      std::span<const TokenId> tokens, int prompt,
@@ -102,8 +99,6 @@ std::vector<std::unique_ptr<ForcedPass>> open_passes(const EvalModel& model,
   return passes;
 }
 
-}  // namespace
-
 std::vector<std::vector<Score>> score_variants(const EvalModel& model,
                                                const std::vector<Variant>& variants,
                                                std::span<const TokenId> tokens, int prompt,
@@ -112,16 +107,15 @@ std::vector<std::vector<Score>> score_variants(const EvalModel& model,
   const auto passes = open_passes(model, variants, tokens, prompt, [&](double) {
     if (progress) progress(0);
   });
-  return score_passes(model, passes, tokens, prompt, first_scored, progress);
+  return score_passes(passes, tokens, prompt, first_scored, progress);
 }
 
-std::vector<std::vector<Score>> score_passes(const EvalModel& model,
-                                             std::span<const std::unique_ptr<ForcedPass>> passes,
+std::vector<std::vector<Score>> score_passes(std::span<const std::unique_ptr<ForcedPass>> passes,
                                              std::span<const TokenId> tokens, int prompt,
                                              int first_scored, const Model::Progress& progress) {
   const int end = static_cast<int>(tokens.size()) - 1;
   check(prompt <= first_scored && first_scored < end, "there are tokens to score");
-  const std::size_t vocab = model.model.config().vocab_size;
+  const std::size_t vocab = passes[0]->model().config().vocab_size;
   std::vector<float> logits(kMaxForcedRows * vocab);
   std::vector<Distribution> reference(kMaxForcedRows);
   Distribution other;
@@ -139,7 +133,7 @@ std::vector<std::vector<Score>> score_passes(const EvalModel& model,
     position += rows;
     if (progress) progress(static_cast<double>(position - prompt) / (end - prompt));
   }
-  model.model.weights().require_unchanged();
+  for (const auto& pass : passes) pass->model().weights().require_unchanged();
   return scores;
 }
 

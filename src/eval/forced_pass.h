@@ -34,6 +34,7 @@ class ForcedPass {
   int max_rows() const;
   // logits: [tokens, vocab_size], of what follows each.
   void forward(std::span<const TokenId> tokens, std::span<float> logits);
+  const Model& model() const { return model_; }
 
  private:
   void quantize_what_left_the_ring();
@@ -45,6 +46,12 @@ class ForcedPass {
   int coded_ = 0;  // with a codec: positions below it are quantized
 };
 
+// A pass for every variant, which has read the prompt: the first `prompt` tokens. It takes no more
+// than `tokens`. The variants outlive it.
+std::vector<std::unique_ptr<ForcedPass>> open_passes(const EvalModel& model,
+                                                     const std::vector<Variant>& variants,
+                                                     std::span<const TokenId> tokens, int prompt,
+                                                     const Model::Progress& progress);
 // The scores of every variant on the same tokens, against variants[0]: [variants][rows], row r of
 // the token at position first_scored + r, which predicts the token after it. The first `prompt`
 // tokens are read as prompts are, the others by forced passes.
@@ -53,9 +60,9 @@ std::vector<std::vector<Score>> score_variants(const EvalModel& model,
                                                const std::vector<Variant>& variants,
                                                std::span<const TokenId> tokens, int prompt,
                                                int first_scored, const Model::Progress& progress);
-// The same of passes that have read the prompt.
-std::vector<std::vector<Score>> score_passes(const EvalModel& model,
-                                             std::span<const std::unique_ptr<ForcedPass>> passes,
+// The same of passes that have read the prompt, each of its own model.
+// REQUIRES: the models have one vocabulary and one page size.
+std::vector<std::vector<Score>> score_passes(std::span<const std::unique_ptr<ForcedPass>> passes,
                                              std::span<const TokenId> tokens, int prompt,
                                              int first_scored, const Model::Progress& progress);
 

@@ -61,4 +61,12 @@ void require_memory(const EvalModel& model, std::size_t bytes, int context) {
        field::kContext, context, bytes / 1e6, available / 1e6);
 }
 
+void require_memory(const EvalModel& one, std::size_t bytes_of_one, const EvalModel& other,
+                    std::size_t bytes_of_other, int context) {
+  const bool in_one_memory =
+      one.model.backend().is_apart_from_host() == other.model.backend().is_apart_from_host();
+  require_memory(one, bytes_of_one + (in_one_memory ? bytes_of_other : 0), context);
+  if (!in_one_memory) require_memory(other, bytes_of_other, context);
+}
+
 }  // namespace quantspec

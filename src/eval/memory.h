@@ -24,5 +24,9 @@ std::size_t drafts_bytes(const EvalModel& model, const std::vector<Plan>& plans,
 
 // Throws kOutOfMemory where this machine does not have them. context: what was asked for.
 void require_memory(const EvalModel& model, std::size_t bytes, int context);
+// The same of two models at once: where both are on the host, or both on the device, its memory
+// must have what both need.
+void require_memory(const EvalModel& one, std::size_t bytes_of_one, const EvalModel& other,
+                    std::size_t bytes_of_other, int context);
 
 }  // namespace quantspec

@@ -61,7 +61,7 @@ Readings read_prompt(const EvalModel& model, const std::vector<Variant>& variant
     readings.seconds[v] = clock.seconds();
   }
   const int context = static_cast<int>(prompt.tokens.size());
-  readings.scores = score_passes(model, passes, tokens, context, context,
+  readings.scores = score_passes(passes, tokens, context, context,
                                  [&](double done) { progress((count + done) / parts); });
   return readings;
 }

@@ -27,21 +27,9 @@ PrefillResult prefill(LoadedModel& loaded, const FidelityTask& task, std::vector
   return result;
 }
 
-// What the target says after the prompt and after each true token but the last, one at a time.
 std::vector<Distribution> plain_target(LoadedModel& loaded, const Prompt& prompt, int chunk) {
-  const Plan target = Plan::target(loaded.model.config().num_layers);
-  KvCache cache(*loaded.backend, loaded.pool, kContext + kTokens, {.chunk = chunk});
-  std::vector<float> logits(loaded.model.config().vocab_size);
-  loaded.model.prefill(prompt.tokens, cache, logits);
-  std::vector<Distribution> said;
-  for (std::size_t i = 0; i + 1 < prompt.continuation.size(); ++i) {
-    const SequenceInput input{std::span(prompt.continuation).subspan(i, 1), &cache};
-    cache.reserve(1);
-    loaded.model.forward({&input, 1}, target, logits);
-    cache.settle(1);
-    said.emplace_back(logits);
-  }
-  return said;
+  return forced_one_by_one(loaded, prompt, Plan::target(loaded.model.config().num_layers),
+                           {.chunk = chunk});
 }
 
 TEST(Prefill, ComparesTargetsAfterChunksWithTheTargetAfterTheWhole) {

@@ -72,6 +72,28 @@ std::vector<ReportView> fidelity_position_views() {
            "after: tokens after the prompt, counted from 0; the others as above."}};
 }
 
+std::vector<ReportView> target_views() {
+  const ReportColumn reading{"target", "reading"}, reference{"against", "reference"},
+      context{"context", "context"};
+  return {{"Targets against the same model, read otherwise: perplexity",
+           {reading,
+            reference,
+            context,
+            {"tokens", "tokens"},
+            {"perplexity", "perplexity"},
+            {"change", "perplexity_change"},
+            {"Δ nats/token", "delta_nll", "delta_nll_error"}},
+           "change, Δ: from what it is against; ±: standard error over prompts."},
+          {"The same: distance",
+           {reading,
+            reference,
+            context,
+            {"KL, nats", "kl_mean", "kl_error"},
+            {"KL 99%, nats", "kl_p99"},
+            {"same top-1", "top1_agreement"}},
+           kScoresLegend}};
+}
+
 std::vector<ReportView> prefill_views() {
   const ReportColumn context{"context", "context"}, chunk{"chunk", "chunk"};
   return {{"Targets after prompts in chunks, against those after prompts as one",

@@ -12,6 +12,7 @@ std::vector<ReportView> perplexity_views();
 std::vector<ReportView> perplexity_position_views();
 std::vector<ReportView> fidelity_views();
 std::vector<ReportView> fidelity_position_views();
+std::vector<ReportView> target_views();
 std::vector<ReportView> entropy_views();
 std::vector<ReportView> prefill_views();
 std::vector<ReportView> prefill_draft_views();

@@ -249,6 +249,28 @@ void add_mean(ReportRow& row, const std::string& key, const Mean& mean) {
   row.emplace_back(key + "_error", mean.error);
 }
 
+}  // namespace
+
+Report report(std::span<const TargetRow> rows) {
+  ReportTable table{"targets", target_views(), {}};
+  for (const TargetRow& from : rows) {
+    ReportRow row = {{"reading", from.reading},
+                     {"reference", from.reference},
+                     {"context", std::int64_t{from.context}},
+                     {"prompts", std::int64_t{from.prompts}}};
+    add_scores(row, from.scores);
+    add_mean(row, "delta_nll", from.delta_nll);
+    row.insert(row.end(), {{"perplexity", from.perplexity()},
+                           {"reference_perplexity", from.reference_perplexity()},
+                           {"perplexity_change", from.perplexity() - from.reference_perplexity()},
+                           {"delta_nll_values", from.delta_nll.of_groups}});
+    table.rows.push_back(std::move(row));
+  }
+  return {{std::move(table)}};
+}
+
+namespace {
+
 ReportTable prefill_table(std::span<const PrefillRow> rows) {
   ReportTable table{"prefill", prefill_views(), {}};
   for (const PrefillRow& from : rows) {

@@ -13,6 +13,7 @@
 #include "base/expect_error.h"
 #include "base/test_folder.h"
 #include "eval/eval.h"
+#include "eval/metrics.h"
 #include "tests/model_support.h"
 
 namespace quantspec::testing::eval {
@@ -41,6 +42,24 @@ inline std::vector<Prompt> prompts(const LoadedModel& loaded, int count, int len
                       {tokens.begin() + length, tokens.end()}});
   }
   return result;
+}
+
+// What a model says after the prompt and after each true token but the last, one at a time.
+inline std::vector<Distribution> forced_one_by_one(LoadedModel& loaded, const Prompt& prompt,
+                                                   const Plan& plan, const KvOptions& options) {
+  const std::size_t tokens = prompt.tokens.size() + prompt.continuation.size();
+  KvCache cache(*loaded.backend, loaded.pool, static_cast<int>(tokens), options);
+  std::vector<float> logits(loaded.model.config().vocab_size);
+  loaded.model.prefill(prompt.tokens, cache, logits);
+  std::vector<Distribution> said;
+  for (std::size_t i = 0; i + 1 < prompt.continuation.size(); ++i) {
+    const SequenceInput input{std::span(prompt.continuation).subspan(i, 1), &cache};
+    cache.reserve(1);
+    loaded.model.forward({&input, 1}, plan, logits);
+    cache.settle(1);
+    said.emplace_back(logits);
+  }
+  return said;
 }
 
 struct Ended {};

@@ -13,10 +13,12 @@ namespace quantspec::cpu {
 namespace {
 
 // A unit is a piece of the outputs of one projection that one thread computes for all rows: small
-// enough to balance the threads, and its weights small enough for the nearest caches. kTileOutputs
-// at least: a small matrix has fewer units than many threads would want.
+// enough to balance the threads, and its weights small enough for the nearest caches, but the
+// outputs that kernels compute side by side are together. kTileOutputs at least: a small matrix has
+// fewer units than many threads would want.
 constexpr std::int64_t kUnitsPerThread = 8;
 constexpr std::size_t kUnitBytes = 128 * 1024;
+constexpr std::int64_t kOutputsTogether = 4 * kTileOutputs;
 
 // Inputs of one step of integer activations: as long as the weights' own groups, but not shorter
 // than 64, for every step costs a sum. So matrices in smaller groups share the integers of a row.
@@ -41,9 +43,10 @@ int outputs_per_unit(const ProjectParams& params, int num_threads) {
     bytes = std::max(bytes, bytes_per_output(matrix_of(*p.linear, params.weights), params.weights));
   }
   const std::int64_t balanced = outputs / (kUnitsPerThread * num_threads);
-  const auto cached = static_cast<std::int64_t>(kUnitBytes / bytes);
-  const std::int64_t unit = std::min(balanced, cached) / kTileOutputs * kTileOutputs;
-  return static_cast<int>(std::max<std::int64_t>(unit, kTileOutputs));
+  const auto cached = std::max(static_cast<std::int64_t>(kUnitBytes / bytes), kOutputsTogether);
+  const std::int64_t unit = std::min(balanced, cached);
+  const std::int64_t whole = unit < kOutputsTogether ? kTileOutputs : kOutputsTogether;
+  return static_cast<int>(std::max<std::int64_t>(unit / whole * whole, kTileOutputs));
 }
 
 // Some consecutive outputs of one projection.

@@ -25,11 +25,13 @@ constexpr int kPlanePrefetch = 1024;
 
 // Blocks of 16 outputs that are computed side by side for so many rows. Each is a stream of its own
 // from memory. NOTE: one stream is too few for the processor's prefetchers: 79% of the bandwidth of
-// plain reads, two 88%, four 91%.
-template <int kRows>
-constexpr int kPlaneBlocks = kRegisters >= 32                ? 4 / kRows
-                             : kRegisters >= 8 && kRows == 1 ? 2
-                                                             : 1;
+// plain reads, two 88%, four 91%. But two rows of two blocks with codes of 5 or 6 bits have more
+// sums than there are registers, and take twice as long as two rows of one block.
+template <typename Codes, int kRows>
+constexpr int kPlaneBlocks = kRegisters >= 32 && kRows == 2 && Codes::kLineTiles > 1 ? 1
+                             : kRegisters >= 32                                      ? 4 / kRows
+                             : kRegisters >= 8 && kRows == 1                         ? 2
+                                                                                     : 1;
 
 template <int kRows>
 QS_INLINE void write_block(const F32* sum, const LinearOutput& out, int row, int output, int n) {
@@ -198,7 +200,7 @@ void plane_blocks(const PlaneGemv& g) {
   if constexpr (kRows > 1) {
     if (g.rows < kRows) return plane_blocks<Codes, kSplit, kRows / 2>(g);
   }
-  constexpr int kBlocks = kPlaneBlocks<kRows>;
+  constexpr int kBlocks = kPlaneBlocks<Codes, kRows>;
   const int blocks = (g.outputs + kLanes - 1) / kLanes;
   int block = 0;
   for (; block + kBlocks <= blocks; block += kBlocks) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backend/op_test_support.h"
-#include "base/error.h"
+#include "base/expect_error.h"
 
 namespace quantspec {
 namespace {
@@ -60,6 +60,28 @@ TEST_P(FormatOps, EmbeddingsHaveTheBitsOfDecodeRow) {
           << "row " << tokens[i] << " of " << width;
     }
   }
+}
+
+// Of the threads that read, one fails; afterwards the matrix can be imported.
+TEST_P(FormatOps, AReadThatFailsInTheMiddleIsTheErrorOfTheImport) {
+  RandomCodes codes(format(), 515, 256, 8);
+  const CodedMatrix coded = codes.matrix();
+  const PlaneBytes bytes = backend_->plane_bytes(coded.rows, coded.cols, format());
+  Guarded<std::byte> upper(*backend_, bytes.upper), lower(*backend_, bytes.lower);
+  std::byte* const below = bytes.lower == 0 ? nullptr : lower.data();
+  CodedMatrix corrupt = coded;
+  corrupt.read = [&](int row, const RowCodes& out) {
+    if (row == 300) fail(ErrorKind::kCorruptFile, "row {} is corrupt", row);
+    coded.read(row, out);
+  };
+  for (int i = 0; i < 3; ++i) {
+    expect_error(ErrorKind::kCorruptFile, {"row 300 is corrupt"},
+                 [&] { backend_->import_planes(corrupt, upper.data(), below); });
+  }
+  backend_->import_planes(coded, upper.data(), below);
+  const TestLinear expected(*backend_, coded);
+  EXPECT_TRUE(upper.intact() && lower.intact());
+  EXPECT_TRUE(upper.values() == expected.upper() && lower.values() == expected.lower());
 }
 
 TEST_P(FormatOps, ProductsAreNearTheReference) {

@@ -50,7 +50,7 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
          field::kBackend);
   }
 #ifdef QUANTSPEC_CUDA
-  return cuda::make_cuda_backend(device);
+  return cuda::make_cuda_backend(device, options.num_threads);
 #else
   return nullptr;
 #endif

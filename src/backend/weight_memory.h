@@ -21,7 +21,8 @@ class WeightMemory : public virtual DeviceMemory {
   // Quantizes a matrix of elements (section 4 of docs/design.md) into the backend's order, in
   // sliced_format(); `lower` may be null.
   virtual void make_planes(const Matrix& elements, std::byte* upper, std::byte* lower) = 0;
-  // The same from codes that were made elsewhere.
+  // The same from codes that were made elsewhere, whose rows are read by all threads of the host.
+  // What a read throws is thrown, once no thread reads any more.
   virtual void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) = 0;
 };
 

@@ -7,7 +7,7 @@ namespace quantspec {
 
 namespace {
 
-// One row after another, as they are asked for: a matrix is never there twice.
+// Rows as they are asked for, by any thread: a matrix is never there twice.
 CodedMatrix coded(const TensorView& tensor) {
   const auto read = [tensor](int row, const RowCodes& out) {
     const auto cols = static_cast<std::size_t>(tensor.cols);

@@ -70,7 +70,8 @@ struct RowCodes {
   std::uint8_t* sub_offsets;  // the same, where they have offsets
 };
 
-// A matrix whose rows can be had as codes. `read` is thread-safe.
+// A matrix whose rows can be had as codes. `read` is thread-safe: several threads may read at a
+// time, rows in any order, each into memory of its own. It throws Error for a row that is corrupt.
 struct CodedMatrix {
   WeightFormat format;
   int rows;

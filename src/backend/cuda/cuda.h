@@ -18,7 +18,8 @@ std::vector<std::string> gpu_names();
 std::string unavailable(int ordinal);
 
 // On that GPU, whatever others are current where it is called. Its memory may be given back by any
-// thread. Throws Error(kDevice) saying unavailable().
-std::unique_ptr<Backend> make_cuda_backend(int ordinal);
+// thread. num_threads: of the host, which read the rows of weights in codes; 0: one per physical
+// core. Throws Error(kDevice) saying unavailable().
+std::unique_ptr<Backend> make_cuda_backend(int ordinal, int num_threads);
 
 }  // namespace quantspec::cuda

@@ -9,6 +9,7 @@
 #include "backend/cuda/ops.h"
 #include "backend/cuda/prefill_gemm.h"
 #include "backend/cuda/round_graphs.h"
+#include "backend/cuda/row_upload.h"
 #include "backend/cuda/sampling.h"
 #include "backend/params/attention.h"
 #include "backend/params/pass.h"
@@ -35,7 +36,7 @@ class UsedDevice {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(int ordinal) : device_(ordinal) {}
+  CudaBackend(int ordinal, int num_threads) : device_(ordinal), rows_(device_, num_threads) {}
 
   std::string name() const override { return "cuda"; }
   std::string description() const override {
@@ -102,7 +103,7 @@ class CudaBackend final : public Backend {
     cuda::make_planes(use(), elements, upper, lower);
   }
   void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override {
-    cuda::import_planes(use(), coded, upper, lower);
+    cuda::import_planes(use(), rows_, coded, upper, lower);
   }
 
   // --- one pass ---
@@ -198,17 +199,18 @@ class CudaBackend final : public Backend {
   UsedDevice use() const { return UsedDevice(device_); }
 
   mutable Device device_;  // reading waits for its stream
+  RowUpload rows_;
   RoundGraphs rounds_{device_};
   int vocab_size_ = 0;  // of the batch
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int ordinal) {
+std::unique_ptr<Backend> make_cuda_backend(int ordinal, int num_threads) {
   if (const std::string why = unavailable(ordinal); !why.empty()) {
     fail(ErrorKind::kDevice, "no GPU that can be used: {}", why);
   }
-  auto backend = std::make_unique<CudaBackend>(ordinal);
+  auto backend = std::make_unique<CudaBackend>(ordinal, num_threads);
   cublas_lt();  // or an error now, not after the weights were loaded
   return backend;
 }

@@ -17,10 +17,12 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
+#include "backend/cuda/row_upload.h"
 #include "backend/params/attention.h"
 #include "backend/params/pass.h"
 #include "backend/params/round.h"
 #include "base/expect_error.h"
+#include "quant/test_support.h"
 
 namespace quantspec::cuda {
 namespace {
@@ -376,6 +378,86 @@ TEST(CudaAttentionOnHost, OtherHeadsAndPagesAreRefused) {
   expect_error(ErrorKind::kUnsupportedModel, {"32, 64, 128 or 256 tokens", "16"}, [] {
     require_supported({1, 1, 128, 16});
   });
+}
+
+// --- weights -------------------------------------------------------------------------------------
+
+// Matrices of more than two portions, whose last tile has few rows. Rows repeat, at a distance that
+// no power of two divides, so that they take little time to make.
+class CudaRowUpload : public CudaDevice {
+ protected:
+  static constexpr int kCols = 8192, kDistinct = 61, kThreads = 5;
+
+  void SetUp() override {
+    CudaDevice::SetUp();
+    if (device_) upload_.emplace(*device_, kThreads);
+  }
+  static CodedMatrix large_matrix(RandomCodes& codes) {
+    CodedMatrix matrix = codes.matrix();
+    matrix.rows = 2 * portion_rows(matrix) + 21;
+    matrix.read = [read = std::move(matrix.read)](int row, const RowCodes& out) {
+      read(row % kDistinct, out);
+    };
+    return matrix;
+  }
+  Matrix import(const CodedMatrix& coded) {
+    const PlaneBytes bytes = plane_bytes(coded.rows, coded.cols, coded.format);
+    upper_ = device_->allocate(bytes.upper);
+    lower_ = device_->allocate(bytes.lower);
+    import_planes(*device_, *upload_, coded, upper_.data(), lower_.data());
+    return {coded.format, coded.rows, coded.cols, upper_.data(), lower_.data()};
+  }
+  // Of a sample of rows, and of those at the ends of portions.
+  void expect_rows(const Matrix& matrix, RandomCodes& codes, int portion) {
+    std::vector<TokenId> rows = {portion - 1, portion, 2 * portion - 1, 2 * portion};
+    for (int row = matrix.rows - 1; row >= 0; row -= 67) rows.push_back(row);
+    const int count = static_cast<int>(rows.size());
+    Buffer tokens = device_->allocate(rows.size() * sizeof(TokenId));
+    Buffer out = device_->allocate(rows.size() * kCols * sizeof(float));
+    device_->upload(tokens.data(), rows.data(), rows.size() * sizeof(TokenId));
+    const SequenceRows sequence{0, count, 0, {}, tokens.as<TokenId>()};
+    embed(*device_, {.sequences = {&sequence, 1}, .table = matrix, .out = out.as<float>()});
+    std::vector<float> values(kCols);
+    for (int i = 0; i < count; ++i) {
+      device_->download(values.data(), out.as<float>() + std::size_t(i) * kCols, 4 * kCols);
+      const std::vector<float> expected = codes.weights(rows[i] % kDistinct);
+      ASSERT_EQ(std::memcmp(values.data(), expected.data(), 4 * kCols), 0) << "row " << rows[i];
+    }
+  }
+
+  std::optional<RowUpload> upload_;
+  Buffer upper_, lower_;
+};
+
+TEST_F(CudaRowUpload, PortionsGiveTheBitsOfDecodeRow) {
+  for (const NamedFormat& format : kNamedFormats) {
+    SCOPED_TRACE(format.name);
+    RandomCodes codes(format.format, kDistinct, kCols, 3);
+    const CodedMatrix coded = large_matrix(codes);
+    expect_rows(import(coded), codes, portion_rows(coded));
+  }
+}
+
+TEST_F(CudaRowUpload, AFailingReadIsItsErrorAndLeaksNothing) {
+  RandomCodes codes(sliced_format(), kDistinct, kCols, 3);
+  const CodedMatrix coded = large_matrix(codes);
+  const int portion = portion_rows(coded);
+  import(coded);
+  for (const int bad : {0, portion - 1, portion + 100, coded.rows - 1}) {
+    SCOPED_TRACE(bad);
+    CodedMatrix corrupt = coded;
+    corrupt.read = [&](int row, const RowCodes& out) {
+      if (row == bad) fail(ErrorKind::kCorruptFile, "row {} is corrupt", row);
+      coded.read(row, out);
+    };
+    const int allocations = device_->allocations();
+    expect_error(ErrorKind::kCorruptFile, {fmt::format("row {} is corrupt", bad)},
+                 [&] { import_planes(*device_, *upload_, corrupt, upper_.data(), lower_.data()); });
+    import_planes(*device_, *upload_, coded, upper_.data(), lower_.data());
+    EXPECT_EQ(device_->allocations(), allocations);
+    expect_rows({coded.format, coded.rows, coded.cols, upper_.data(), lower_.data()}, codes,
+                portion);
+  }
 }
 
 // --- launches ------------------------------------------------------------------------------------

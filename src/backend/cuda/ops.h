@@ -9,6 +9,8 @@
 
 namespace quantspec::cuda {
 
+class RowUpload;
+
 // --- attention.cu --------------------------------------------------------------------------------
 void attention(Device& device, const AttentionParams& params);
 // As KvOps', for this and for prefill_attention().
@@ -47,8 +49,9 @@ void import_unit(Device& device, const KvShape& shape, int layer, int kv_head,
 // --- planes.cu -----------------------------------------------------------------------------------
 PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format);
 void make_planes(Device& device, const Matrix& elements, std::byte* upper, std::byte* lower);
-// coded: host memory.
-void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, std::byte* lower);
+// coded: host memory, read by the threads of `rows`.
+void import_planes(Device& device, RowUpload& rows, const CodedMatrix& coded, std::byte* upper,
+                   std::byte* lower);
 
 // --- decode_ops.cc: Phase::kDecode ---------------------------------------------------------------
 void decode_qkv(Device& device, const QkvParams& params);

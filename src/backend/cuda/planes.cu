@@ -2,11 +2,10 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "backend/cuda/linear_layout.h"
 #include "backend/cuda/ops.h"
+#include "backend/cuda/row_upload.h"
 #include "backend/params/linear.h"
 #include "base/error.h"
 
@@ -134,15 +133,6 @@ __global__ void __launch_bounds__(kThreads)
   store_codes(codes, to, blockIdx.y, blockIdx.x);
 }
 
-// Rows as codes and parameters, in device memory, as in RowCodes.
-struct CodedRows {
-  std::uint8_t* codes;        // [rows, cols]
-  GroupScale* scales;         // [rows, blocks]
-  std::int8_t* sub_scales;    // [rows, groups], in formats of two levels
-  std::uint8_t* sub_offsets;  // likewise
-  int blocks, groups;
-};
-
 // Block (unit, tile): the same from rows that begin with those of first_tile.
 __global__ void __launch_bounds__(kThreads)
     pack_units(const CodedRows from, int first_tile, const PlaneMatrix to) {
@@ -197,65 +187,6 @@ constexpr PlaneLayout kSliced(sliced_format(64), kPlaneUnit);
 static_assert(kSliced.upper_bytes() == upper_unit_bytes(64) &&
               kSliced.lower_bytes() == kLowerUnitBytes && kSliced.unit == kPlaneUnit);
 
-// Codes on their way to the device, at a time.
-constexpr std::size_t kUploadBytes = std::size_t{32} << 20;
-
-// Rows on their way, on the host, and where they go.
-class RowUpload {
- public:
-  RowUpload(Device& device, const CodedMatrix& coded, int most_rows)
-      : device_(device), coded_(coded) {
-    const WeightFormat& format = coded.format;
-    const std::size_t subs = format.two_levels() ? format.groups(coded.cols) : 0;
-    rows_.blocks = format.blocks(coded.cols);
-    rows_.groups = format.groups(coded.cols);
-    codes_.resize(std::size_t(most_rows) * coded.cols);
-    scales_.resize(std::size_t(most_rows) * rows_.blocks);
-    sub_scales_.resize(most_rows * subs);
-    sub_offsets_.resize(most_rows * subs);
-    std::byte* next = device.scratch(Scratch::kWorkspace,
-                                     aligned(codes_) + aligned(scales_) + 2 * aligned(sub_scales_));
-    const auto take = [&]<typename T>(const std::vector<T>& values) {
-      return reinterpret_cast<T*>(std::exchange(next, next + aligned(values)));
-    };
-    rows_.codes = take(codes_);
-    rows_.scales = take(scales_);
-    rows_.sub_scales = take(sub_scales_);
-    rows_.sub_offsets = take(sub_offsets_);
-  }
-
-  CodedRows upload(int first, int count) {
-    const std::size_t subs = coded_.format.two_levels() ? rows_.groups : 0;
-    for (int i = 0; i < count; ++i) {
-      const auto row = static_cast<std::size_t>(i);
-      coded_.read(first + i, {&codes_[row * coded_.cols], &scales_[row * rows_.blocks],
-                              sub_scales_.data() + row * subs, sub_offsets_.data() + row * subs});
-    }
-    const auto put = [&]<typename T>(T* to, const std::vector<T>& values) {
-      if (!values.empty()) device_.upload(to, values.data(), values.size() * sizeof(T));
-    };
-    put(rows_.codes, codes_);
-    put(rows_.scales, scales_);
-    put(rows_.sub_scales, sub_scales_);
-    put(rows_.sub_offsets, sub_offsets_);
-    return rows_;
-  }
-
- private:
-  template <typename T>
-  static std::size_t aligned(const std::vector<T>& values) {
-    return (values.size() * sizeof(T) + 255) / 256 * 256;
-  }
-
-  Device& device_;
-  const CodedMatrix& coded_;
-  std::vector<std::uint8_t> codes_;
-  std::vector<GroupScale> scales_;
-  std::vector<std::int8_t> sub_scales_;
-  std::vector<std::uint8_t> sub_offsets_;
-  CodedRows rows_{};
-};
-
 }  // namespace
 
 PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) {
@@ -282,17 +213,15 @@ void make_planes(Device& device, const Matrix& elements, std::byte* upper, std::
   }
 }
 
-void import_planes(Device& device, const CodedMatrix& coded, std::byte* upper, std::byte* lower) {
+void import_planes(Device& device, RowUpload& rows, const CodedMatrix& coded, std::byte* upper,
+                   std::byte* lower) {
   const PlaneMatrix to{layout_of(coded.format, coded.cols), coded.rows, coded.cols, upper, lower};
-  const std::size_t tile_codes = static_cast<std::size_t>(kTileRows) * coded.cols;
-  const int tiles = row_tiles(coded.rows);
-  const int step = std::clamp<int>(kUploadBytes / tile_codes, 1, tiles);
-  RowUpload rows(device, coded, step * kTileRows);
-  for (int first = 0; first < tiles; first += step) {
-    const int row = first * kTileRows;
-    const CodedRows from = rows.upload(row, std::min(step * kTileRows, coded.rows - row));
-    const dim3 grid(to.layout.units, std::min(step, tiles - first));
-    pack_units<<<grid, kThreads, 0, device.stream()>>>(from, first, to);
+  const int step = portion_rows(coded);
+  for (int first = 0; first < coded.rows; first += step) {
+    const int count = std::min(step, coded.rows - first);
+    const CodedRows from = rows.upload(coded, first, count);
+    const dim3 grid(to.layout.units, row_tiles(count));
+    pack_units<<<grid, kThreads, 0, device.stream()>>>(from, first / kTileRows, to);
     require_launch("import_planes");
   }
 }

@@ -157,6 +157,15 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+void MappedFile::forget(std::span<const std::byte> part) const {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(part.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(part.data() + part.size()) / page * page;
+  check(part.data() >= data_ && part.data() + part.size() <= data_ + size_,
+        "what is forgotten is of the file");
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 void MappedFile::require_whole() const {
   if (!Range::any_lost.load(std::memory_order_relaxed)) return;
   if (range_ == nullptr || !range_->lost) return;

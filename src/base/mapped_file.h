@@ -36,6 +36,9 @@ class MappedFile {
   // Throws kCorruptFile also where the file was written to since it was mapped, by its size and its
   // time. One that another took the place of is not changed: the mapping keeps it.
   void require_unchanged() const;
+  // Says that `part` of bytes() was read and is not needed soon: its whole pages leave this
+  // process's memory. They come back when they are read. For a moment whoever reads them waits.
+  void forget(std::span<const std::byte> part) const;
   // What `read` makes of the bytes. Where it throws an Error, a change of the file is to blame
   // first.
   template <typename Read>

@@ -1,6 +1,7 @@
 #include "base/mapped_file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -35,6 +36,34 @@ TEST_F(MappedFileTest, ShowsTheBytesOfTheFile) {
   const MappedFile file(folder_.write("bin", text));
   EXPECT_EQ(text_of(file), text);
   EXPECT_EQ(file.path().filename(), "bin");
+}
+
+// Of this process: mincore() would tell of the page cache.
+std::size_t resident_pages(const MappedFile& file) {
+  std::ifstream smaps("/proc/self/smaps");
+  const auto begin = fmt::format("{:x}-", reinterpret_cast<std::uintptr_t>(file.bytes().data()));
+  for (std::string line; std::getline(smaps, line);) {
+    if (!line.starts_with(begin)) continue;
+    while (std::getline(smaps, line) && !line.starts_with("Rss:")) {
+    }
+    return std::stoul(line.substr(4)) / 4;
+  }
+  return 0;
+}
+
+TEST_F(MappedFileTest, WhatIsForgottenLeavesMemoryAndComesBack) {
+  if (sysconf(_SC_PAGESIZE) != 4096) GTEST_SKIP() << "of pages of 4096 bytes";
+  const std::string text(100 * 4096 + 17, 'x');
+  const MappedFile file(folder_.write("bin", text));
+  EXPECT_EQ(text_of(file), text);
+  if (resident_pages(file) == 0) GTEST_SKIP() << "this system does not tell";
+  EXPECT_GE(resident_pages(file), 100u);
+  file.forget(file.bytes().subspan(1, 60 * 4096));  // 59 whole pages
+  EXPECT_LE(resident_pages(file), 42u);
+  EXPECT_GE(resident_pages(file), 40u);
+  file.forget(file.bytes().subspan(200, 17));  // none
+  EXPECT_EQ(text_of(file), text);
+  EXPECT_GE(resident_pages(file), 100u);
 }
 
 TEST_F(MappedFileTest, EmptyFileIsAnEmptySpan) {

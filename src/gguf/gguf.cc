@@ -127,6 +127,11 @@ std::string Gguf::where(std::string_view name) const {
   return fmt::format("{}: tensor {}", files_[found->second.file].path().string(), shown(name));
 }
 
+void Gguf::forget(std::string_view name) const {
+  const Location& found = tensors_.find(name)->second;
+  files_[found.file].forget(found.tensor.bytes);
+}
+
 std::size_t Gguf::bytes() const {
   std::size_t bytes = 0;
   for (const MappedFile& file : files_) bytes += file.bytes().size();

@@ -54,6 +54,8 @@ class Gguf {
   // For messages: the file and the name of a tensor that is there.
   std::string where(std::string_view name) const;
 
+  void forget(std::string_view name) const;  // as MappedFile's. REQUIRES: has(name)
+
   std::size_t bytes() const;  // of all files
   // As MappedFile's, of every file.
   void require_whole() const;

@@ -21,6 +21,7 @@ class BlankSource final : public WeightSource {
     return {nullptr, DType::kBF16, rows, cols};
   }
   std::string format_name(std::string_view) const override { return "BF16"; }
+  void forget(std::string_view) const override {}
   std::filesystem::path path() const override { return "blank"; }
   std::size_t bytes() const override { return 0; }
   void require_whole() const override {}

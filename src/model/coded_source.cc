@@ -38,6 +38,7 @@ class CodedSource final : public WeightSource {
   std::string format_name(std::string_view name) const override {
     return source_->format_name(name);
   }
+  void forget(std::string_view name) const override { source_->forget(name); }
   std::filesystem::path path() const override { return source_->path(); }
   std::size_t bytes() const override { return source_->bytes(); }
   void require_whole() const override { source_->require_whole(); }

@@ -126,6 +126,7 @@ class GgufSource final : public WeightSource {
     return found == names_.end() ? "none" : name_of(file_->tensor(found->second).type);
   }
 
+  void forget(std::string_view name) const override { file_->forget(names_.find(name)->second); }
   std::filesystem::path path() const override { return file_->path(); }
   std::size_t bytes() const override { return file_->bytes(); }
   void require_whole() const override { file_->require_whole(); }

@@ -305,6 +305,11 @@ std::string Checkpoint::format_name(std::string_view name) const {
   return found == tensors_.end() ? "none" : found->second.entry.dtype;
 }
 
+void Checkpoint::forget(std::string_view name) const {
+  const auto& [file, entry] = tensors_.find(name)->second;
+  files_[file].forget(files_[file].bytes().subspan(entry.begin, entry.end - entry.begin));
+}
+
 std::size_t Checkpoint::bytes() const {
   std::size_t bytes = 0;
   for (const MappedFile& file : files_) bytes += file.bytes().size();

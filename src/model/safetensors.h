@@ -56,6 +56,7 @@ class Checkpoint final : public WeightSource {
   }
   std::string format_name(std::string_view name) const override;
 
+  void forget(std::string_view name) const override;
   std::filesystem::path path() const override { return model_dir_; }
   std::size_t bytes() const override;
   void require_whole() const override;

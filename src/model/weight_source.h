@@ -32,6 +32,10 @@ class WeightSource {
   // How matrix() gives it, for reports: "bf16", "Q4_K".
   virtual std::string format_name(std::string_view name) const = 0;
 
+  // Says that a tensor that is there was copied: as MappedFile's. What matrix() and tensor() gave
+  // of it can be read as before.
+  virtual void forget(std::string_view name) const = 0;
+
   virtual std::filesystem::path path() const = 0;
   virtual std::size_t bytes() const = 0;  // of all files
   // As MappedFile's, of every file.

@@ -86,6 +86,8 @@ class Weights::Loader {
     const auto* tensor = std::get_if<TensorView>(&source);
     const Matrix placed =
         tensor != nullptr ? elements(*tensor) : planes(std::get<CodedMatrix>(source));
+    // What was copied would be in memory twice.
+    if (tensor == nullptr || placed.data != tensor->data) weights_.source_->forget(name);
     ++done_;
     if (progress_) progress_(done_, num_matrices());
     return placed;

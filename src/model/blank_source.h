@@ -20,6 +20,7 @@ class BlankSource final : public WeightSource {
   TensorView tensor(std::string_view, int rows, int cols) const override {
     return {nullptr, DType::kBF16, rows, cols};
   }
+  std::string own_name(std::string_view name) const override { return std::string(name); }
   std::string format_name(std::string_view) const override { return "BF16"; }
   void forget(std::string_view) const override {}
   std::filesystem::path path() const override { return "blank"; }

@@ -35,6 +35,7 @@ class CodedSource final : public WeightSource {
   TensorView tensor(std::string_view name, int rows, int cols) const override {
     return source_->tensor(name, rows, cols);
   }
+  std::string own_name(std::string_view name) const override { return source_->own_name(name); }
   std::string format_name(std::string_view name) const override {
     return source_->format_name(name);
   }

@@ -95,21 +95,22 @@ void parse_heads(const Fields& config, const Family& family, ModelConfig& model)
   model.num_kv_heads =
       config.find_integer("num_key_value_heads", 1, kMaxHeads).value_or(model.num_heads);
   if (model.num_heads % model.num_kv_heads != 0) {
-    config.corrupt("num_key_value_heads",
-                   fmt::format("a divisor of num_attention_heads = {}", model.num_heads));
+    config.corrupt(
+        "num_key_value_heads",
+        fmt::format("a divisor of {} = {}", config.name("num_attention_heads"), model.num_heads));
   }
   const auto head_dim = config.find_integer("head_dim", 1, kMaxWidth);
   if (!head_dim && family.default_head_dim == 0 && model.hidden_size % model.num_heads != 0) {
-    config.corrupt("hidden_size",
-                   fmt::format("a multiple of num_attention_heads = {}, or head_dim be given",
-                               model.num_heads));
+    config.corrupt("hidden_size", fmt::format("a multiple of {} = {}, or {} be given",
+                                              config.name("num_attention_heads"), model.num_heads,
+                                              config.name("head_dim")));
   }
   model.head_dim = head_dim.value_or(
       family.default_head_dim > 0 ? family.default_head_dim : model.hidden_size / model.num_heads);
   if (model.head_dim % 16 != 0 || model.head_dim > 256) {
     fail(ErrorKind::kUnsupportedModel,
-         "{}: head_dim = {} is not supported; supported: multiples of 16 up to 256", config.where(),
-         model.head_dim);
+         "{}: {} = {} is not supported; supported: multiples of 16 up to 256", config.where(),
+         config.name("head_dim"), model.head_dim);
   }
 }
 

@@ -16,6 +16,29 @@ namespace {
 
 constexpr std::array kArchitectures = {"llama", "qwen2", "qwen3"};
 
+// What stands for a key of config.json. A dot in front stands for the name of the architecture.
+constexpr std::pair<std::string_view, std::string_view> kKeys[] = {
+    {"model_type", "general.architecture"},
+    {"num_hidden_layers", ".block_count"},
+    {"hidden_size", ".embedding_length"},
+    {"intermediate_size", ".feed_forward_length"},
+    {"max_position_embeddings", ".context_length"},
+    {"num_attention_heads", ".attention.head_count"},
+    {"num_key_value_heads", ".attention.head_count_kv"},
+    {"head_dim", ".attention.key_length"},
+    {"sliding_window", ".attention.sliding_window"},
+    {"rms_norm_eps", ".attention.layer_norm_rms_epsilon"},
+    {"vocab_size", "the number of rows of token_embd.weight"},
+    {"rope_theta", ".rope.freq_base"},
+    {"rope_scaling: rope_type", ".rope.scaling.type"},
+    {"rope_scaling: factor", ".rope.scaling.factor"},
+    {"rope_scaling: original_max_position_embeddings", ".rope.scaling.original_context_length"},
+    {"rope_scaling: beta_fast", ".rope.scaling.yarn_beta_fast"},
+    {"rope_scaling: beta_slow", ".rope.scaling.yarn_beta_slow"},
+    {"rope_scaling: attention_factor", ".rope.scaling.attn_factor"},
+    {"rope_scaling: short_factor", "rope_freqs.weight"},
+    {"rope_scaling: long_factor", "rope_freqs.weight"}};
+
 class Translator {
  public:
   explicit Translator(const Gguf& file)
@@ -24,21 +47,16 @@ class Translator {
   Json config() {
     refuse_missing_features();
     json_ = {{"model_type", arch_}};
-    for (const auto& [there, here] : {std::pair{"block_count", "num_hidden_layers"},
-                                      {"embedding_length", "hidden_size"},
-                                      {"feed_forward_length", "intermediate_size"},
-                                      {"context_length", "max_position_embeddings"},
-                                      {"attention.head_count", "num_attention_heads"},
-                                      {"attention.head_count_kv", "num_key_value_heads"},
-                                      {"attention.key_length", "head_dim"},
-                                      {"attention.sliding_window", "sliding_window"}}) {
-      if (const auto value = data_.integer(key(there))) json_[here] = *value;
+    for (const char* here :
+         {"num_hidden_layers", "hidden_size", "intermediate_size", "max_position_embeddings",
+          "num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window"}) {
+      if (const auto value = data_.integer(gguf_key(file_, here))) json_[here] = *value;
     }
-    if (const auto epsilon = data_.real(key("attention.layer_norm_rms_epsilon"))) {
-      json_["rms_norm_eps"] = *epsilon;
-    } else {
+    const auto epsilon = data_.real(gguf_key(file_, "rms_norm_eps"));
+    if (!epsilon) {
       fail(ErrorKind::kCorruptFile, "{} is missing", where("attention.layer_norm_rms_epsilon"));
     }
+    json_["rms_norm_eps"] = *epsilon;
     if (!json_.contains("head_dim")) json_["head_dim"] = head_dim();
     json_["use_sliding_window"] = json_.contains("sliding_window");
     if (json_.contains("sliding_window")) json_["max_window_layers"] = 0;
@@ -127,12 +145,16 @@ class Translator {
 
   void rope() {
     require_whole_heads();
-    if (const auto theta = data_.real(key("rope.freq_base"))) json_["rope_theta"] = *theta;
+    if (const auto theta = data_.real(gguf_key(file_, "rope_theta"))) json_["rope_theta"] = *theta;
     if (file_.has("rope_freqs.weight")) return rope_factors();
     const std::string_view type = data_.text(key("rope.scaling.type")).value_or("none");
     if (type == "none") return;
+    if (type != "linear" && type != "yarn") {
+      fail(ErrorKind::kUnsupportedModel, "{} = {} is not supported; supported: none, linear, yarn",
+           where("rope.scaling.type"), shown(type));
+    }
     Json scaling = {{"rope_type", type}};
-    if (const auto factor = data_.real(key("rope.scaling.factor"))) scaling["factor"] = *factor;
+    set_real(scaling, "factor");
     if (const auto length = data_.integer(key("rope.scaling.original_context_length"))) {
       scaling["original_max_position_embeddings"] = *length;
     }
@@ -140,12 +162,14 @@ class Translator {
     json_["rope_scaling"] = scaling;
   }
 
+  void set_real(Json& scaling, const char* here) const {
+    const auto value = data_.real(gguf_key(file_, fmt::format("rope_scaling: {}", here)));
+    if (value) scaling[here] = *value;
+  }
+
   void yarn(Json& scaling) const {
-    const auto set = [&](const char* there, const char* here) {
-      if (const auto value = data_.real(key(there))) scaling[here] = *value;
-    };
-    set("rope.scaling.yarn_beta_fast", "beta_fast");
-    set("rope.scaling.yarn_beta_slow", "beta_slow");
+    set_real(scaling, "beta_fast");
+    set_real(scaling, "beta_slow");
     // ggml multiplies what is given with the usual factor.
     const double factor = scaling.value("factor", 1.0);
     if (const auto given = data_.real(key("rope.scaling.attn_factor"))) {
@@ -178,9 +202,19 @@ class Translator {
 
 }  // namespace
 
+std::string gguf_key(const Gguf& file, std::string_view key) {
+  for (const auto& [here, there] : kKeys) {
+    if (key != here) continue;
+    if (!there.starts_with('.')) return std::string(there);
+    return fmt::format("{}{}", file.metadata().text("general.architecture").value_or(""), there);
+  }
+  return std::string(key);
+}
+
 ModelConfig gguf_config(const Gguf& file) {
   const Json json = Translator(file).config();
-  return parse_config_fields(Fields(json, fmt::format("{}: metadata", file.path().string())));
+  return parse_config_fields(Fields(json, file.path().string(),
+                                    [&](std::string_view key) { return gguf_key(file, key); }));
 }
 
 }  // namespace quantspec

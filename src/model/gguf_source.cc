@@ -16,35 +16,45 @@ namespace quantspec {
 
 namespace {
 
-// What a tensor of a layer is called there and here.
-constexpr std::pair<std::string_view, std::string_view> kParts[] = {
+// What is called so in the file, and so in transformers.
+struct Names {
+  std::string_view there, here;
+};
+// Of a layer.
+constexpr Names kParts[] = {
     {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
     {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
     {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
     {"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
     {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"}};
-constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
-    {"token_embd.weight", kEmbeddingName},
-    {"output.weight", kHeadName},
-    {"output_norm.weight", kFinalNormName},
-    {"rope_freqs.weight", "model.rotary_emb.inv_freq"}};  // in the config
+constexpr Names kOthers[] = {{"token_embd.weight", kEmbeddingName},
+                             {"output.weight", kHeadName},
+                             {"output_norm.weight", kFinalNormName},
+                             {"rope_freqs.weight", "model.rotary_emb.inv_freq"}};  // in the config
 
-// The name here of blk.N.PART.KIND and of what lies outside of layers; others keep their own.
-std::string name_here(std::string_view name) {
-  for (const auto& [there, here] : kOthers) {
-    if (name == there) return std::string(here);
+// One of the two ways to name tensors: what the name of a layer's begins with, and the rest.
+struct Naming {
+  std::string_view layers;
+  std::string_view Names::*name;
+};
+constexpr Naming kThere = {"blk.", &Names::there}, kHere = {"model.layers.", &Names::here};
+
+// Names that are in neither list stay as they are.
+std::string renamed(std::string_view name, const Naming& from, const Naming& to) {
+  for (const Names& other : kOthers) {
+    if (name == other.*from.name) return std::string(other.*to.name);
   }
-  constexpr std::string_view kPrefix = "blk.";
-  if (!name.starts_with(kPrefix)) return std::string(name);
+  if (!name.starts_with(from.layers)) return std::string(name);
   int layer = 0;
-  const char* first = name.data() + kPrefix.size();
+  const char* first = name.data() + from.layers.size();
   const auto [end, error] = std::from_chars(first, name.data() + name.size(), layer);
   const std::string_view rest = name.substr(end - name.data());
   const std::size_t dot = rest.rfind('.');
   if (error != std::errc() || !rest.starts_with('.') || dot == 0) return std::string(name);
-  for (const auto& [there, here] : kParts) {
-    if (rest.substr(1, dot - 1) == there) return tensor_name(layer, here, rest.substr(dot + 1));
+  for (const Names& part : kParts) {
+    if (rest.substr(1, dot - 1) != part.*from.name) continue;
+    return fmt::format("{}{}.{}{}", to.layers, layer, part.*to.name, rest.substr(dot));
   }
   return std::string(name);
 }
@@ -79,7 +89,9 @@ class GgufSource final : public WeightSource {
   GgufSource(std::shared_ptr<const Gguf> file, const ModelConfig& config)
       : file_(std::move(file)), head_dim_(config.head_dim) {
     swaps_rows_ = file_->metadata().text("general.architecture") == "llama";
-    for (const std::string& name : file_->names()) names_.emplace(name_here(name), name);
+    for (const std::string& name : file_->names()) {
+      names_.emplace(renamed(name, kThere, kHere), name);
+    }
     if (swaps_rows_) reorder_elements();
   }
 
@@ -121,6 +133,9 @@ class GgufSource final : public WeightSource {
     return {data, *dtype, rows, cols};
   }
 
+  std::string own_name(std::string_view name) const override {
+    return gguf_key(*file_, renamed(name, kHere, kThere));
+  }
   std::string format_name(std::string_view name) const override {
     const auto found = names_.find(name);
     return found == names_.end() ? "none" : name_of(file_->tensor(found->second).type);
@@ -157,20 +172,16 @@ class GgufSource final : public WeightSource {
     }
   }
 
-  std::pair<const std::string&, const GgufTensor&> find(std::string_view name, int rows,
-                                                        int cols) const {
-    const auto found = names_.find(name);
-    if (found == names_.end()) {
-      fail(ErrorKind::kCorruptFile, "{}: the tensor of {} is missing", path().string(),
-           shown(name));
-    }
-    const GgufTensor& tensor = file_->tensor(found->second);
+  // What the file calls it, and what it has there.
+  std::pair<std::string, const GgufTensor&> find(std::string_view name, int rows, int cols) const {
+    std::string there = renamed(name, kHere, kThere);
+    const GgufTensor& tensor = file_->tensor(there);
     const auto r = static_cast<std::uint64_t>(rows), c = static_cast<std::uint64_t>(cols);
     if (tensor.shape != std::vector{c, r} && !(rows == 1 && tensor.shape == std::vector{c})) {
       fail(ErrorKind::kCorruptFile, "{}: is not of {} rows of {} weights, as the metadata asks for",
-           file_->where(found->second), rows, cols);
+           file_->where(there), rows, cols);
     }
-    return {found->second, tensor};
+    return {std::move(there), tensor};
   }
 
   std::shared_ptr<const Gguf> file_;

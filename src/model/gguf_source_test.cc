@@ -259,38 +259,43 @@ TEST(GgufConfig, WhatIsNotSupportedIsRefusedByItsKey) {
   }
   unsupported({"llama.rope.dimension_count = 16", "32"},
               TinyFile().put("rope.dimension_count", 16u));
-  unsupported({"longer"}, TinyFile().put("rope.scaling.type", "longer"));
+  unsupported({"llama.rope.scaling.type = \"longer\"", "supported: none, linear, yarn"},
+              TinyFile().put("rope.scaling.type", "longer"));
   EXPECT_NO_THROW(TinyFile().put("expert_count", 0u).load());
   EXPECT_NO_THROW(TinyFile().put("final_logit_softcapping", 0.0f).load());
   EXPECT_NO_THROW(TinyFile().put("rope.dimension_count", 32u).load());
 }
 
-// NOTE: in the words of a config.json, for which they stand.
 TEST(GgufConfig, KeysThatAreMissingOrMakeNoSenseAreNamed) {
-  for (const auto& [there, here] : {std::pair{"block_count", "num_hidden_layers"},
-                                    {"embedding_length", "hidden_size"},
-                                    {"feed_forward_length", "intermediate_size"},
-                                    {"context_length", "max_position_embeddings"},
-                                    {"attention.head_count", "num_attention_heads"}}) {
-    corrupt({here, "nothing"}, TinyFile().drop(there));
-    corrupt({here, "0"}, TinyFile().put(there, 0u));
-    corrupt({std::string("llama.") + there}, TinyFile().put(there, "many"));
+  for (const std::string name : {"block_count", "embedding_length", "feed_forward_length",
+                                 "context_length", "attention.head_count"}) {
+    const std::string key = "llama." + name;
+    corrupt({"tiny.gguf: " + key + " must be an integer from", "nothing"}, TinyFile().drop(name));
+    corrupt({"tiny.gguf: " + key, "found 0"}, TinyFile().put(name, 0u));
+    corrupt({key}, TinyFile().put(name, "many"));
   }
   corrupt({"general.architecture is missing"}, TinyFile().drop("general.architecture"));
-  corrupt({"num_key_value_heads", "3"}, TinyFile().put("attention.head_count_kv", 3u));
-  corrupt({"rms_norm_eps"}, TinyFile().put("attention.layer_norm_rms_epsilon", -1.0f));
-  corrupt({"rope_theta"}, TinyFile().put("rope.freq_base", 0.0f));
-  corrupt({"factor"}, TinyFile().put("rope.scaling.type", "linear"));
+  corrupt({"llama.attention.head_count_kv must be a divisor of llama.attention.head_count = 4",
+           "found 3"},
+          TinyFile().put("attention.head_count_kv", 3u));
+  unsupported({"llama.attention.key_length = 24 is not supported"},
+              TinyFile().put("attention.key_length", 24u));
+  corrupt({"llama.attention.layer_norm_rms_epsilon must be"},
+          TinyFile().put("attention.layer_norm_rms_epsilon", -1.0f));
+  corrupt({"llama.rope.freq_base must be"}, TinyFile().put("rope.freq_base", 0.0f));
+  corrupt({"llama.rope.scaling.factor must be"}, TinyFile().put("rope.scaling.type", "linear"));
+  corrupt({"tiny.gguf: rope_freqs.weight must be a list of 16 positive numbers"},
+          TinyFile().vector("rope_freqs.weight", 8));
 }
 
 TEST(GgufSource, TensorsThatAreMissingOrOfAnotherShapeAreRefused) {
   corrupt({"token_embd.weight"}, TinyFile().drop("token_embd.weight"));
-  corrupt({"model.norm.weight", "missing"}, TinyFile().drop("output_norm.weight"));
-  corrupt({"model.layers.0.mlp.up_proj.weight", "missing"}, TinyFile().drop("blk.0.ffn_up.weight"));
-  corrupt({"self_attn.k_proj.bias", "missing"}, TinyFile("qwen2").drop("blk.0.attn_k.bias"));
-  corrupt({"self_attn.q_norm.weight", "missing"},
+  corrupt({"output_norm.weight", "missing"}, TinyFile().drop("output_norm.weight"));
+  corrupt({"blk.0.ffn_up.weight", "missing"}, TinyFile().drop("blk.0.ffn_up.weight"));
+  corrupt({"blk.0.attn_k.bias", "missing"}, TinyFile("qwen2").drop("blk.0.attn_k.bias"));
+  corrupt({"blk.0.attn_q_norm.weight", "missing"},
           TinyFile("qwen3").drop("blk.0.attn_q_norm.weight"));
-  corrupt({"model.layers.1.", "missing"}, TinyFile().put("block_count", 2u));
+  corrupt({"blk.1.", "missing"}, TinyFile().put("block_count", 2u));
   corrupt({"blk.0.ffn_up.weight", "96 rows of 64"},
           TinyFile().matrix("blk.0.ffn_up.weight", kHidden, kMlp));
   corrupt({"blk.0.attn_norm.weight"}, TinyFile().vector("blk.0.attn_norm.weight", 2 * kHidden));
@@ -318,7 +323,7 @@ TEST(GgufSource, CodedNormsAndBiasesAndUnknownFormatsAreRefused) {
 TEST(GgufSource, MoreLayersThanTheMetadataSayAreRefused) {
   TinyFile file;
   file.vector("blk.1.attn_norm.weight", kHidden);
-  corrupt({"model.layers.1.input_layernorm.weight"}, file);
+  corrupt({"llama.block_count = 1, and the checkpoint has \"blk.1.attn_norm.weight\""}, file);
 }
 
 // --- weights -------------------------------------------------------------------------------------
@@ -344,6 +349,9 @@ TEST(GgufSource, TensorsThatNobodyReadsAreNamed) {
   EXPECT_EQ(file.load().unread_tensors(),
             (std::vector<std::string>{"blk.0", "blk.0.attn_sinks.weight", "blk.x.attn_norm.weight",
                                       "vision"}));
+  TinyFile plain;
+  plain.vector("blk.0.attn_q_norm.weight", kHeadDim);  // of qwen3 alone
+  EXPECT_EQ(plain.load().unread_tensors(), std::vector<std::string>{"blk.0.attn_q_norm.weight"});
 }
 
 // A bias that is left out changes the text.

@@ -21,8 +21,19 @@ bool is_integer_in(const Json& value, int min, int max) {
 
 }  // namespace
 
-Fields::Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
+Fields::Fields(const Json& object, std::string where, Names names)
+    : object_(object), where_(std::move(where)), names_(std::move(names)) {
   if (!object.is_object()) fail(ErrorKind::kCorruptFile, "{}: not a JSON object", where_);
+}
+
+Fields Fields::inner(std::string_view key) const {
+  static const Json kEmpty = Json::object();
+  const Json* object = find(key);
+  if (object != nullptr && !object->is_object()) corrupt(key, "a JSON object");
+  return Fields(object != nullptr ? *object : kEmpty, where_,
+                [names = names_, outer = std::string(key)](std::string_view inner) {
+                  return names(fmt::format("{}: {}", outer, inner));
+                });
 }
 
 const Json* Fields::find(std::string_view key) const {
@@ -99,12 +110,13 @@ std::vector<float> Fields::positive_floats(std::string_view key, int count) cons
 }
 
 void Fields::corrupt(std::string_view key, std::string_view expected) const {
-  fail(ErrorKind::kCorruptFile, "{}: {} must be {}, found {}", where_, key, expected, found(key));
+  fail(ErrorKind::kCorruptFile, "{}: {} must be {}, found {}", where_, name(key), expected,
+       found(key));
 }
 
 void Fields::unsupported(std::string_view key, std::string_view supported) const {
-  fail(ErrorKind::kUnsupportedModel, "{}: {} = {} is not supported; supported: {}", where_, key,
-       found(key), supported);
+  fail(ErrorKind::kUnsupportedModel, "{}: {} = {} is not supported; supported: {}", where_,
+       name(key), found(key), supported);
 }
 
 // The value of a key as a message shows it.

@@ -2,6 +2,7 @@
 // Every error is one line that names the file, the key, what was expected and what was found.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,11 +14,18 @@ namespace quantspec {
 
 class Fields {
  public:
+  // What messages call a key: an object may stand for a file that has other words for it.
+  using Names = std::function<std::string(std::string_view key)>;
+
   // `where` names the object in messages. The object must outlive this. Throws kCorruptFile where
   // it is not an object.
-  Fields(const Json& object, std::string where);
+  Fields(const Json& object, std::string where, Names names = as_they_are);
+  // The object that a key holds, without keys where it is absent. Its key k is named as "key: k".
+  // Throws kCorruptFile.
+  Fields inner(std::string_view key) const;
 
   const std::string& where() const { return where_; }
+  std::string name(std::string_view key) const { return names_(key); }
 
   bool contains(std::string_view key) const { return object_.contains(key); }  // null or not
   // The readers throw kCorruptFile for a value of another type or out of [min, max].
@@ -42,10 +50,12 @@ class Fields {
   [[noreturn]] void unsupported(std::string_view key, std::string_view supported) const;
 
  private:
+  static std::string as_they_are(std::string_view key) { return std::string(key); }
   std::string found(std::string_view key) const;
 
   const Json& object_;
   std::string where_;
+  Names names_;
 };
 
 }  // namespace quantspec

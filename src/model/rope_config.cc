@@ -88,19 +88,18 @@ RopeConfig parse_rope(const Fields& config, const ModelConfig& model) {
     return value != nullptr && !(value->is_object() && value->empty());
   };
   const std::string_view key = is_given("rope_scaling") ? "rope_scaling" : "rope_parameters";
-  static const Json kEmpty = Json::object();
-  const Json& object = is_given(key) ? *config.find(key) : kEmpty;
-  const Fields rope(object, fmt::format("{}: {}", config.where(), key));
+  const Fields rope = config.inner(key);
 
   for (const Fields* fields : {&config, &rope}) {
     if (fields->find_number("partial_rotary_factor", 0, kMaxFactor).value_or(1) != 1) {
       fields->unsupported("partial_rotary_factor", "1");
     }
   }
-  if (std::any_of(object.begin(), object.end(), [](const Json& v) { return v.is_object(); })) {
+  const Json* object = config.find(key);
+  if (object != nullptr && std::ranges::any_of(*object, &Json::is_object)) {
     fail(ErrorKind::kUnsupportedModel,
-         "{}: parameters per layer type are not supported; supported: the same in all layers",
-         rope.where());
+         "{}: {}: parameters per layer type are not supported; supported: the same in all layers",
+         config.where(), config.name(key));
   }
 
   RopeConfig result;

@@ -54,6 +54,7 @@ class Checkpoint final : public WeightSource {
   SourceMatrix matrix(std::string_view name, int rows, int cols) const override {
     return tensor(name, rows, cols);
   }
+  std::string own_name(std::string_view name) const override { return std::string(name); }
   std::string format_name(std::string_view name) const override;
 
   void forget(std::string_view name) const override;

@@ -83,15 +83,16 @@ std::vector<std::string> unread_tensors(const ModelConfig& config, const WeightS
       unread, [&](const std::string& name) { return layer_of(name) >= config.num_layers; });
   if (beyond != unread.end()) {
     fail(ErrorKind::kCorruptFile,
-         "{}: config.json says num_hidden_layers = {}, and the checkpoint has {}; they do not "
-         "belong together",
-         source.path().string(), config.num_layers, shown(*beyond));
+         "{}: {} = {}, and the checkpoint has {}; they do not belong together",
+         source.path().string(), source.own_name("num_hidden_layers"), config.num_layers,
+         shown(source.own_name(*beyond)));
   }
   require_tied_head(config, source);
   for (const auto& [name, rows, cols] : read) {
     const bool is_tied = config.tied_head && name == kHeadName;
     if (!is_tied) source.matrix(name, rows, cols);
   }
+  for (std::string& name : unread) name = source.own_name(name);
   return unread;
 }
 

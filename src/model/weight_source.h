@@ -29,6 +29,8 @@ class WeightSource {
   virtual SourceMatrix matrix(std::string_view name, int rows, int cols) const = 0;
   // Elements alone: of [cols] where rows == 1. Throws the same.
   virtual TensorView tensor(std::string_view name, int rows, int cols) const = 0;
+  // What its files call a tensor, or a key of config.json, for messages.
+  virtual std::string own_name(std::string_view name) const = 0;
   // How matrix() gives it, for reports: "bf16", "Q4_K".
   virtual std::string format_name(std::string_view name) const = 0;
 

@@ -242,7 +242,8 @@ void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
       fail(ErrorKind::kInvalidRequest,
            "{} {}: is for checkpoints of bf16, fp16 or fp32; {} has {} in {}, whose own planes "
            "drafts read",
-           field::kDraftStore, file, source_->path().string(), name, source_->format_name(name));
+           field::kDraftStore, file, source_->path().string(), source_->own_name(name),
+           source_->format_name(name));
     }
     const StoredMatrix* matrix = store.find(name);
     if (matrix == nullptr || matrix->rows != linear->outputs() ||

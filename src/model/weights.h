@@ -41,7 +41,8 @@ struct NamedLinear {
   const Linear* linear;
 };
 
-// The tensors of a checkpoint that a model of this config does not read; those that carry nothing
+// The tensors of a checkpoint that a model of this config does not read, as its files call them;
+// those that carry nothing
 // (rotary_emb.inv_freq, and lm_head.weight where the head is tied) are left out. Throws what
 // loading Weights of the two would, without memory for them: kCorruptFile where the checkpoint
 // lacks tensors that the config asks for, or has them in other shapes, has more layers, or a head

@@ -121,7 +121,8 @@ Model load_model(const PrepareOptions& options, Backend& backend) {
     if (linear->target.format.dense()) continue;
     fail(ErrorKind::kInvalidRequest,
          "{}: has {} in {}; drafts are prepared of checkpoints of bf16, fp16 or fp32",
-         options.model.string(), name, weights.source().format_name(name));
+         options.model.string(), weights.source().own_name(name),
+         weights.source().format_name(name));
   }
   return Model(files->config(), std::move(weights), backend);
 }

@@ -38,8 +38,9 @@ struct Args {
 
 void add_options(CLI::App& app, Args& args) {
   app.get_formatter()->column_width(24);
-  app.add_option("-m,--model", args.model, "a Hugging Face folder; no tokenizer is needed")
-      ->option_text("DIR")
+  app.add_option("-m,--model", args.model,
+                 "a GGUF file or a Hugging Face folder; no tokenizer is needed")
+      ->option_text("PATH")
       ->required();
   app.add_option("--ctx-size", args.contexts,
                  "tokens of the prompt, which are random\n"

@@ -25,7 +25,7 @@ std::filesystem::path default_model() {
     if (std::filesystem::is_directory(model, error)) return model;
   }
   fail(ErrorKind::kInvalidRequest,
-       "no model: the bundled pg-24m is not beside {}; give a folder with -m DIR or in "
+       "no model: the bundled pg-24m is not beside {}; give a model with -m PATH or in "
        "QUANTSPEC_MODEL",
        folder.string());
 }
@@ -46,8 +46,9 @@ void finish_command(CLI::App& command, const char* examples) {
 }
 
 void add_model(CLI::App& app, std::filesystem::path& model) {
-  add_path(app, "-m,--model", "DIR",
-           "model folder, as from Hugging Face (default:\n"
+  add_path(app, "-m,--model", "PATH",
+           "a GGUF file (of a split one the first part), or a\n"
+           "folder as from Hugging Face (default:\n"
            "$QUANTSPEC_MODEL, else the bundled pg-24m)",
            model)
       ->group("Model");

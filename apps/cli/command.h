@@ -45,7 +45,7 @@ void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machin
 // Says on standard error where a measured machine is in doubt.
 void warn_of(const Machine& machine);
 void warn_of_threads(int num_threads);
-// The folder's own name, for reports.
+// The own name of the folder or file, for reports.
 std::string name_of_model(const std::filesystem::path& model);
 // What was typed, else $QUANTSPEC_MODEL, else the bundled model. Throws when there is none.
 std::filesystem::path resolve_model(const std::filesystem::path& typed);

@@ -1,4 +1,4 @@
-// The library's public door: load a model folder, open a session, generate text.
+// The library's public door: load a model, open a session, generate text.
 //
 //     auto engine = quantspec::Engine::load({.model = "models/pg-24m"});
 //     auto session = engine->create_session();

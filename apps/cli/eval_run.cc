@@ -35,10 +35,11 @@ class Setup {
   explicit Setup(const EvalArgs& args)
       : args_(args),
         model_(resolve_model(args.engine.model)),
-        config_(open_model(model_)->config()),
+        files_(open_model(model_)),
+        config_(files_->config()),
         head_(head_of(args, model_)),
         dataset_(Dataset::load(args.dataset)),
-        tokenizer_(open_model(model_)->tokenizer()),
+        tokenizer_(files_->tokenizer()),
         progress_(!args.quiet && is_terminal(stderr)) {
     warn_of_threads(args.engine.num_threads);
   }
@@ -175,6 +176,7 @@ class Setup {
 
   const EvalArgs& args_;
   std::filesystem::path model_;
+  std::unique_ptr<ModelFiles> files_;
   ModelConfig config_;
   ReportHead head_;
   Dataset dataset_;

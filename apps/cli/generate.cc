@@ -17,7 +17,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/system_memory.h"
-#include "model/model_files.h"
 
 namespace quantspec::cli {
 
@@ -149,7 +148,7 @@ int run(const GenerateArgs& args) {
   options.spec_sampling = sampling.mode;
   spdlog::debug("sampling: {}", describe(sampling));
   warn_of(args, sampling);
-  if (open_model(args.engine.model)->has_chat_template()) {
+  if (engine->has_chat_template()) {
     spdlog::debug(
         "the model has a chat template, which is not used: the prompt is continued as it is");
   }

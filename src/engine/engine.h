@@ -172,6 +172,8 @@ class Engine {
 
   const ModelConfig& config() const;
   const Tokenizer& tokenizer() const;
+  // Whether the model has one. It is not used yet: prompts are continued as they are.
+  bool has_chat_template() const;
   std::string backend_name() const;         // "cpu", never "auto"
   std::string backend_description() const;  // one line
   int ctx_size() const;

@@ -36,6 +36,7 @@ struct Engine::Impl {
   std::unique_ptr<Tokenizer> tokenizer;
   PagePool pool;
   std::vector<Plan> draft_plans;
+  bool has_chat_template = false;
   double load_ms = 0;
   mutable std::mutex loop_mutex;  // of its start
   std::unique_ptr<RequestLoop> loop;

@@ -1,6 +1,7 @@
 #include "model/model_files.h"
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -23,7 +24,10 @@ class FolderFiles final : public ModelFiles {
  public:
   explicit FolderFiles(const std::filesystem::path& folder) : folder_(folder) {}
 
-  ModelConfig config() const override { return load_config(folder_); }
+  ModelConfig config() const override {
+    std::call_once(asked_, [&] { config_ = load_config(folder_); });
+    return config_;
+  }
   std::unique_ptr<Tokenizer> tokenizer() const override { return load_tokenizer(folder_); }
   using ModelFiles::weights;
   std::unique_ptr<WeightSource> weights() const override {
@@ -33,6 +37,8 @@ class FolderFiles final : public ModelFiles {
 
  private:
   std::filesystem::path folder_;
+  mutable std::once_flag asked_;
+  mutable ModelConfig config_{};
 };
 
 std::optional<TokenId> token_id(const GgufMetadata& data, std::string_view name) {

@@ -17,7 +17,7 @@ class ModelFiles {
  public:
   virtual ~ModelFiles() = default;
 
-  // Reads it anew; a folder without config.json may still have a tokenizer.
+  // Read once, when it is asked for: a folder without config.json may still have a tokenizer.
   virtual ModelConfig config() const = 0;
   // As load_tokenizer() and make_tokenizer() throw.
   virtual std::unique_ptr<Tokenizer> tokenizer() const = 0;

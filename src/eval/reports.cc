@@ -24,8 +24,8 @@ std::int64_t whole(std::size_t value) { return static_cast<std::int64_t>(value);
 
 // As a plan file has it (docs/bench.md).
 ReportRow chosen_row(const std::string& part, WeightRead weights) {
-  constexpr std::int64_t kBits[] = {4, 8, 16};
-  return {{"layer", part}, {"weights", kBits[static_cast<int>(weights)]}};
+  const ReportValue reads[] = {std::int64_t{4}, std::int64_t{8}, std::string("full")};
+  return {{"layer", part}, {"weights", reads[static_cast<int>(weights)]}};
 }
 
 ReportRow chosen_row(const Plan& plan, int layer) {

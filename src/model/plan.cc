@@ -61,7 +61,7 @@ constexpr Modifier kModifiers[] = {
      [](LayerPlan& plan) { plan.weights = WeightRead::kUpper; }},
     {"w8", "8-bit weights", kWeightsRead,
      [](LayerPlan& plan) { plan.weights = WeightRead::kBoth; }},
-    {"w16", "the checkpoint's weights", kWeightsRead,
+    {"w16", "full weights: the target's own, whatever their format", kWeightsRead,
      [](LayerPlan& plan) { plan.weights = WeightRead::kTarget; }},
     {"sparse", "only the pages of most attention in the last target pass", kPagesRead,
      [](LayerPlan& plan) { plan.kv.tokens = KvTokens::kByMass; }},

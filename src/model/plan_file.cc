@@ -36,8 +36,11 @@ constexpr Name<KvTokens> kPages[] = {{"all", KvTokens::kAll},
                                      {"retrieval", KvTokens::kRetrieval}};
 constexpr Name<KvRead> kReads[] = {
     {"upper", KvRead::kUpper}, {"both", KvRead::kBoth}, {"full", KvRead::kFull}};
-constexpr Name<WeightRead> kWeights[] = {
-    {"4", WeightRead::kUpper}, {"8", WeightRead::kBoth}, {"16", WeightRead::kTarget}};
+// As JSON has them. 16 is what files called full before targets could have fewer bits.
+constexpr Name<WeightRead> kWeights[] = {{"4", WeightRead::kUpper},
+                                         {"8", WeightRead::kBoth},
+                                         {"\"full\"", WeightRead::kTarget},
+                                         {"16", WeightRead::kTarget}};
 
 template <typename T, std::size_t N>
 std::string_view name_of(const Name<T> (&names)[N], T value) {
@@ -59,7 +62,7 @@ WeightRead weights(const Fields& fields, WeightRead otherwise) {
   const Json* bits = fields.find("weights");
   if (bits == nullptr) return otherwise;
   const auto found = std::ranges::find(kWeights, bits->dump(), &Name<WeightRead>::name);
-  if (found == std::end(kWeights)) fields.corrupt("weights", "4, 8 or 16");
+  if (found == std::end(kWeights)) fields.corrupt("weights", "4, 8 or \"full\"");
   return found->value;
 }
 
@@ -136,7 +139,7 @@ void require_consistent(const Plan& plan, const std::string& where) {
 
 Json layer_json(const LayerPlan& plan) {
   Json json = {{"run", plan.run},
-               {"weights", std::stoi(std::string(name_of(kWeights, plan.weights)))},
+               {"weights", Json::parse(name_of(kWeights, plan.weights))},
                {"kv", name_of(kReads, plan.kv.read)},
                {"pages", name_of(kPages, plan.kv.tokens)}};
   if (plan.kv.budget.given()) json["budget"] = budget_json(plan.kv.budget);
@@ -205,7 +208,7 @@ Plan read_plan_file(const std::filesystem::path& file, const PlanContext& contex
 void write_plan_file(const Plan& plan, NewFile& file) {
   const bool prefixed = plan.name.starts_with(kPrefix);
   Json json = {{"name", plan.name.substr(prefixed ? kPrefix.size() : 0)},
-               {"head", {{"weights", std::stoi(std::string(name_of(kWeights, plan.head)))}}},
+               {"head", {{"weights", Json::parse(name_of(kWeights, plan.head))}}},
                {"layers", Json::array()}};
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     Json layer = {{"layer", i}};

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/expect_error.h"
 #include "base/files.h"
+#include "base/json.h"
 
 namespace quantspec {
 namespace {
@@ -204,7 +205,7 @@ class PlanFile : public ::testing::Test {
 TEST_F(PlanFile, IsReadLayerByLayer) {
   const auto file = write(R"({
     "name": "mine", "default": {"weights": 8, "pages": "mass", "budget": 640},
-    "head": {"weights": 16},
+    "head": {"weights": "full"},
     "layers": [{"layer": 0, "kv": "full", "pages": "all", "weights": 16},
                {"layer": 2, "budget": "1/8"}, {"layer": 3, "run": false},
                {"layer": 4, "pages": "bounds", "weights": 4}, {"layer": 5, "pages": "none"}],
@@ -243,6 +244,7 @@ TEST_F(PlanFile, SurvivesWritingAndReading) {
   NewFile file(file_);
   write_plan_file(plan, file);
   EXPECT_EQ(read_plan_file(file_, kContext), plan);
+  EXPECT_EQ(parse_json_file(file_)["head"]["weights"], "full");  // of any format
 }
 
 // Reading was quadratic in the layers of the list: 100,000 took minutes.
@@ -280,7 +282,8 @@ TEST_F(PlanFile, SaysWhatIsWrong) {
     expect_error(kind, parts, [&] { read_plan_file(file, kContext); });
   };
   expect(R"({"layers": [{"layer": 6}]})", ErrorKind::kCorruptFile, {"layer", "5", "6"});
-  expect(R"({"layers": [{"layer": 1, "weights": 5}]})", ErrorKind::kCorruptFile, {"4, 8 or 16"});
+  expect(R"({"layers": [{"layer": 1, "weights": 5}]})", ErrorKind::kCorruptFile,
+         {"4, 8 or \"full\""});
   expect(R"({"layers": [{"layer": 1, "kv": "half"}]})", ErrorKind::kCorruptFile, {"upper, both"});
   expect(R"({"default": {"pages": "some"}})", ErrorKind::kCorruptFile, {"all, none, mass"});
   expect(R"({"default": {"pages": "mass", "budget": 100}})", ErrorKind::kInvalidRequest,
@@ -302,7 +305,7 @@ TEST_F(PlanFile, SaysWhatIsWrong) {
   expect(R"({"layers": [{"layer": 1}, {"layer": 1}]})", ErrorKind::kCorruptFile,
          {"layers[1]: layer 1 is in the list already"});
   expect(R"({"layers": [{"layer": 1, "weights": 32}]})", ErrorKind::kCorruptFile,
-         {"layers[0]: weights must be 4, 8 or 16, found 32"});
+         {"layers[0]: weights must be 4, 8 or \"full\", found 32"});
   expect(R"({"target_full_layers": [1, 1]})", ErrorKind::kCorruptFile, {"has layer 1 twice"});
   expect(R"({"name": ""})", ErrorKind::kCorruptFile, {"name must be some text"});
   expect(R"({"default": {"kv": "full", "pages": "none"}, "target_full_layers": [0,1,2,3,4,5]})",

@@ -28,7 +28,9 @@ struct RooflineArgs {
 int run(const RooflineArgs& args) {
   RooflineRequest request;
   const std::filesystem::path model = resolve_model(args.model);
-  request.model = open_model(model)->config();
+  const auto files = open_model(model);
+  request.model = files->config();
+  request.weights = files->weight_bytes();
   request.model_name = name_of_model(model);
   warn_of_threads(args.num_threads);
   request.machine = args.machine ? *args.machine : measure_this_machine(args.num_threads);

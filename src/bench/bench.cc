@@ -78,8 +78,11 @@ BenchReport run_bench(Engine& engine, const Dataset& dataset, const BenchOptions
   BenchReport report{make_meta(engine, dataset, options), {}};
   report.meta.left_out = std::move(left_out);
   if (events.begin) events.begin(report.meta);
-  const bench::Predictor predictor{report.meta.machine, engine.config(), report.meta.head.page_size,
-                                   engine.model().weights().head().draft.format.group};
+  const Weights& weights = engine.model().weights();
+  const bench::Predictor predictor{
+      report.meta.machine, engine.config(), report.meta.head.page_size,
+      mean_weight_bytes(matrix_formats(engine.config(), weights.source()),
+                        weights.head().draft.format.group)};
   double before = 0, all = 0;
   for (const Job& job : jobs) all += effort(job, options, predictor);
   for (const Job& job : jobs) {

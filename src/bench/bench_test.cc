@@ -163,7 +163,8 @@ TEST(BenchRun, PredictsForThePagesThatItHas) {
   options.plans = {};
   options.machine->flops = 1e15;  // all is reading
   const BenchReport report = run_bench(engine(), dataset(), options);
-  const Predictor pages{*options.machine, engine().config(), 32};
+  const Predictor pages{*options.machine, engine().config(), 32,
+                        weight_bytes(dense_format(DType::kBF16))};
   const auto entries = make_entries(engine(), options, 300);
   EXPECT_DOUBLE_EQ(report.rows[1].predicted_ms_per_token,
                    pages.milliseconds(entries[1], 320, nullptr, 0, 0));

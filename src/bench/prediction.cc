@@ -18,19 +18,16 @@ double tokens_read(const KvAccess& kv, double old, int page_size) {
 PassRead Predictor::read_of(const Plan& plan, int context) const {
   const double head_parameters = 1.0 * model.vocab_size * model.hidden_size;
   const double layer_parameters = (read_parameters(model) - head_parameters) / model.num_layers;
-  const auto weight_bytes = [&](WeightRead read) {
-    return uniform(read, KvRead::kBoth).weight_bytes;
-  };
   const double ring =
       std::min<double>(context, uniform(WeightRead::kTarget, KvRead::kBoth).ring_tokens);
   const double old = context - ring;
-  double layers = 0, parameters = head_parameters, weights = parameters * weight_bytes(plan.head);
+  double layers = 0, parameters = head_parameters, bytes = parameters * weights.of(plan.head);
   double tokens = 0, kv = 0;
   for (const LayerPlan& layer : plan.layers) {
     if (!layer.run) continue;
     ++layers;
     parameters += layer_parameters;
-    weights += layer_parameters * weight_bytes(layer.weights);
+    bytes += layer_parameters * weights.of(layer.weights);
     const double here = tokens_read(layer.kv, old, page_size);
     const KvRead read = layer.kv.gathers() ? KvRead::kFull : layer.kv.read;
     tokens += here;
@@ -39,7 +36,7 @@ PassRead Predictor::read_of(const Plan& plan, int context) const {
     if (layer.kv.tokens == KvTokens::kByBound) kv += old * 4 / (2 * page_size);
   }
   PassRead read;
-  read.weight_bytes = weights / parameters;
+  read.weight_bytes = bytes / parameters;
   read.layers = layers / model.num_layers;
   read.ring_tokens = ring;
   read.kv_tokens = ring + (layers > 0 ? tokens / layers : 0);

@@ -5,13 +5,12 @@
 
 namespace quantspec::bench {
 
-// Of a model as it is kept: pages of page_size tokens, draft weights in groups of weight_group
-// inputs.
+// Of a model as it is kept: pages of page_size tokens, weights of so many bytes.
 struct Predictor {
   Machine machine;
   const ModelConfig& model;
   int page_size;
-  int weight_group = kWeightGroup;
+  WeightBytes weights;
 
   // What a pass by this plan reads after `context` tokens: means over its layers (docs/bench.md).
   PassRead read_of(const Plan& plan, int context) const;
@@ -20,8 +19,8 @@ struct Predictor {
                       double acceptance) const;
 
  private:
-  PassRead uniform(WeightRead weights, KvRead kv) const {
-    return pass_read(model, weights, kv, page_size, weight_group);
+  PassRead uniform(WeightRead read, KvRead kv) const {
+    return pass_read(model, weights, read, kv, page_size);
   }
 };
 

@@ -12,9 +12,13 @@ const Machine kMachine{"test", 1e10, 1e12, 1e10};
 
 const ModelConfig& model() { return testing::engine().config(); }
 
+WeightBytes bytes_of_bf16(int group = kWeightGroup) {
+  return weight_bytes(dense_format(DType::kBF16), group);
+}
+
 Predictor predictor(int page_size = kv_shape(model(), 0).page_size,
                     int weight_group = kWeightGroup) {
-  return {kMachine, model(), page_size, weight_group};
+  return {kMachine, model(), page_size, bytes_of_bf16(weight_group)};
 }
 
 PassRead read_of(const std::string& plan, const Predictor& predictor = bench::predictor()) {
@@ -24,7 +28,7 @@ PassRead read_of(const std::string& plan, const Predictor& predictor = bench::pr
 
 TEST(ReadOf, AUniformPlanReadsWhatTheRooflineSays) {
   const PassRead read = read_of("quantspec");
-  const PassRead expected = pass_read(model(), WeightRead::kUpper, KvRead::kUpper);
+  const PassRead expected = pass_read(model(), bytes_of_bf16(), WeightRead::kUpper, KvRead::kUpper);
   EXPECT_DOUBLE_EQ(read.weight_bytes, expected.weight_bytes);
   EXPECT_DOUBLE_EQ(read.kv_bytes, expected.kv_bytes);
   EXPECT_DOUBLE_EQ(read.ring_tokens, expected.ring_tokens);
@@ -45,11 +49,18 @@ TEST(ReadOf, ASparsePlanReadsItsBudgetAndTheRing) {
 
 TEST(ReadOf, PagesAndGroupsAreThoseOfTheRun) {
   const PassRead read = read_of("quantspec+sparse", predictor(32, 64));
-  const PassRead expected = pass_read(model(), WeightRead::kUpper, KvRead::kUpper, 32, 64);
+  const PassRead expected =
+      pass_read(model(), bytes_of_bf16(64), WeightRead::kUpper, KvRead::kUpper, 32);
   EXPECT_DOUBLE_EQ(read.weight_bytes, 0.5 + 4.0 / 64);
   EXPECT_DOUBLE_EQ(read.kv_bytes, expected.kv_bytes);
   EXPECT_DOUBLE_EQ(*read.kv_tokens, 1024 + 1.5 * 32);
   EXPECT_DOUBLE_EQ(*read_of("streaming", predictor(32)).kv_tokens, 1024 - 32 + 1.5 * 32);
+}
+
+TEST(ReadOf, WeightsOfATargetInCodesAreThoseCodes) {
+  const Predictor predictor{kMachine, model(), 128, weight_bytes(sliced_format())};
+  EXPECT_DOUBLE_EQ(read_of("kv-only", predictor).weight_bytes, 1 + 4.0 / 128);
+  EXPECT_DOUBLE_EQ(read_of("quantspec", predictor).weight_bytes, 0.5 + 4.0 / 128);
 }
 
 TEST(ReadOf, SkippedLayersAreNotRead) {
@@ -59,7 +70,7 @@ TEST(ReadOf, SkippedLayersAreNotRead) {
 
 TEST(PredictedMs, OfPlainDecodingIsAStepOfTheTarget) {
   const auto entries = make_entries(testing::engine(), testing::small_bench(), 512);
-  const PassRead fp16 = pass_read(model(), WeightRead::kTarget, KvRead::kFull);
+  const PassRead fp16 = pass_read(model(), bytes_of_bf16(), WeightRead::kTarget, KvRead::kFull);
   const double step = decode_cost(model(), kContext, 1, 1, fp16).seconds(kMachine);
   EXPECT_DOUBLE_EQ(predictor().milliseconds(entries[0], kContext, nullptr, 0, 0), 1e3 * step);
   EXPECT_LT(predictor().milliseconds(entries[1], kContext, nullptr, 0, 0), 1e3 * step);

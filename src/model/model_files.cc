@@ -11,6 +11,7 @@
 #include "gguf/gguf.h"
 #include "model/coded_source.h"
 #include "model/gguf_source.h"
+#include "model/pass_bytes.h"
 #include "model/safetensors.h"
 #include "model/weight_source.h"
 #include "tokenizer/tokenizer.h"
@@ -32,6 +33,9 @@ class FolderFiles final : public ModelFiles {
   using ModelFiles::weights;
   std::unique_ptr<WeightSource> weights() const override {
     return std::make_unique<Checkpoint>(folder_);
+  }
+  WeightBytes weight_bytes() const override {
+    return quantspec::weight_bytes(dense_format(config().dtype));
   }
   bool has_chat_template() const override { return quantspec::has_chat_template(folder_); }
 
@@ -96,6 +100,9 @@ class GgufFiles final : public ModelFiles {
   }
   using ModelFiles::weights;
   std::unique_ptr<WeightSource> weights() const override { return gguf_source(file_, config_); }
+  WeightBytes weight_bytes() const override {
+    return mean_weight_bytes(matrix_formats(config_, *weights()));
+  }
   bool has_chat_template() const override { return has_template_; }
 
  private:

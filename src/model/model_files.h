@@ -7,6 +7,7 @@
 #include <string>
 
 #include "model/config.h"
+#include "quant/weight_format.h"
 
 namespace quantspec {
 
@@ -24,6 +25,9 @@ class ModelFiles {
   // Throws kInvalidRequest where a folder has no checkpoint, kCorruptFile where it is broken.
   virtual std::unique_ptr<WeightSource> weights() const = 0;
   std::unique_ptr<WeightSource> weights(TargetWeights target) const;
+  // Of the matrices that passes multiply by. Of a folder's as its config says, so that there need
+  // be no checkpoint.
+  virtual WeightBytes weight_bytes() const = 0;
   // Whether there is a chat template. It is not used yet: prompts are continued as they are.
   virtual bool has_chat_template() const = 0;
 };

@@ -35,9 +35,18 @@ std::size_t matrix_bytes(const WeightMemory& memory, const Linear& linear, Weigh
   return read == WeightRead::kUpper ? planes.upper : planes.upper + planes.lower;
 }
 
-double weight_bytes(WeightRead read, DType dtype, int group) {
-  if (read == WeightRead::kTarget) return static_cast<double>(size_of(dtype));
-  return (read == WeightRead::kUpper ? 0.5 : 1.0) + static_cast<double>(kScaleBytes) / group;
+WeightBytes mean_weight_bytes(std::span<const MatrixFormat> matrices, int draft_group) {
+  double weights = 0;
+  for (const MatrixFormat& matrix : matrices) weights += matrix.weights;
+  WeightBytes mean;
+  for (const MatrixFormat& matrix : matrices) {
+    const WeightBytes bytes = weight_bytes(matrix.layout, draft_group);
+    for (double WeightBytes::*part : {&WeightBytes::upper, &WeightBytes::both, &WeightBytes::target,
+                                      &WeightBytes::kept_for_drafts}) {
+      mean.*part += bytes.*part * matrix.weights / weights;
+    }
+  }
+  return mean;
 }
 
 std::size_t unit_bytes(const KvShape& shape, KvRead read) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,9 +16,9 @@ namespace quantspec {
 // Of a matrix as the backend keeps it, padding included. kFull: its elements in the checkpoint.
 std::size_t matrix_bytes(const WeightMemory& memory, const Linear& linear, WeightRead read);
 
-// Of one weight without padding, for a model that is not loaded: 4 bits, 8 bits or `dtype`, and its
-// share of the fp16 scale and offset of a group of so many weights.
-double weight_bytes(WeightRead read, DType dtype, int group);
+// The mean over matrices of what weight_bytes() says of each, for a model that is not loaded.
+WeightBytes mean_weight_bytes(std::span<const MatrixFormat> matrices,
+                              int draft_group = kWeightGroup);
 
 // K and V of one unit: a page and kv head of a layer. REQUIRES: read is not kFull; pages are
 // quantized.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "model/model.h"
+#include "model/model_files.h"
 #include "model/safetensors.h"
 
 namespace quantspec {
@@ -90,13 +91,31 @@ TEST(PassBytes, OfAWeightTimesTheirNumberAreThoseOfTheMatrix) {
   const auto backend = make_backend({.name = "reference", .num_threads = 1});
   for (const int group : {64, 128}) {
     const Linear linear{dense({nullptr, DType::kBF16, 48, 256}), {sliced_format(group), 48, 256}};
+    const WeightBytes bytes = weight_bytes(dense_format(DType::kBF16), group);
     for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
       EXPECT_EQ(static_cast<double>(matrix_bytes(*backend, linear, read)),
-                48 * 256 * weight_bytes(read, DType::kBF16, group));
+                48 * 256 * bytes.of(read));
     }
   }
-  EXPECT_EQ(weight_bytes(WeightRead::kUpper, DType::kBF16, 128), 0.53125);
-  EXPECT_EQ(weight_bytes(WeightRead::kTarget, DType::kF32, 128), 4);
+}
+
+// Of a model in 8 bits, of which nothing is kept for drafts, and of one in part.
+TEST(PassBytes, OfAModelsWeightsAreTheMeanOfItsMatrices) {
+  const std::filesystem::path folder = QUANTSPEC_TESTDATA "/models/llama-gqa3";
+  const auto files = open_model(folder);
+  const auto of = [&](TargetWeights target) {
+    return mean_weight_bytes(matrix_formats(files->config(), *files->weights(target)));
+  };
+  const WeightBytes dense = of(TargetWeights::kCheckpoint), coded = of(TargetWeights::k8Bits);
+  EXPECT_DOUBLE_EQ(dense.target, files->weight_bytes().target);
+  EXPECT_DOUBLE_EQ(dense.kept_for_drafts, 0.53125);
+  EXPECT_DOUBLE_EQ(coded.target, 1.03125);
+  EXPECT_DOUBLE_EQ(coded.upper, 0.53125);
+  EXPECT_DOUBLE_EQ(coded.kept_for_drafts, 0);
+  const WeightBytes mixed = mean_weight_bytes(std::vector<MatrixFormat>{
+      {"a", "bf16", dense_format(DType::kBF16), 100}, {"b", "8 bits", sliced_format(), 300}});
+  EXPECT_DOUBLE_EQ(mixed.target, (2 + 3 * 1.03125) / 4);
+  EXPECT_DOUBLE_EQ(mixed.kept_for_drafts, 0.53125 / 4);
 }
 
 TEST(PassBytes, OfAUnitAreItsPlanes) {

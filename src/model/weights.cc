@@ -305,13 +305,13 @@ std::vector<MatrixFormat> matrix_formats(const ModelConfig& config, const Weight
   std::vector<MatrixFormat> formats;
   for_matrices(config, source, [&](const std::string& name, const SourceMatrix& matrix) {
     if (const auto* tensor = std::get_if<TensorView>(&matrix)) {
-      formats.push_back({name, std::string(name_of(tensor->dtype)),
+      formats.push_back({name, std::string(name_of(tensor->dtype)), dense_format(tensor->dtype),
                          static_cast<double>(tensor->rows) * tensor->cols});
       return;
     }
     const auto& coded = std::get<CodedMatrix>(matrix);
     const bool ours = coded.format == sliced_format();
-    formats.push_back({name, ours ? "8 bits" : source.format_name(name),
+    formats.push_back({name, ours ? "8 bits" : source.format_name(name), coded.format,
                        static_cast<double>(coded.rows) * coded.cols});
   });
   return formats;

@@ -53,7 +53,8 @@ std::vector<std::string> unread_tensors(const ModelConfig& config, const WeightS
 struct MatrixFormat {
   std::string name;
   std::string format;  // "bf16", "Q4_K", "8 bits"
-  double weights;      // their number
+  WeightFormat layout;
+  double weights;  // their number
 };
 std::vector<MatrixFormat> matrix_formats(const ModelConfig& config, const WeightSource& source);
 // The formats, what most weights are in first, for headers and reports: "Q4_K + Q6_K".

@@ -17,7 +17,25 @@ float value_of(const WeightFormat& format, std::uint8_t code, bool upper_only) {
   return static_cast<float>(first - format.zero) + static_cast<float>(cell - 1) / 2;
 }
 
+// Of the upper plane: four bits of a code, and parameters.
+double upper_bytes(const WeightFormat& format) {
+  const int numbers = format.has_offset ? 2 : 1;  // a scale, and an offset
+  const double of_group = format.two_levels() ? numbers : 0;
+  return 0.5 + 2.0 * numbers / format.block + of_group / format.group;
+}
+
 }  // namespace
+
+double WeightBytes::of(WeightRead read) const {
+  return read == WeightRead::kTarget ? target : read == WeightRead::kBoth ? both : upper;
+}
+
+WeightBytes weight_bytes(const WeightFormat& target, int draft_group) {
+  const WeightFormat codes = target.dense() ? sliced_format(draft_group) : target;
+  const double upper = upper_bytes(codes), both = upper + codes.lower_bits() / 8.0;
+  if (!target.dense()) return {upper, both, both, 0};
+  return {upper, both, static_cast<double>(size_of(target.dtype)), upper};
+}
 
 RowBuffer::RowBuffer(const WeightFormat& format, int cols)
     : codes(static_cast<std::size_t>(cols)),

@@ -62,6 +62,20 @@ constexpr WeightFormat sliced_format(int group = kWeightGroup) {
   return {.bits = 8, .group = group, .block = group, .has_offset = true};
 }
 
+// Bytes of one weight with its share of scales and offsets, padding not counted, by what a pass
+// reads of it. Of a matrix, or the mean of several.
+struct WeightBytes {
+  double upper = 0;
+  double both = 0;
+  double target = 0;
+  double kept_for_drafts = 0;  // beside what targets read
+
+  double of(WeightRead read) const;
+};
+// Of a target's format. Drafts read planes of the same codes, or, of elements, of codes in groups
+// of so many inputs.
+WeightBytes weight_bytes(const WeightFormat& target, int draft_group = kWeightGroup);
+
 // Codes and parameters of one row, in memory of the caller.
 struct RowCodes {
   std::uint8_t* codes;        // [cols]

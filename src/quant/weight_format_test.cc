@@ -33,6 +33,23 @@ TEST(WeightFormat, SlicedFormatIsTheCodeOfQuant) {
   }
 }
 
+// As many as llama.cpp's blocks have.
+TEST(WeightFormat, BytesOfAWeightAreItsCodeAndItsShareOfScales) {
+  const WeightBytes q5_0 = weight_bytes({.bits = 5, .group = 32, .block = 32, .zero = 16});
+  EXPECT_DOUBLE_EQ(q5_0.target, 22.0 / 32);
+  EXPECT_DOUBLE_EQ(q5_0.both, q5_0.target);
+  EXPECT_DOUBLE_EQ(q5_0.upper, 18.0 / 32);
+  EXPECT_DOUBLE_EQ(q5_0.kept_for_drafts, 0);
+  EXPECT_DOUBLE_EQ(weight_bytes({.bits = 4, .group = 32, .block = 32, .has_offset = true}).target,
+                   20.0 / 32);
+  // Q6_K, of two levels, without offsets.
+  EXPECT_DOUBLE_EQ(weight_bytes({.bits = 6, .group = 16, .block = 256, .zero = 32}).target,
+                   210.0 / 256);
+  EXPECT_DOUBLE_EQ(weight_bytes(dense_format(DType::kF32)).target, 4);
+  EXPECT_DOUBLE_EQ(weight_bytes(dense_format(DType::kF32), 64).upper, 0.5 + 4.0 / 64);
+  EXPECT_DOUBLE_EQ(weight_bytes(dense_format(DType::kF32)).kept_for_drafts, 0.53125);
+}
+
 TEST(WeightFormat, ZeroTakesTheOffsetsPlace) {
   const WeightFormat format = {.bits = 5, .group = 32, .block = 32, .zero = 16};
   RowBuffer row(format, 32);

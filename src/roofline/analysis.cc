@@ -12,17 +12,17 @@ struct Reads {
   PassRead target;  // also plain decoding with 8-bit KV
   PassRead draft;
 
-  explicit Reads(const ModelConfig& model)
-      : plain_fp16(pass_read(model, WeightRead::kTarget, KvRead::kFull)),
-        target(pass_read(model, WeightRead::kTarget, KvRead::kBoth)),
-        draft(pass_read(model, WeightRead::kUpper, KvRead::kUpper)) {}
+  Reads(const ModelConfig& model, const WeightBytes& bytes)
+      : plain_fp16(pass_read(model, bytes, WeightRead::kTarget, KvRead::kFull)),
+        target(pass_read(model, bytes, WeightRead::kTarget, KvRead::kBoth)),
+        draft(pass_read(model, bytes, WeightRead::kUpper, KvRead::kUpper)) {}
 };
 
 Point point_at(const RooflineRequest& request, const Analysis& analysis, const Reads& reads,
                int context, int batch) {
   const ModelConfig& model = request.model;
   const double ring = std::min<double>(context, reads.target.ring_tokens);
-  Point point{context, batch, prefill_cost(model, context, batch),
+  Point point{context, batch, prefill_cost(model, context, batch, request.weights.target),
               generation_cost(model, context, batch, request.generated, reads.plain_fp16)};
   point.kv_fp16 = 1.0 * batch * context * analysis.kv_token_fp16;
   point.kv_both =
@@ -51,10 +51,10 @@ Rounds rounds_at(const RooflineRequest& request, const Reads& reads, int context
 
 Analysis analyze(const RooflineRequest& request) {
   const ModelConfig& model = request.model;
-  const Reads reads(model);
+  const Reads reads(model, request.weights);
   Analysis analysis;
-  analysis.weight_bytes = stored_parameters(model) * reads.plain_fp16.weight_bytes;
-  analysis.draft_weight_bytes = read_parameters(model) * reads.draft.weight_bytes;
+  analysis.weight_bytes = stored_parameters(model) * request.weights.target;
+  analysis.draft_weight_bytes = read_parameters(model) * request.weights.kept_for_drafts;
   analysis.kv_token_fp16 = kv_elements(model) * reads.plain_fp16.kv_bytes;
   analysis.kv_token_both = kv_elements(model) * reads.target.kv_bytes;
   analysis.kv_token_upper = kv_elements(model) * reads.draft.kv_bytes;

@@ -30,8 +30,8 @@ struct Rounds {
 };
 
 struct Analysis {
-  double weight_bytes = 0;        // of the checkpoint
-  double draft_weight_bytes = 0;  // of the 4-bit store of what a pass reads
+  double weight_bytes = 0;        // of what a target reads, and the embedding
+  double draft_weight_bytes = 0;  // of the 4-bit store of what a pass reads; 0: the target's own
   double kv_token_fp16 = 0;       // bytes of a token at 16 bits, and in pages
   double kv_token_both = 0;
   double kv_token_upper = 0;

@@ -75,10 +75,10 @@ double StepCost::attention_share(const Machine& machine) const {
   return attention.seconds(machine) / seconds(machine);
 }
 
-PassRead pass_read(const ModelConfig& model, WeightRead weights, KvRead kv, int page_size,
-                   int weight_group) {
+PassRead pass_read(const ModelConfig& model, const WeightBytes& bytes, WeightRead weights,
+                   KvRead kv, int page_size) {
   PassRead read;
-  read.weight_bytes = weight_bytes(weights, model.dtype, weight_group);
+  read.weight_bytes = bytes.of(weights);
   if (kv == KvRead::kFull) return read;
   const KvShape shape = kv_shape(model, page_size);
   const double elements = 2.0 * shape.page_size * shape.head_dim;
@@ -87,11 +87,10 @@ PassRead pass_read(const ModelConfig& model, WeightRead weights, KvRead kv, int 
   return read;
 }
 
-StepCost prefill_cost(const ModelConfig& model, int context, int batch) {
+StepCost prefill_cost(const ModelConfig& model, int context, int batch, double weight_bytes) {
   const double tokens = 1.0 * batch * context;
   const double pairs = tokens * (context + 1.0) / 2;  // causal
   const double kv_bytes = kActivationBytes * tokens * kv_elements(model);
-  const double weight_bytes = static_cast<double>(size_of(model.dtype));
   return {linear_cost(model, tokens, batch, 1, weight_bytes),
           attention_cost(model, model.num_layers, tokens, pairs, kv_bytes)};
 }

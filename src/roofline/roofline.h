@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "model/config.h"
-#include "quant/quant.h"
+#include "quant/weight_format.h"
 
 namespace quantspec {
 
@@ -80,10 +80,10 @@ struct PassRead {
   std::optional<double> kv_tokens = {};  // that are read, at most; nullopt: the whole context
   double ring_tokens = 0;                // of those, the recent ones, which are 2 bytes an element
 };
-// By this model's dtype, and the scales of pages of page_size tokens (0: as kv_shape) and of
-// weights in groups of so many inputs. For quantized KV the ring holds 1.5 pages, its mean.
-PassRead pass_read(const ModelConfig& model, WeightRead weights, KvRead kv, int page_size = 0,
-                   int weight_group = kWeightGroup);
+// Of weights of so many bytes, and with the scales of pages of page_size tokens (0: as kv_shape).
+// For quantized KV the ring holds 1.5 pages, its mean.
+PassRead pass_read(const ModelConfig& model, const WeightBytes& bytes, WeightRead weights,
+                   KvRead kv, int page_size = 0);
 
 // Parameters of the checkpoint (embedding included), and those a pass reads (layers and head).
 double stored_parameters(const ModelConfig& model);
@@ -91,9 +91,9 @@ double read_parameters(const ModelConfig& model);
 // Keys and values of one token.
 double kv_elements(const ModelConfig& model);
 
-// The exact prefill of `context` tokens of each sequence, at 16-bit KV and the checkpoint's
-// weights.
-StepCost prefill_cost(const ModelConfig& model, int context, int batch);
+// The exact prefill of `context` tokens of each sequence, at 16-bit KV and by weights of so many
+// bytes.
+StepCost prefill_cost(const ModelConfig& model, int context, int batch, double weight_bytes);
 // One forward of `rows` tokens of each sequence after `context` tokens.
 StepCost decode_cost(const ModelConfig& model, int context, int batch, int rows,
                      const PassRead& read);
@@ -125,6 +125,7 @@ RoundPrediction best_round(const Machine& machine, const ModelConfig& model, int
 
 struct RooflineRequest {
   ModelConfig model;
+  WeightBytes weights;
   std::string model_name;
   Machine machine;
   std::vector<int> contexts;       // tokens, >= 1

@@ -20,6 +20,8 @@ void expect_equal(double actual, double expected) {
   EXPECT_NEAR(actual, expected, 1e-12 * std::abs(expected));
 }
 
+const WeightBytes kF16 = weight_bytes(dense_format(DType::kF16));
+
 ModelConfig llama2_7b() {
   ModelConfig model{};
   model.family = "llama";
@@ -31,7 +33,6 @@ ModelConfig llama2_7b() {
   model.head_dim = 128;
   model.vocab_size = 32000;
   model.max_positions = 4096;
-  model.dtype = DType::kF16;
   return model;
 }
 
@@ -62,28 +63,29 @@ TEST(Shape, ATokenOfKvIsHalfAMebibyte) {
 }
 
 TEST(PassRead, CountsPlanesAndScales) {
-  const PassRead draft = pass_read(llama2_7b(), WeightRead::kUpper, KvRead::kUpper);
+  const PassRead draft = pass_read(llama2_7b(), kF16, WeightRead::kUpper, KvRead::kUpper);
   EXPECT_DOUBLE_EQ(draft.weight_bytes, 0.5 + 4.0 / 128);
   EXPECT_DOUBLE_EQ(draft.kv_bytes, 0.5 + 4.0 / 128);
   EXPECT_DOUBLE_EQ(draft.ring_tokens, 192);
-  const PassRead target = pass_read(llama2_7b(), WeightRead::kTarget, KvRead::kBoth);
+  const PassRead target = pass_read(llama2_7b(), kF16, WeightRead::kTarget, KvRead::kBoth);
   EXPECT_DOUBLE_EQ(target.weight_bytes, 2);
   EXPECT_DOUBLE_EQ(target.kv_bytes, 1 + 4.0 / 128);
-  const PassRead plain = pass_read(llama2_7b(), WeightRead::kBoth, KvRead::kFull);
+  const PassRead plain = pass_read(llama2_7b(), kF16, WeightRead::kBoth, KvRead::kFull);
   EXPECT_DOUBLE_EQ(plain.weight_bytes, 1 + 4.0 / 128);
   EXPECT_DOUBLE_EQ(plain.kv_bytes, 2);
   EXPECT_DOUBLE_EQ(plain.ring_tokens, 0);
   ModelConfig small_heads = llama2_7b();
   small_heads.head_dim = 64;  // pages of 64 tokens, and a value row is one group
-  small_heads.dtype = DType::kF32;
-  const PassRead small = pass_read(small_heads, WeightRead::kTarget, KvRead::kUpper);
+  const PassRead small = pass_read(small_heads, weight_bytes(dense_format(DType::kF32)),
+                                   WeightRead::kTarget, KvRead::kUpper);
   EXPECT_DOUBLE_EQ(small.weight_bytes, 4);
   EXPECT_DOUBLE_EQ(small.kv_bytes, 0.5 + 4.0 / 64);
   EXPECT_DOUBLE_EQ(small.ring_tokens, 96);
 }
 
 TEST(PassRead, CountsScalesOfOtherPagesAndGroups) {
-  const PassRead read = pass_read(llama2_7b(), WeightRead::kUpper, KvRead::kUpper, 32, 64);
+  const PassRead read = pass_read(llama2_7b(), weight_bytes(dense_format(DType::kF16), 64),
+                                  WeightRead::kUpper, KvRead::kUpper, 32);
   EXPECT_DOUBLE_EQ(read.weight_bytes, 0.5 + 4.0 / 64);
   EXPECT_DOUBLE_EQ(read.kv_bytes, 0.5 + 2.0 / 32 + 2.0 / 128);  // of keys, of values
   EXPECT_DOUBLE_EQ(read.ring_tokens, 48);
@@ -109,13 +111,12 @@ TEST(Cost, CountsEveryTermOfASmallModel) {
   model.num_kv_heads = 2;
   model.head_dim = 16;
   model.vocab_size = 7;
-  model.dtype = DType::kF16;
   const double q = 64, kv = 32;                              // widths
   const double layer = 6 * q + 2 * 6 * kv + q * 6 + 3 * 60;  // 1332
   const double head = 42;
   const double activations = 6 + (q + 2 * kv) + q + 6 + 6 + 20 + 10 + 6;
 
-  const StepCost prefill = prefill_cost(model, 5, 3);
+  const StepCost prefill = prefill_cost(model, 5, 3, 2);
   expect_equal(prefill.linear.flops, 2 * (15 * layer + 3 * head));
   expect_equal(prefill.linear.bytes, 2 * (layer + head) + 2 * (15 * activations + 3 * (6 + 7)));
   expect_equal(prefill.attention.flops, 4 * q * 3 * (1 + 2 + 3 + 4 + 5));
@@ -182,8 +183,8 @@ TEST(Intensity, OfDecodingAttentionIsTheHeadsOfAGroup) {
 
 TEST(Intensity, OfPrefillAttentionIsAQuarterOfTheContext) {
   // 4 Hq D S^2 / 2 FLOPs over 2 S D (2 Hq + 2 Hkv) bytes.
-  EXPECT_NEAR(prefill_cost(llama2_7b(), 8192, 4).attention.intensity(), 8192 / 4.0, 1);
-  EXPECT_NEAR(prefill_cost(llama3_8b(), 8192, 1).attention.intensity(), 8192 * 32 / 80.0, 1);
+  EXPECT_NEAR(prefill_cost(llama2_7b(), 8192, 4, 2).attention.intensity(), 8192 / 4.0, 1);
+  EXPECT_NEAR(prefill_cost(llama3_8b(), 8192, 1, 2).attention.intensity(), 8192 * 32 / 80.0, 1);
 }
 
 TEST(Intensity, OfAllDecodingFallsToThatOfAttention) {
@@ -200,7 +201,7 @@ TEST(Intensity, PrefillIsComputeBoundAndDecodingIsNot) {
   const Machine a6000 = machine_preset("a6000");
   for (const int context : {1024, 8192, 131072}) {
     for (const int batch : {1, 8, 64}) {
-      EXPECT_TRUE(prefill_cost(llama2_7b(), context, batch).total().compute_bound(a6000));
+      EXPECT_TRUE(prefill_cost(llama2_7b(), context, batch, 2).total().compute_bound(a6000));
       EXPECT_FALSE(decode_cost(llama2_7b(), context, batch, 1, {}).total().compute_bound(a6000));
     }
   }
@@ -222,8 +223,8 @@ TEST(AttentionShare, GrowsWithContextAndBatch) {
 TEST(PredictRound, FollowsItsFormula) {
   const ModelConfig model = llama2_7b();
   const Machine a6000 = machine_preset("a6000");
-  const PassRead draft = pass_read(model, WeightRead::kUpper, KvRead::kUpper);
-  const PassRead target = pass_read(model, WeightRead::kTarget, KvRead::kBoth);
+  const PassRead draft = pass_read(model, kF16, WeightRead::kUpper, KvRead::kUpper);
+  const PassRead target = pass_read(model, kF16, WeightRead::kTarget, KvRead::kBoth);
   const RoundPrediction round = predict_round(a6000, model, 8192, 1, draft, target, 2, 0.5);
   EXPECT_EQ(round.draft_len, 2);
   EXPECT_DOUBLE_EQ(round.tokens, 1.75);
@@ -243,7 +244,7 @@ TEST(BestRound, IsTheBestOfAll) {
   for (const std::string_view name : machine_presets()) {
     for (const double acceptance : {0.0, 0.3, 0.8, 0.95, 1.0}) {
       const Machine machine = machine_preset(name);
-      const PassRead draft = pass_read(model, WeightRead::kUpper, KvRead::kUpper);
+      const PassRead draft = pass_read(model, kF16, WeightRead::kUpper, KvRead::kUpper);
       const auto predict = [&](int draft_len) {
         return predict_round(machine, model, 32768, 4, draft, {}, draft_len, acceptance);
       };
@@ -266,7 +267,7 @@ TEST(BestRound, IsPlainDecodingWhereDraftsAreNeverAcceptedAndLongestWhereAlways)
 
 TEST(BestRound, SpeedsUpMoreWithAcceptance) {
   const Machine a6000 = machine_preset("a6000");
-  const PassRead draft = pass_read(llama2_7b(), WeightRead::kUpper, KvRead::kUpper);
+  const PassRead draft = pass_read(llama2_7b(), kF16, WeightRead::kUpper, KvRead::kUpper);
   double last = 1;
   for (const double acceptance : {0.6, 0.7, 0.8, 0.9, 0.99}) {
     const double seconds =
@@ -345,6 +346,7 @@ TEST(MeasureThisMachine, ReadsNoMoreThanIsBeyondTheCaches) {
 RooflineRequest request_for(const Machine& machine) {
   RooflineRequest request;
   request.model = llama2_7b();
+  request.weights = kF16;
   request.model_name = "llama-2-7b";
   request.machine = machine;
   request.contexts = {4096, 131072};
@@ -376,6 +378,23 @@ TEST(RooflineJson, HasARowForEveryPoint) {
     EXPECT_LE(step["plain_int8_ms"], step["plain_fp16_ms"]);
     EXPECT_LT(step["draft_ms"], step["verify_ms"]);
   }
+}
+
+// A GGUF file's codes are the target's, and drafts read a part of them.
+TEST(RooflineJson, CountsTheBytesOfATargetInCodes) {
+  RooflineRequest request = request_for(machine_preset("a6000"));
+  const auto meta = nlohmann::json::parse(roofline_json(request))["meta"];
+  expect_equal(meta["weights_bytes"], 2 * stored_parameters(request.model));
+  expect_equal(meta["draft_weights_bytes"], 0.53125 * read_parameters(request.model));
+  request.weights = weight_bytes(sliced_format());
+  const auto report = nlohmann::json::parse(roofline_json(request));
+  expect_equal(report["meta"]["weights_bytes"], 1.03125 * stored_parameters(request.model));
+  EXPECT_EQ(report["meta"]["draft_weights_bytes"], 0);
+  const PassRead read{.weight_bytes = 1.03125};
+  expect_equal(report["table1"][0]["bytes"],
+               prefill_cost(request.model, 4096, 1, 1.03125).linear.bytes);
+  expect_equal(report["table1"][3]["bytes"],
+               generation_cost(request.model, 4096, 1, 4, read).linear.bytes);
 }
 
 TEST(RooflineJson, CountsMoreTokensThanAnIntHolds) {

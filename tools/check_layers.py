@@ -68,7 +68,7 @@ SEES_ONLY = {
     "examples": set(),
     "apps/cli": {"engine", "tokenizer", "sampler", "base", "datasets", "roofline", "prepare", "bench",
                  "eval"},
-    "apps/bench": {"speculative", "backend", "backend/params", "sampler", "base"},
+    "apps/bench": {"speculative", "gguf", "backend", "backend/params", "sampler", "base"},
 }
 SEEN_BY_ALL = {"model/model_files.h", "model/weight_source.h"}  # a model, before it is loaded
 NAMES_ROOMS = "src/backend/registry.cc"

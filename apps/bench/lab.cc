@@ -93,34 +93,6 @@ PageStore::Place PageStore::next() {
           layer};
 }
 
-// --- weights -------------------------------------------------------------------------------------
-
-WeightStore::WeightStore(Backend& backend, int inputs, std::size_t bytes, TensorView values)
-    : inputs_(inputs), block_(backend.plane_bytes(kBlock, inputs)) {
-  const PlaneBytes two = backend.plane_bytes(2 * kBlock, inputs);
-  check(two.upper == 2 * block_.upper && two.lower == 2 * block_.lower, "planes are joined blocks");
-  blocks_ = (bytes + block_.upper - 1) / block_.upper;
-  upper_ = allocate(backend, blocks_ * block_.upper);
-  lower_ = allocate(backend, blocks_ * block_.lower);
-  backend.make_planes(dense(values), upper_.data(), lower_.data());
-  for (std::size_t i = 1; i < blocks_; ++i) {
-    std::memcpy(upper_.data() + i * block_.upper, upper_.data(), block_.upper);
-    std::memcpy(lower_.data() + i * block_.lower, lower_.data(), block_.lower);
-  }
-}
-
-Linear WeightStore::next(int outputs) {
-  const std::size_t count = outputs / kBlock;
-  check(outputs % kBlock == 0 && count <= blocks_, "so many outputs are there");
-  if (at_ + count > blocks_) at_ = 0;
-  Linear linear;
-  linear.target = dense({nullptr, DType::kBF16, outputs, inputs_});
-  linear.draft = {sliced_format(), outputs, inputs_, upper_.data() + at_ * block_.upper,
-                  lower_.data() + at_ * block_.lower};
-  at_ += count;
-  return linear;
-}
-
 // --- the lab -------------------------------------------------------------------------------------
 
 Lab::Lab(int num_threads)
@@ -151,16 +123,6 @@ PageStore& Lab::pages(const KvShape& shape, int pages_per_sequence, std::size_t 
   if (store == nullptr) {
     store = std::make_unique<PageStore>(*backend_, shape, pages_per_sequence, bytes,
                                         next_full_kv(shape, shape.page_size));
-  }
-  return *store;
-}
-
-WeightStore& Lab::weights(int inputs, std::size_t bytes) {
-  auto& store = weights_[fmt::format("{} {}", inputs, bytes)];
-  if (store == nullptr) {
-    const TensorView values{next_values(std::size_t{2} * WeightStore::kBlock * inputs),
-                            DType::kBF16, WeightStore::kBlock, inputs};
-    store = std::make_unique<WeightStore>(*backend_, inputs, bytes, values);
   }
   return *store;
 }

@@ -1,7 +1,7 @@
 // What the benchmarks share: backends, memory beyond the caches, and how a result is told.
 //
 // Memory is made when a benchmark first asks for it and kept to the end, so that benchmarks may run
-// in any order, again and again; all of it together is about 8 GiB. It comes from
+// in any order, again and again; all of it together is about 10 GiB. It comes from
 // Backend::allocate, as the engine's does.
 #pragma once
 
@@ -17,7 +17,6 @@
 #include "apps/bench/machine.h"
 #include "backend/backend.h"
 #include "backend/params/kv.h"
-#include "backend/params/linear.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
 
@@ -51,24 +50,6 @@ class PageStore {
   Buffer upper_, lower_;
   std::vector<PagePlanes> pages_;  // [sequences, pages_per_sequence]
   std::size_t at_ = 0;
-};
-
-// Planes of weights with so many inputs: one tall matrix, of which any block of rows is one too.
-class WeightStore {
- public:
-  // `bytes`: of the upper plane, at least. REQUIRES: a backend whose planes are those of the rows
-  // one after another, in blocks of kBlock.
-  WeightStore(Backend& backend, int inputs, std::size_t bytes, TensorView values);
-  // The next so many outputs: a multiple of kBlock.
-  Linear next(int outputs);
-
-  static constexpr int kBlock = 64;
-
- private:
-  int inputs_;
-  PlaneBytes block_;
-  Buffer upper_, lower_;
-  std::size_t blocks_, at_ = 0;
 };
 
 // The lower decile of `seconds`. Other programs only add to the time of an iteration, so one of the
@@ -121,7 +102,6 @@ class Lab {
   FullKv next_full_kv(const KvShape& shape, int capacity);
 
   PageStore& pages(const KvShape& shape, int pages_per_sequence, std::size_t bytes);
-  WeightStore& weights(int inputs, std::size_t bytes);
 
   // Tells what an iteration of so many seconds on so many threads comes to.
   void report(benchmark::State& state, double seconds, const Work& work, int threads) const;
@@ -135,7 +115,6 @@ class Lab {
   std::size_t next_value_ = 0;
   double bandwidth_ = 0, bandwidth_of_one_ = 0, clock_ = 0;
   std::map<std::string, std::unique_ptr<PageStore>> pages_;
-  std::map<std::string, std::unique_ptr<WeightStore>> weights_;
 };
 
 // Register with Google Benchmark. Names are paths: group/where it lies/what is read/shape/rows.

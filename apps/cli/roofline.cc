@@ -16,6 +16,7 @@ namespace {
 
 struct RooflineArgs {
   std::filesystem::path model;
+  TargetWeights target_weights = TargetWeights::kCheckpoint;
   std::optional<Machine> machine;  // nullopt: this one, measured
   int num_threads = 0;
   std::vector<int> contexts = {4096, 8192, 16384, 32768, 65536, 131072};
@@ -30,7 +31,7 @@ int run(const RooflineArgs& args) {
   const std::filesystem::path model = resolve_model(args.model);
   const auto files = open_model(model);
   request.model = files->config();
-  request.weights = files->weight_bytes();
+  request.weights = files->weight_bytes(args.target_weights);
   request.model_name = name_of_model(model);
   warn_of_threads(args.num_threads);
   request.machine = args.machine ? *args.machine : measure_this_machine(args.num_threads);
@@ -66,6 +67,8 @@ Subcommand add_roofline(CLI::App& app) {
       add_command(app, "roofline", "Print what limits a model, and what drafts can gain.");
   const auto args = std::make_shared<RooflineArgs>();
   add_model(*command, args->model);
+  command->option_defaults()->group("Model");
+  add_target_weights(*command, args->target_weights);
   command->option_defaults()->group("Machine");
   add_machine(*command, "times go", args->machine);
   add_threads(*command, args->num_threads);

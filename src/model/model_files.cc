@@ -34,8 +34,9 @@ class FolderFiles final : public ModelFiles {
   std::unique_ptr<WeightSource> weights() const override {
     return std::make_unique<Checkpoint>(folder_);
   }
-  WeightBytes weight_bytes() const override {
-    return quantspec::weight_bytes(dense_format(config().dtype));
+  WeightBytes weight_bytes(TargetWeights target) const override {
+    const bool coded = target == TargetWeights::k8Bits;
+    return quantspec::weight_bytes(coded ? sliced_format() : dense_format(config().dtype));
   }
   bool has_chat_template() const override { return quantspec::has_chat_template(folder_); }
 
@@ -100,8 +101,8 @@ class GgufFiles final : public ModelFiles {
   }
   using ModelFiles::weights;
   std::unique_ptr<WeightSource> weights() const override { return gguf_source(file_, config_); }
-  WeightBytes weight_bytes() const override {
-    return mean_weight_bytes(matrix_formats(config_, *weights()));
+  WeightBytes weight_bytes(TargetWeights target) const override {
+    return mean_weight_bytes(matrix_formats(config_, *weights(target)));
   }
   bool has_chat_template() const override { return has_template_; }
 

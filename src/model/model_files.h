@@ -27,7 +27,7 @@ class ModelFiles {
   std::unique_ptr<WeightSource> weights(TargetWeights target) const;
   // Of the matrices that passes multiply by. Of a folder's as its config says, so that there need
   // be no checkpoint.
-  virtual WeightBytes weight_bytes() const = 0;
+  virtual WeightBytes weight_bytes(TargetWeights target) const = 0;
   // Whether there is a chat template. It is not used yet: prompts are continued as they are.
   virtual bool has_chat_template() const = 0;
 };

@@ -107,7 +107,8 @@ TEST(PassBytes, OfAModelsWeightsAreTheMeanOfItsMatrices) {
     return mean_weight_bytes(matrix_formats(files->config(), *files->weights(target)));
   };
   const WeightBytes dense = of(TargetWeights::kCheckpoint), coded = of(TargetWeights::k8Bits);
-  EXPECT_DOUBLE_EQ(dense.target, files->weight_bytes().target);
+  EXPECT_DOUBLE_EQ(dense.target, files->weight_bytes(TargetWeights::kCheckpoint).target);
+  EXPECT_DOUBLE_EQ(coded.target, files->weight_bytes(TargetWeights::k8Bits).target);
   EXPECT_DOUBLE_EQ(dense.kept_for_drafts, 0.53125);
   EXPECT_DOUBLE_EQ(coded.target, 1.03125);
   EXPECT_DOUBLE_EQ(coded.upper, 0.53125);

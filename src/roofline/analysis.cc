@@ -55,6 +55,7 @@ Analysis analyze(const RooflineRequest& request) {
   Analysis analysis;
   analysis.weight_bytes = stored_parameters(model) * request.weights.target;
   analysis.draft_weight_bytes = read_parameters(model) * request.weights.kept_for_drafts;
+  analysis.draft_read_bytes = read_parameters(model) * reads.draft.weight_bytes;
   analysis.kv_token_fp16 = kv_elements(model) * reads.plain_fp16.kv_bytes;
   analysis.kv_token_both = kv_elements(model) * reads.target.kv_bytes;
   analysis.kv_token_upper = kv_elements(model) * reads.draft.kv_bytes;

@@ -16,7 +16,7 @@ struct Point {
   double kv_fp16 = 0;           // bytes of the cache at 16 bits
   double kv_both = 0;           // of both planes, scales and the ring
   bool fp16_fits = false;       // with the weights, in the machine's memory
-  bool quantspec_fits = false;  // both planes, with the weights and the draft's 4-bit store
+  bool quantspec_fits = false;  // both planes, with the weights and the draft's store
 };
 
 // Rounds at one (context, batch) and acceptance, against decoding one token at a time.
@@ -32,6 +32,7 @@ struct Rounds {
 struct Analysis {
   double weight_bytes = 0;        // of what a target reads, and the embedding
   double draft_weight_bytes = 0;  // of the 4-bit store of what a pass reads; 0: the target's own
+  double draft_read_bytes = 0;    // of weights, in a draft pass
   double kv_token_fp16 = 0;       // bytes of a token at 16 bits, and in pages
   double kv_token_both = 0;
   double kv_token_upper = 0;

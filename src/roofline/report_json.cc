@@ -29,6 +29,7 @@ OrderedJson meta_of(const RooflineRequest& request, const Analysis& analysis) {
           {"parameters", stored_parameters(request.model)},
           {"weights_bytes", analysis.weight_bytes},
           {"draft_weights_bytes", analysis.draft_weight_bytes},
+          {"draft_read_bytes", analysis.draft_read_bytes},
           {"kv_fp16_bytes_per_token", analysis.kv_token_fp16},
           {"kv_both_planes_bytes_per_token", analysis.kv_token_both},
           {"kv_upper_plane_bytes_per_token", analysis.kv_token_upper},

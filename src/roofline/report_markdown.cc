@@ -62,6 +62,18 @@ std::string table(const std::vector<std::string>& titles,
   return text + "\n";
 }
 
+// Where drafts find their weights.
+std::string draft_weights(const RooflineRequest& request, const Analysis& analysis) {
+  const WeightBytes& bytes = request.weights;
+  const double store = analysis.draft_weight_bytes;
+  if (store == analysis.draft_read_bytes) return "a 4-bit store beside the target's";
+  if (store > 0) {
+    return fmt::format("of the target's own codes, and a 4-bit store of {}B", si(store));
+  }
+  if (bytes.upper == bytes.target) return "all of the target's own; they save KV alone";
+  return "the upper four bits of the target's own";
+}
+
 std::string head(const RooflineRequest& request, const Analysis& analysis) {
   const Machine& machine = request.machine;
   std::string text = fmt::format("# Roofline of {} on {}\n\n", one_line(request.model_name),
@@ -73,9 +85,10 @@ std::string head(const RooflineRequest& request, const Analysis& analysis) {
   text +=
       fmt::format("- ridge point: {} FLOP/byte; above it is compute-bound, below memory-bound\n",
                   si(machine.ridge()));
-  text += fmt::format("- weights: {} parameters, {}B; the draft's 4-bit store {}B\n",
-                      si(stored_parameters(request.model)), si(analysis.weight_bytes),
-                      si(analysis.draft_weight_bytes));
+  text += fmt::format("- weights: {} parameters, {}B\n", si(stored_parameters(request.model)),
+                      si(analysis.weight_bytes));
+  text += fmt::format("- drafts read {}B of weights: {}\n", si(analysis.draft_read_bytes),
+                      draft_weights(request, analysis));
   text += fmt::format("- KV of a token: fp16 {}B, both planes {}B, upper plane {}B\n\n",
                       si(analysis.kv_token_fp16), si(analysis.kv_token_both),
                       si(analysis.kv_token_upper));
@@ -183,7 +196,9 @@ std::string memory(const RooflineRequest& request, const Analysis& analysis) {
   const auto cell = [](double bytes, bool fits) { return si(bytes, "") + (fits ? " " : "!"); };
   text += plane(request, analysis,
                 [&](const Point& point) { return cell(point.kv_fp16, point.fp16_fits); });
-  text += "Both planes and the ring, with the draft's weights:\n\n";
+  text +=
+      fmt::format("Both planes and the ring{}:\n\n",
+                  analysis.draft_weight_bytes > 0 ? "; !: with the draft's 4-bit store, too" : "");
   return text + plane(request, analysis, [&](const Point& point) {
            return cell(point.kv_both, point.quantspec_fits);
          });

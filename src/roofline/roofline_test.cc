@@ -12,6 +12,7 @@
 namespace quantspec {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -395,6 +396,29 @@ TEST(RooflineJson, CountsTheBytesOfATargetInCodes) {
                prefill_cost(request.model, 4096, 1, 1.03125).linear.bytes);
   expect_equal(report["table1"][3]["bytes"],
                generation_cost(request.model, 4096, 1, 4, read).linear.bytes);
+}
+
+// Where drafts find their weights: in a store, in a part of the target's, in all of them, in both.
+TEST(RooflineMarkdown, SaysWhatDraftsRead) {
+  RooflineRequest request = request_for(machine_preset("a6000"));
+  const auto text_of = [&](const WeightBytes& weights) {
+    request.weights = weights;
+    return roofline_markdown(request);
+  };
+  EXPECT_THAT(
+      text_of(kF16),
+      AllOf(HasSubstr("\n- drafts read 3.51 GB of weights: a 4-bit store beside the target's\n"),
+            HasSubstr("the ring; !: with the draft's 4-bit store, too:\n")));
+  EXPECT_THAT(text_of(weight_bytes(sliced_format())),
+              AllOf(HasSubstr("3.51 GB of weights: the upper four bits of the target's own\n"),
+                    HasSubstr("the ring:\n")));
+  const WeightFormat q4_0{.bits = 4, .group = 32, .block = 32, .zero = 8};
+  EXPECT_THAT(text_of(weight_bytes(q4_0)),
+              HasSubstr("3.72 GB of weights: all of the target's own; they save KV alone\n"));
+  WeightBytes half = kF16;
+  half.kept_for_drafts /= 2;
+  EXPECT_THAT(text_of(half),
+              HasSubstr("of the target's own codes, and a 4-bit store of 1.76 GB\n"));
 }
 
 TEST(RooflineJson, CountsMoreTokensThanAnIntHolds) {

@@ -1,14 +1,16 @@
 // Matrix products at the few rows that decoding has, through the ops that a layer is made of, over
-// weights of 16 bits, over their upper plane (4 bits) and over both (8): the shapes of Llama-2-7B
-// and Llama-3.1-8B.
+// weights of 16 bits, over their upper plane (4 bits) and over both (8), and over codes of GGUF's
+// types: the shapes of Llama-2-7B and Llama-3.1-8B.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "apps/bench/gpu_lab.h"
 #include "backend/params/pass.h"
 #include "base/error.h"
+#include "gguf/blocks.h"
 
 namespace quantspec {
 
@@ -48,15 +50,19 @@ const Case kCases[] = {
 struct Reading {
   const char* name;
   WeightRead read;
-  DType dtype;       // of the full matrix
-  double tolerance;  // of relative errors
-  bool everywhere;   // else of the 7B shape alone
+  DType dtype;                        // of the full matrix
+  double tolerance;                   // of relative errors
+  bool everywhere;                    // else of the 7B shape alone
+  std::optional<GgmlType> type = {};  // of a file, which has codes instead of the full matrix
 };
 constexpr Reading kReadings[] = {
     {"4-bit", WeightRead::kUpper, DType::kBF16, 1e-2, true},
     {"8-bit", WeightRead::kBoth, DType::kBF16, 2e-3, false},
     {"bf16", WeightRead::kTarget, DType::kBF16, 2e-3, true},
     {"fp16", WeightRead::kTarget, DType::kF16, 2e-3, false},
+    {"Q4_K", WeightRead::kTarget, DType::kBF16, 2e-3, false, GgmlType::kQ4_K},
+    {"Q6_K", WeightRead::kTarget, DType::kBF16, 2e-3, false, GgmlType::kQ6_K},
+    {"Q8_0", WeightRead::kTarget, DType::kBF16, 2e-3, false, GgmlType::kQ8_0},
 };
 constexpr int kRowCounts[] = {1, 4, 8, 17};
 constexpr int kMaxRows = 17;
@@ -73,11 +79,30 @@ std::vector<std::uint16_t> to_fp16(std::span<const std::uint16_t> bf16) {
   return fp16;
 }
 
-// The planes of `full` that are read, in memory of the backend; where the lower one begins.
+// Rows of a file's matrix, from `first` on. The values' bits are its blocks: any bits are codes,
+// and these are usual scales.
+CodedMatrix coded_matrix(GgmlType type, const std::uint16_t* values, int first, int rows,
+                         int cols) {
+  const WeightFormat format = format_of(type, "gpu_bench");
+  const auto read = [=, bytes = row_bytes(type, cols)](int row, const RowCodes& out) {
+    const auto* blocks = reinterpret_cast<const std::byte*>(values) + (first + row) * bytes;
+    read_row(type, {blocks, bytes}, cols, format, out);
+  };
+  return {format, rows, cols, read};
+}
+
+// The planes of a matrix that are read, in memory of the backend; where the lower one begins.
 struct Planes {
   Buffer memory;
   std::size_t lower = 0;
 
+  Planes(Backend& backend, const CodedMatrix& coded) {
+    const PlaneBytes bytes = backend.plane_bytes(coded.rows, coded.cols, coded.format);
+    lower = aligned(bytes.upper);
+    memory = backend.allocate(lower + bytes.lower);
+    backend.import_planes(coded, memory.data(), bytes.lower > 0 ? memory.data() + lower : nullptr);
+    backend.synchronize();
+  }
   Planes(Backend& backend, const Matrix& full, WeightRead read) {
     const PlaneBytes bytes = backend.plane_bytes(full.rows, full.cols);
     lower = aligned(bytes.upper);
@@ -91,6 +116,12 @@ struct Planes {
 // Where an op finds a matrix, or those planes of it that it reads.
 Linear linear_at(const std::byte* at, const Matrix& shape, WeightRead read, std::size_t lower) {
   Linear linear{.target = shape};
+  if (!shape.format.dense()) {  // the one store of target and drafts
+    linear.target.data = at;
+    if (shape.format.lower_bits() > 0) linear.target.lower = at + lower;
+    linear.draft = linear.target;
+    return linear;
+  }
   linear.target.data = read == WeightRead::kTarget ? at : nullptr;
   if (read == WeightRead::kTarget) return linear;
   linear.draft = {sliced_format(), shape.rows, shape.cols, at,
@@ -105,9 +136,11 @@ class Weights {
       : lab_(lab), read_(reading.read) {
     int first = 0;
     for (const int outputs : c.matrices()) {
-      const TensorView host{values + std::size_t(first) * c.inputs, reading.dtype, outputs,
-                            c.inputs};
-      place(host);
+      if (reading.type) {
+        place(coded_matrix(*reading.type, values, first, outputs, c.inputs));
+      } else {
+        place({values + std::size_t(first) * c.inputs, reading.dtype, outputs, c.inputs});
+      }
       first += outputs;
     }
     make_copies();
@@ -120,6 +153,18 @@ class Weights {
   double bytes() const { return static_cast<double>(bytes_); }
 
  private:
+  void add(const Matrix& shape, Buffer memory, std::size_t lower) {
+    shapes_.push_back(shape);
+    lower_.push_back(lower);
+    bytes_ += memory.size();
+    originals_.push_back(std::move(memory));
+  }
+
+  void place(const CodedMatrix& coded) {
+    Planes planes(lab_.backend(), coded);
+    add({coded.format, coded.rows, coded.cols}, std::move(planes.memory), planes.lower);
+  }
+
   void place(const TensorView& host) {
     Backend& backend = lab_.backend();
     const std::size_t bytes = backend.matrix_bytes(host.rows, host.cols, host.dtype);
@@ -131,15 +176,9 @@ class Weights {
     } else {  // this backend reads matrices as they are
       backend.upload(memory.data(), host.data, memory.size());
     }
-    shapes_.push_back(full);
-    lower_.push_back(0);
-    if (read_ != WeightRead::kTarget) {
-      Planes planes(backend, full, read_);
-      memory = std::move(planes.memory);
-      lower_.back() = planes.lower;
-    }
-    bytes_ += memory.size();
-    originals_.push_back(std::move(memory));
+    if (read_ == WeightRead::kTarget) return add(full, std::move(memory), 0);
+    Planes planes(backend, full, read_);
+    add(full, std::move(planes.memory), planes.lower);
   }
 
   void make_copies() {
@@ -304,6 +343,15 @@ class Bench {
     int end = 0;
     for (const int outputs : case_.matrices()) {
       end += outputs;
+      if (reading.type) {
+        const CodedMatrix coded = coded_matrix(*reading.type, values, end - kCheckedOutputs,
+                                               kCheckedOutputs, case_.inputs);
+        planes.emplace_back(reference, coded);
+        linears.push_back(linear_at(planes.back().memory.data(),
+                                    {coded.format, coded.rows, coded.cols}, reading.read,
+                                    planes.back().lower));
+        continue;
+      }
       const Matrix full = dense({values + std::size_t(end - kCheckedOutputs) * case_.inputs,
                                  reading.dtype, kCheckedOutputs, case_.inputs});
       if (reading.read == WeightRead::kTarget) {

@@ -190,7 +190,7 @@ def attention(bench):
 
 def linear(bench):
     parts = []
-    for weights in ("4-bit", "8-bit", "bf16", "fp16"):
+    for weights in ("4-bit", "8-bit", "bf16", "fp16", "Q4_K", "Q6_K", "Q8_0"):
         lines = [[title, *(cell(bench, f"{name} {weights}", n) for n in ROWS)]
                  for name, title in MATRICES.items() if (f"{name} {weights}", 1) in bench.rows]
         if not lines:

@@ -220,7 +220,7 @@ class BenchTest(unittest.TestCase):
                      message="--draft-budget 1/32 is 8 tokens; from 32 to 255 tokens fit")
 
     def test_names_are_the_same_in_every_format(self):
-        args = ("--plan", "quantspec+w4,streaming+w4,snapkv+w16", "--draft-len", "2",
+        args = ("--plan", "quantspec+w4,streaming+w4,snapkv+wfull", "--draft-len", "2",
                 "--draft-budget", "96")
         names = ["plain-fp16", "plain-int8", "quantspec", "streaming+w4", "snapkv"]
         self.assertEqual([row["plan"] for row in self.report(*args)["rows"]], names)

@@ -106,7 +106,7 @@ TEST(Entries, APlanComesOnce) {
   EXPECT_EQ(refusal_of(options_of({"quantspec", "quantspec+w4"}, {4})),
             "plan quantspec+w4: the list has quantspec already");
   EXPECT_EQ(refusal_of(options_of({"all", "auto"}, {4})), "plan auto: the list has auto already");
-  EXPECT_EQ(refusal_of(options_of({"all", "quantspec+w16"}, {4})), "");
+  EXPECT_EQ(refusal_of(options_of({"all", "quantspec+wfull"}, {4})), "");
 }
 
 TEST(Entries, AllLeavesOutWhatTheContextCannotHold) {

@@ -187,7 +187,7 @@ std::vector<Plan> Engine::Impl::make_draft_plans() const {
     case DraftWeights::kBoth:
       return plans_of("quantspec+w8", {});
     case DraftWeights::kFull:
-      return plans_of("quantspec+w16", {});
+      return plans_of("quantspec+wfull", {});
     case DraftWeights::kAuto:
       break;
   }

@@ -61,7 +61,7 @@ constexpr Modifier kModifiers[] = {
      [](LayerPlan& plan) { plan.weights = WeightRead::kUpper; }},
     {"w8", "8-bit weights", kWeightsRead,
      [](LayerPlan& plan) { plan.weights = WeightRead::kBoth; }},
-    {"w16", "full weights: the target's own, whatever their format", kWeightsRead,
+    {"wfull", "full weights: the target's own, whatever their format", kWeightsRead,
      [](LayerPlan& plan) { plan.weights = WeightRead::kTarget; }},
     {"sparse", "only the pages of most attention in the last target pass", kPagesRead,
      [](LayerPlan& plan) { plan.kv.tokens = KvTokens::kByMass; }},
@@ -189,7 +189,7 @@ Plan Plan::uniform(std::string name, int num_layers, WeightRead weights, KvAcces
 }
 
 Plan Plan::draft(int num_layers, WeightRead weights) {
-  constexpr std::string_view kNames[] = {"quantspec", "quantspec+w8", "quantspec+w16"};
+  constexpr std::string_view kNames[] = {"quantspec", "quantspec+w8", "quantspec+wfull"};
   return uniform(std::string(kNames[static_cast<int>(weights)]), num_layers, weights, {});
 }
 

@@ -55,7 +55,7 @@ struct PlanContext {
 // listing the names that exist, or saying what a plan file has wrong.
 //   bases      quantspec, weights-only, kv-only, streaming, snapkv, retrieval, layer-skip:LIST,
 //              plan:FILE
-//   modifiers  w4, w8: bits of the draft's weights; w16: the target's, whatever their format;
+//   modifiers  w4, w8: bits of the draft's weights; wfull: the target's, whatever their format;
 //              sparse: pages by attention mass; bounds: pages by key bounds instead
 // Plan::name is the shortest spec that means the same: the base, its pages, and its weights where
 // they are not the base's own ("quantspec+w8+sparse" is "quantspec+sparse+w8", "quantspec+w4" is

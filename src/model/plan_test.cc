@@ -49,17 +49,17 @@ TEST(Plan, ADraftStoreMayKeepTheHeadOf4BitWeightsAtMore) {
   context.upper_head = WeightRead::kBoth;
   EXPECT_EQ(make_plan("quantspec", context).head, WeightRead::kBoth);
   EXPECT_EQ(make_plan("streaming+w4", context).head, WeightRead::kBoth);
-  EXPECT_EQ(make_plan("quantspec+w16", context).head, WeightRead::kTarget);
+  EXPECT_EQ(make_plan("quantspec+wfull", context).head, WeightRead::kTarget);
 }
 
 TEST(Plan, HasOneNameHoweverItIsSpelt) {
   const auto name = [](const char* spec) { return make_plan(spec, kContext).name; };
   EXPECT_EQ(name("quantspec"), "quantspec");
   EXPECT_EQ(name("quantspec+w4"), "quantspec");
-  EXPECT_EQ(name("streaming+w16"), "streaming");
+  EXPECT_EQ(name("streaming+wfull"), "streaming");
   EXPECT_EQ(name("streaming+w4"), "streaming+w4");
   EXPECT_EQ(name("quantspec+w8+sparse"), "quantspec+sparse+w8");
-  EXPECT_EQ(name("layer-skip:1,3-4+bounds+w16"), "layer-skip:1,3-4+bounds");
+  EXPECT_EQ(name("layer-skip:1,3-4+bounds+wfull"), "layer-skip:1,3-4+bounds");
   EXPECT_EQ(Plan::draft(6, WeightRead::kUpper).name, "quantspec");
 }
 
@@ -88,7 +88,7 @@ TEST(Plan, LayerSkipLeavesLayersOut) {
 TEST(Plan, UnknownNamesListTheKnownOnes) {
   expect_error(ErrorKind::kInvalidRequest,
                {"'quantspek'", "quantspec, weights-only", "snapkv", "plan:FILE", "auto", "all",
-                "+w4, +w8, +w16, +sparse, +bounds"},
+                "+w4, +w8, +wfull, +sparse, +bounds"},
                [&] { make_plan("quantspek", kContext); });
   expect_error(ErrorKind::kInvalidRequest, {"'w5'", "w4, w8", "bounds"},
                [&] { make_plan("quantspec+w5", kContext); });

@@ -9,7 +9,8 @@ import json
 import pathlib
 
 PLAIN = ("plain-fp16", "plain-int8")
-WEIGHTS = {"w4": "4-bit weights", "w8": "8-bit weights", "w16": "full weights"}
+WEIGHTS = {"w4": "4-bit weights", "w8": "8-bit weights", "wfull": "full weights",
+           "w16": "full weights"}  # as reports had it before
 
 
 class Unusable(Exception):

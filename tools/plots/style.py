@@ -56,9 +56,9 @@ plt.rcParams.update({
 
 
 def look(plan):
-    """Colour and marker of a plan's method; dashed if its name ends in w8, dotted if in w16."""
+    """Colour and marker of a plan's method; dashed if its name ends in w8, dotted if in wfull."""
     color, marker = METHODS.get(family(plan), ("#332288", ">"))
-    dashes = {"w8": "--", "w16": ":"}.get(plan.split("+")[-1], "-")
+    dashes = {"w8": "--", "wfull": ":", "w16": ":"}.get(plan.split("+")[-1], "-")
     return {"color": color, "marker": marker, "linestyle": dashes}
 
 

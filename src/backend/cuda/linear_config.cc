@@ -41,7 +41,7 @@ class Sharing {
   // Whether a block takes a whole multiprocessor's memory for its rings: where it is alone there
   // anyway, and has a row of more than 8192 inputs, beside which half of it has room for two stages
   // and all of it for five. (More such rows are shared out in a cluster, in another format.)
-  // NOTE: measured on an H200 with 11008 and 14336 inputs: docs/results-h200.md, "Rings of long
+  // NOTE: measured on an H200 with 11008 and 14336 inputs: docs/decisions/0008, "Rings of long
   // rows". Between 4224 and 8192 inputs, where half has room for two stages, too, nothing was
   // measured. The next kernel's blocks then come later.
   bool takes_all_memory() const {

@@ -119,6 +119,57 @@ std::string memory_plan(const ModelReport& report) {
                             report.limited_by_window ? ", its sliding window" : "", available);
 }
 
+// What --draft-weights takes, and the bytes that it keeps beside the target's.
+struct DraftChoice {
+  std::string_view name;
+  std::size_t (*bytes)(const WeightCost&);
+};
+constexpr DraftChoice kDraftChoices[] = {
+    {"full", [](const WeightCost&) { return std::size_t{0}; }},
+    {"4", [](const WeightCost& cost) { return cost.upper_bytes; }},
+    {"8", [](const WeightCost& cost) { return cost.both_bytes; }},
+    {"auto", [](const WeightCost& cost) { return cost.both_bytes; }},
+};
+
+std::string_view name_of(TargetWeights target) {
+  return target == TargetWeights::k8Bits ? "8" : "checkpoint";
+}
+
+std::string weight_costs(const ModelReport& report) {
+  std::string text = "\nweights in memory, in MB, by --target-weights and --draft-weights\n";
+  text += fmt::format("{:<10}", "");
+  for (const DraftChoice& choice : kDraftChoices) text += fmt::format(" {:>8}", choice.name);
+  text += '\n';
+  for (const WeightCost& cost : report.weights) {
+    text += fmt::format("{:<10}", name_of(cost.target));
+    for (const DraftChoice& choice : kDraftChoices) {
+      text += fmt::format(" {:8.1f}", (cost.target_bytes + choice.bytes(cost)) / 1e6);
+    }
+    text += '\n';
+  }
+  text += "defaults: checkpoint, and auto (4 and 8 bits); full: what the target reads\n";
+  if (report.weights.front().upper_bytes == 0) {
+    text += "drafts read the target's own codes, of 8 to 5 bits the upper four\n";
+  }
+  text += "quality: quantspec eval targets, of targets; quantspec eval fidelity, of drafts\n";
+  return text;
+}
+
+Json weight_costs_json(const ModelReport& report) {
+  Json rows = Json::array();
+  for (const WeightCost& cost : report.weights) {
+    for (const DraftChoice& choice : kDraftChoices) {
+      rows.push_back(
+          {{"target_weights", name_of(cost.target)},
+           {"draft_weights", choice.name},
+           {"weights_bytes", cost.target_bytes},
+           {"draft_weights_bytes", choice.bytes(cost)},
+           {"default", cost.target == TargetWeights::kCheckpoint && choice.name == "auto"}});
+    }
+  }
+  return rows;
+}
+
 Json to_json(const MemoryPlan& plan) {
   return {{"weights_bytes", plan.weights_bytes},
           {"draft_weights_bytes", plan.draft_weights_bytes},
@@ -153,6 +204,7 @@ Json to_json(const std::string& model, const ModelReport& report) {
                {"largest_context", report.largest_context},
                {"limited_by_window", report.limited_by_window},
                {"unread_tensors", report.unread_tensors},
+               {"weights", weight_costs_json(report)},
                {"matrices", Json::object()},
                {"plans", Json::array()}};
   for (const auto& [name, format] : report.matrices) json["matrices"][name] = format;
@@ -172,8 +224,9 @@ int run(const InfoArgs& args) {
   const auto contexts = context_lengths(max_positions, args.engine.ctx_size);
   const ModelReport report = report_model(args.engine, contexts);
   const std::string model = args.engine.model.string();
-  write_output(args.json ? dump_json(to_json(model, report)) + "\n"
-                         : architecture(model, report) + memory_plan(report));
+  write_output(args.json
+                   ? dump_json(to_json(model, report)) + "\n"
+                   : architecture(model, report) + weight_costs(report) + memory_plan(report));
   return 0;
 }
 

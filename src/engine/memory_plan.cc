@@ -248,6 +248,26 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
        what_fits(options, config, backend, source, available));
 }
 
+namespace {
+
+std::vector<WeightCost> weight_costs(const ModelFiles& files, const ModelConfig& config,
+                                     const Backend& backend) {
+  std::vector<WeightCost> costs;
+  for (const TargetWeights target : {TargetWeights::kCheckpoint, TargetWeights::k8Bits}) {
+    // What has no elements is refused in 8 bits.
+    if (!costs.empty() && costs.front().upper_bytes == 0) break;
+    const auto source = files.weights(target);
+    const auto of_drafts = [&](WeightRead read) {
+      return Weights::draft_bytes_for(config, *source, backend, read);
+    };
+    costs.push_back({target, Weights::target_bytes_for(config, *source, backend),
+                     of_drafts(WeightRead::kUpper), of_drafts(WeightRead::kBoth)});
+  }
+  return costs;
+}
+
+}  // namespace
+
 ModelReport report_model(const EngineOptions& options, std::span<const int> contexts) {
   const auto backend = make_backend({options.backend, options.num_threads, options.device});
   ModelReport report;
@@ -263,6 +283,7 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   const MemoryPlanner planner(options, report.config, *backend, *source);
   const KvShape shape = kv_shape(report.config, options.page_size);
   backend->require_supported(shape);
+  report.weights = weight_costs(*files, report.config, *backend);
   report.page_size = shape.page_size;
   report.backend = backend->description();
   report.available_bytes = backend->available_bytes();

@@ -12,6 +12,7 @@
 #include "model/blank_source.h"
 #include "model/model_files.h"
 #include "model/weight_source.h"
+#include "tests/gguf_support.h"
 
 namespace quantspec {
 namespace {
@@ -29,7 +30,7 @@ TEST(MemoryPlan, AContextThatCannotFitIsRefusedNamingTheLargestThatDoes) {
 }
 
 // What is said of a context by how much memory there is.
-class ChoosesContext : public testing::Test {
+class ChoosesContext : public ::testing::Test {
  protected:
   int choose(std::size_t available) {
     warnings_.clear();
@@ -267,6 +268,48 @@ TEST(MemoryPlan, DraftWeightsTakeAQuarterOrHalfOfTheirBf16) {
   EXPECT_NEAR(Weights::draft_bytes_for(report.config, *source, *backend, WeightRead::kBoth) / bf16,
               0.516, 0.005);
   EXPECT_EQ(Weights::draft_bytes_for(report.config, *source, *backend, WeightRead::kTarget), 0u);
+}
+
+TEST(ModelReport, HasTheCostOfEveryTargetThatThereCanBe) {
+  const auto costs = report_model(bundled(), {}).weights;
+  ASSERT_EQ(costs.size(), 2u);
+  EXPECT_EQ(costs[0].target, TargetWeights::kCheckpoint);
+  EXPECT_EQ(costs[1].target, TargetWeights::k8Bits);
+  EngineOptions options = bundled();
+  for (const WeightCost& cost : costs) {
+    options.target_weights = cost.target;
+    for (const auto& [drafts, bytes] : {std::pair{DraftWeights::kFull, std::size_t{0}},
+                                        {DraftWeights::kUpper, cost.upper_bytes},
+                                        {DraftWeights::kAuto, cost.both_bytes}}) {
+      options.draft_weights = drafts;
+      const MemoryPlan plan = report_model(options, std::vector{512}).plans[0].second;
+      EXPECT_EQ(plan.weights_bytes, cost.target_bytes);
+      EXPECT_EQ(plan.draft_weights_bytes, bytes);
+    }
+  }
+}
+
+TEST(ModelReport, OfATargetInCodesHasOneCost) {
+  const testing::GgufModelFile file(testing::q4_k_m_like());
+  EngineOptions options = bundled();
+  options.model = file.path;
+  const auto costs = report_model(options, {}).weights;
+  ASSERT_EQ(costs.size(), 1u);
+  EXPECT_EQ(costs[0].both_bytes, 0u);
+}
+
+// Of the rest 8 bits can be made.
+TEST(ModelReport, OfATargetInCodesInPartHasBoth) {
+  testing::GgufModel model = testing::q4_k_m_like();
+  model.types.down = GgmlType::kBF16;
+  const testing::GgufModelFile file(model);
+  EngineOptions options = bundled();
+  options.model = file.path;
+  const auto costs = report_model(options, {}).weights;
+  ASSERT_EQ(costs.size(), 2u);
+  EXPECT_LT(costs[1].target_bytes, costs[0].target_bytes);
+  EXPECT_GT(costs[0].both_bytes, costs[0].upper_bytes);
+  EXPECT_EQ(costs[1].both_bytes, 0u);
 }
 
 }  // namespace

@@ -13,6 +13,14 @@
 
 namespace quantspec {
 
+// What weights take by what the target reads, and by what drafts do.
+struct WeightCost {
+  TargetWeights target;
+  std::size_t target_bytes = 0;
+  std::size_t upper_bytes = 0;  // more, where drafts may read 4 bits
+  std::size_t both_bytes = 0;   // more, where they may read 4 and 8
+};
+
 // What `quantspec info` prints; of the checkpoint only the header is read.
 struct ModelReport {
   ModelConfig config;
@@ -27,6 +35,7 @@ struct ModelReport {
   bool limited_by_window = false;
   std::string target_weights;                                 // "bf16", "Q4_K + Q6_K", "8 bits"
   std::vector<std::pair<std::string, std::string>> matrices;  // each, and what it is in
+  std::vector<WeightCost> weights;  // of all targets that the checkpoint can be, the default first
   std::vector<std::string> unread_tensors;        // of the checkpoint, that the model does not use
   std::vector<std::pair<int, MemoryPlan>> plans;  // by context length
 };

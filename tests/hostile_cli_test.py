@@ -198,6 +198,23 @@ class Models(CliTest):
             (Path(folder) / "model.Q4_K_M.gguf").write_bytes(b"GGUF")
             self.check_error(quantspec("info", "-m", folder), 1, "model.Q4_K_M.gguf", "give that file itself")
 
+    def test_paths_that_are_no_gguf_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.gguf"
+            for command in (["info"], ["tokenize", "-p", "word"], ["roofline", "--machine", "a6000"],
+                            ["prepare", "--method", "rtn", "-o", str(Path(folder) / "x.qsd")]):
+                for data, words in ((None, ("no such file or folder", "a GGUF file")),
+                                    (b"", ("truncated",)), (b"some text\n", ("is no GGUF file",)),
+                                    (b"GGUF" + struct.pack("<IQQ", 3, 9, 0), ("not whole",))):
+                    path.unlink(missing_ok=True)
+                    if data is not None:
+                        path.write_bytes(data)
+                    self.check_error(quantspec(*command, "-m", str(path)), 1, str(path), *words)
+
+    def test_a_model_without_its_option(self):
+        self.check_error(quantspec("info", "model.gguf"), 2,
+                         "unknown argument 'model.gguf'; a model comes after -m")
+
 
 class Stores(CliTest):
     def prepare(self, *args, **kwargs):

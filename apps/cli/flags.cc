@@ -38,6 +38,7 @@ constexpr Row kFlags[] = {
     {field::kPageMemory, "--page-memory"},
     {field::kHostCache, "--host-cache"},
     {field::kDraftWeights, "generate --draft-weights"},  // which the other commands lack
+    {field::kTargetWeights, "--target-weights"},
     {field::kDraftStore, "--draft-store"},
     {field::kPlan, "--plan"},
     {field::kDraftBudget, "--draft-budget"},

@@ -280,8 +280,10 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
   const auto unknown = app.remaining(true);
   if ((wants_command || has_extras) && !unknown.empty()) {
     const bool option = unknown.front().starts_with('-');
-    return fmt::format("unknown {} '{}'{}", option ? "option" : "argument", unknown.front(),
-                       did_you_mean(unknown.front(), known_names(app, option)));
+    const bool model = !option && unknown.front().ends_with(".gguf");
+    const std::string hint = model ? "; a model comes after -m"
+                                   : did_you_mean(unknown.front(), known_names(app, option));
+    return fmt::format("unknown {} '{}'{}", option ? "option" : "argument", unknown.front(), hint);
   }
   if (!wants_command) return error.what();
   std::string names;

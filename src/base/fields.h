@@ -11,6 +11,7 @@ inline constexpr Field kThreads{"number of threads"};
 inline constexpr Field kContext{"context size"};
 inline constexpr Field kPageSize{"page size"};
 inline constexpr Field kKvCache{"KV cache"};
+inline constexpr Field kTargetWeights{"target weights"};
 inline constexpr Field kDraftStore{"draft store"};
 inline constexpr Field kPlan{"plan"};
 inline constexpr Field kDraftBudget{"draft budget"};

@@ -64,17 +64,34 @@ void require_supported_context(int context) {
        field::kContext, context, kMaxContext);
 }
 
+namespace {
+
+// A store is for matrices of elements (Weights::use_draft_store()), which is known beforehand.
+std::size_t draft_bytes(const EngineOptions& options, const ModelConfig& config,
+                        const Backend& backend, const WeightSource& source) {
+  if (options.draft_store.empty()) {
+    return Weights::draft_bytes_for(config, source, backend, planes_kept(options.draft_weights));
+  }
+  for (const MatrixFormat& matrix : matrix_formats(config, source)) {
+    if (matrix.layout.dense()) continue;
+    fail(ErrorKind::kInvalidRequest,
+         "{} {}: is for targets in bf16, fp16 or fp32; of {} in {} drafts read the target's own "
+         "codes, without a store",
+         field::kDraftStore, options.draft_store.string(), source.own_name(matrix.name),
+         matrix.format);
+  }
+  return Weights::draft_bytes_for(DraftStore(options.draft_store), backend);
+}
+
+}  // namespace
+
 MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& config,
                              const Backend& backend, const WeightSource& source)
     : config_(config),
       backend_(backend),
       shape_(kv_shape(config, options.page_size)),
       target_weights_bytes_(Weights::target_bytes_for(config, source, backend)),
-      draft_weights_bytes_(
-          options.draft_store.empty()
-              ? Weights::draft_bytes_for(config, source, backend,
-                                         planes_kept(options.draft_weights))
-              : Weights::draft_bytes_for(DraftStore(options.draft_store), backend)),
+      draft_weights_bytes_(draft_bytes(options, config, backend, source)),
       kv_store_(options.kv_store),
       sequences_(num_sequences(options)),
       wanted_page_memory_(options.page_memory),

@@ -289,13 +289,22 @@ TEST(ModelReport, HasTheCostOfEveryTargetThatThereCanBe) {
   }
 }
 
-TEST(ModelReport, OfATargetInCodesHasOneCost) {
+// What is in codes is no target of 8 bits, and drafts read it without a store.
+TEST(ModelReport, OfATargetInCodesHasOneCostAndRefusesOtherChoices) {
   const testing::GgufModelFile file(testing::q4_k_m_like());
   EngineOptions options = bundled();
   options.model = file.path;
   const auto costs = report_model(options, {}).weights;
   ASSERT_EQ(costs.size(), 1u);
   EXPECT_EQ(costs[0].both_bytes, 0u);
+  options.target_weights = TargetWeights::k8Bits;
+  expect_error(ErrorKind::kInvalidRequest, {"target weights 8: ", "model.gguf is in Q4_K + Q6_K"},
+               [&] { report_model(options, {}); });
+  options.target_weights = TargetWeights::kCheckpoint;
+  options.draft_store = "draft.qsd";
+  expect_error(ErrorKind::kInvalidRequest,
+               {"draft store draft.qsd: is for targets in bf16", "blk.0.attn_q.weight in Q4_K"},
+               [&] { report_model(options, {}); });
 }
 
 // Of the rest 8 bits can be made.

@@ -76,7 +76,8 @@ class Parser {
   }
 
   [[noreturn]] void fail_for_count(std::string_view of, std::uint64_t count) const {
-    fail(ErrorKind::kCorruptFile, "{}: has {} {}, for which {} bytes are left", where_, count, of,
+    fail(ErrorKind::kCorruptFile,
+         "{}: has {} {}, for which {} bytes are left; the file is not whole", where_, count, of,
          reader_.left());
   }
 

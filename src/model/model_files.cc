@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/files.h"
 #include "gguf/gguf.h"
 #include "model/coded_source.h"
@@ -115,11 +116,26 @@ class GgufFiles final : public ModelFiles {
 }  // namespace
 
 std::unique_ptr<WeightSource> ModelFiles::weights(TargetWeights target) const {
-  return target == TargetWeights::k8Bits ? in_eight_bits(weights()) : weights();
+  auto source = weights();
+  if (target == TargetWeights::kCheckpoint) return source;
+  const auto matrices = matrix_formats(config(), *source);
+  const auto dense = [](const MatrixFormat& matrix) { return matrix.layout.dense(); };
+  if (std::ranges::none_of(matrices, dense)) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} 8: {} is in {}, which targets read as it is; bf16, fp16 and fp32 are put in 8 bits",
+         field::kTargetWeights, source->path().string(), describe_formats(matrices));
+  }
+  return in_eight_bits(std::move(source));
 }
 
 std::unique_ptr<ModelFiles> open_model(const std::filesystem::path& path) {
   if (file_exists(path) && !is_folder(path)) return std::make_unique<GgufFiles>(path);
+  if (!is_folder(path)) {
+    fail(ErrorKind::kInvalidRequest,
+         "{}: there is no such file or folder; a model is a GGUF file, or a Hugging Face folder "
+         "with config.json and safetensors",
+         path.string());
+  }
   return std::make_unique<FolderFiles>(path);
 }
 

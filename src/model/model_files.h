@@ -24,6 +24,8 @@ class ModelFiles {
   virtual std::unique_ptr<Tokenizer> tokenizer() const = 0;
   // Throws kInvalidRequest where a folder has no checkpoint, kCorruptFile where it is broken.
   virtual std::unique_ptr<WeightSource> weights() const = 0;
+  // Throws kInvalidRequest, too, where a target of 8 bits is asked for and no matrix can become
+  // one.
   std::unique_ptr<WeightSource> weights(TargetWeights target) const;
   // Of the matrices that passes multiply by. Of a folder's as its config says, so that there need
   // be no checkpoint.

@@ -19,5 +19,13 @@ TEST(ModelFiles, AFoldersConfigIsReadOnce) {
   EXPECT_EQ(files->config().num_layers, load_config(model).num_layers);
 }
 
+TEST(ModelFiles, APathToNothingSaysWhatAModelIs) {
+  const TestFolder folder;
+  const std::filesystem::path path = folder / "missing.gguf";
+  expect_error(ErrorKind::kInvalidRequest,
+               {path.string() + ": there is no such file or folder", "a GGUF file", "config.json"},
+               [&] { open_model(path); });
+}
+
 }  // namespace
 }  // namespace quantspec

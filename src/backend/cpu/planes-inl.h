@@ -20,6 +20,8 @@
 namespace quantspec::cpu {
 namespace {
 
+// Rows that are computed side by side at most. NOTE: the sums of more leave no registers for tiles:
+// six rows of Q4_K, as one tile, take twice as long as four and two.
 constexpr int kPlaneRows = kRegisters >= 32 ? 4 : 1;
 
 // Every line of a plane is asked for twice: far ahead for the second cache, which waits for many
@@ -49,7 +51,7 @@ struct LinesAhead {
 // sums than there are registers, and take twice as long as two rows of one block.
 template <typename Codes, int kRows>
 constexpr int kPlaneBlocks = kRegisters >= 32 && kRows == 2 && Codes::kLineTiles > 1 ? 1
-                             : kRegisters >= 32                                      ? 4 / kRows
+                             : kRegisters >= 32 && kRows <= 2                        ? 4 / kRows
                              : kRegisters >= 8 && kRows == 1                         ? 2
                                                                                      : 1;
 
@@ -206,14 +208,14 @@ __attribute__((noinline)) void plane_block(const PlaneGemv& g, int row, int bloc
   }
 }
 
-// Rows [row, g.rows) of kBlocks blocks in tiles of kRows, what is left in smaller ones.
+// Rows [row, g.rows) of kBlocks blocks in tiles of kRows, what is left in one smaller tile.
 template <typename Codes, bool kSplit, int kRows, int kBlocks>
 void plane_rows(const PlaneGemv& g, int row, int block) {
   for (; row + kRows <= g.rows; row += kRows) {
     plane_block<Codes, kSplit, kRows, kBlocks>(g, row, block);
   }
   if constexpr (kRows > 1) {
-    if (row < g.rows) plane_rows<Codes, kSplit, kRows / 2, kBlocks>(g, row, block);
+    if (row < g.rows) plane_rows<Codes, kSplit, kRows - 1, kBlocks>(g, row, block);
   }
 }
 
@@ -221,7 +223,7 @@ void plane_rows(const PlaneGemv& g, int row, int block) {
 template <typename Codes, bool kSplit, int kRows>
 void plane_blocks(const PlaneGemv& g) {
   if constexpr (kRows > 1) {
-    if (g.rows < kRows) return plane_blocks<Codes, kSplit, kRows / 2>(g);
+    if (g.rows < kRows) return plane_blocks<Codes, kSplit, kRows - 1>(g);
   }
   constexpr int kBlocks = kPlaneBlocks<Codes, kRows>;
   const int blocks = (g.outputs + kLanes - 1) / kLanes;

@@ -1,18 +1,15 @@
-// Matrix products, for prefill and for preparing weights. Matrices are row-major; `lda` and so on
-// are elements from a row to the next. Thread-safe: a product runs in the calling thread alone, so
-// that callers divide the work themselves, and its bits depend on the machine and on the shape, on
-// nothing else.
+// Matrix products in fp32, for prefill and for preparing weights. Matrices are row-major; `lda` and
+// so on are elements from a row to the next. Thread-safe: a product runs in the calling thread
+// alone, so that callers divide the work themselves, and its bits depend on the machine and on the
+// shape, on nothing else.
 //
 // By oneDNN on x86-64. By OpenBLAS elsewhere: oneDNN's dnnl_sgemm is tuned for x86-64 and is a
 // plain loop on AArch64. QUANTSPEC_GEMM of CMake chooses, for x86-64 without a oneDNN package.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 namespace quantspec {
-
-// --- fp32 ----------------------------------------------------------------------------------------
 
 // c [m, n] = (accumulate ? c : 0) + alpha * op(a) op(b); op(a) [m, k] is a, or the transpose of a
 // [k, m]; op(b) [k, n] is b, or the transpose of b [n, k].
@@ -44,30 +41,5 @@ struct GemmRows {
 };
 inline constexpr int kGemmMostRows = 144;
 GemmRows gemm_rows();
-
-// --- bf16, with sums in fp32 ---------------------------------------------------------------------
-
-// What multiplies bf16 here, by oneDNN. NOTE: its own variable ONEDNN_MAX_CPU_ISA takes units away.
-enum class Bf16Unit { kNone, kAvx512, kAmx };
-Bf16Unit bf16_unit();
-
-// A row of c has the same bits in products of any m that is a multiple of this, up to
-// kGemmMostRows, whatever its place and the rows beside it. NOTE: measured. AVX-512 gives a row of
-// any product the same; where there is AMX, oneDNN divides long sums by how many rows there are,
-// and computes small products by AVX-512, so that there m has one value.
-int bf16_row_step();
-
-// c [m, n] = a b^T; rows of a [m, k], b [n, k] and c follow one another. The first product of a
-// shape takes a millisecond longer: oneDNN writes its code.
-// REQUIRES: bf16_unit() != Bf16Unit::kNone.
-struct Bf16Gemm {
-  int m;
-  int n;
-  int k;
-  const std::uint16_t* a;
-  const std::uint16_t* b;
-  float* c;
-};
-void gemm(const Bf16Gemm& g);
 
 }  // namespace quantspec

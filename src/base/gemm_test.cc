@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -11,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
 
@@ -118,75 +116,6 @@ TEST(Gemm, HasTheSameBitsFromEveryThread) {
   }
 }
 
-std::vector<std::uint16_t> random_bf16(std::size_t count, std::uint64_t seed) {
-  std::vector<std::uint16_t> bits(count);
-  const std::vector<float> x = random_floats(count, seed);
-  for (std::size_t i = 0; i < count; ++i) {
-    bits[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x[i]) >> 16);
-  }
-  return bits;
-}
-
-class Bf16GemmTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (bf16_unit() == Bf16Unit::kNone) GTEST_SKIP() << "this processor multiplies no bf16";
-  }
-};
-
-TEST_F(Bf16GemmTest, IsTheProductAndTouchesNothingElse) {
-  const int sizes[][3] = {{1, 1, 1}, {5, 7, 3}, {16, 48, 64}, {33, 17, 129}, {144, 256, 576}};
-  for (const auto& [m, n, k] : sizes) {
-    const auto a = random_bf16(std::size_t(m) * k, m), b = random_bf16(std::size_t(n) * k, n);
-    const std::size_t count = std::size_t(m) * n;
-    std::vector<float> c(count + 16, std::numeric_limits<float>::quiet_NaN());
-    std::fill(c.begin() + static_cast<std::ptrdiff_t>(count), c.end(), 3.0f);
-    gemm(Bf16Gemm{m, n, k, a.data(), b.data(), c.data()});
-    for (std::size_t i = count; i < c.size(); ++i) EXPECT_EQ(c[i], 3.0f);
-    for (int i = 0; i < m; ++i) {
-      for (int j = 0; j < n; ++j) {
-        double wanted = 0.0;
-        for (int t = 0; t < k; ++t) {
-          wanted += double{bf16_to_f32(a[i * k + t])} * bf16_to_f32(b[j * k + t]);
-        }
-        ASSERT_NEAR(c[i * n + j], wanted, 1e-7 * (k + 2)) << m << "x" << n << "x" << k;
-      }
-    }
-  }
-}
-
-// Of every number of rows that it holds for, from other places each; inputs and outputs with and
-// without whole vectors, tiles and blocks.
-TEST_F(Bf16GemmTest, GivesARowTheSameBitsWhateverIsBesideIt) {
-  constexpr int kRows = 300;
-  const int step = bf16_row_step();
-  for (const int k : {64, 200, 576, 1536, 8960}) {
-    for (const int n : {1, 64, 100, 256}) {
-      const auto a = random_bf16(std::size_t(kRows) * k, k), b = random_bf16(std::size_t(n) * k, n);
-      const auto rows_from = [&](int first, int m) {
-        std::vector<float> c(std::size_t(m) * n);
-        gemm(Bf16Gemm{m, n, k, &a[std::size_t(first) * k], b.data(), c.data()});
-        return c;
-      };
-      std::vector<float> whole;
-      for (int first = 0; first + kGemmMostRows <= kRows; first += kGemmMostRows) {
-        const auto some = rows_from(first, kGemmMostRows);
-        whole.insert(whole.end(), some.begin(), some.end());
-      }
-      const int there = static_cast<int>(whole.size()) / n;
-      for (int m = step; m <= kGemmMostRows; m += step) {
-        for (const int first : {1, 7, 16, 75, 131}) {
-          if (first + m > there) continue;
-          const std::vector<float> c = rows_from(first, m);
-          ASSERT_EQ(std::memcmp(c.data(), &whole[std::size_t(first) * n], c.size() * sizeof(float)),
-                    0)
-              << m << " rows from " << first << ", " << n << " x " << k;
-        }
-      }
-    }
-  }
-}
-
 int threads_of_this_process() {
   std::ifstream status("/proc/self/status");
   for (std::string key, value; status >> key; std::getline(status, value)) {
@@ -208,10 +137,6 @@ TEST(Gemm, StartsNoThreadsAndLeavesTheCallersOpenMpAlone) {
   it.product.c = c.data();
   const int threads = threads_of_this_process();
   gemm(it.product);
-  if (bf16_unit() != Bf16Unit::kNone) {
-    const auto a = random_bf16(512 * 512, 1);
-    gemm(Bf16Gemm{512, 512, 512, a.data(), a.data(), c.data()});
-  }
   EXPECT_EQ(threads_of_this_process(), threads);
 #if defined(QUANTSPEC_GEMM_ONEDNN)
   EXPECT_EQ(omp_get_max_threads(), 4);

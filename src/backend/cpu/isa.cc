@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -11,7 +13,6 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/error.h"
-#include "base/gemm.h"
 
 namespace quantspec::cpu {
 
@@ -22,6 +23,15 @@ namespace {
 bool has_avx_vnni() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1u << 4) != 0;
+}
+// What the kernel must allow this process first, since threads' states become 8 KB larger. It
+// refuses where it or the processor has no tiles.
+bool has_amx_bf16() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
+  constexpr unsigned kBf16 = 1u << 22, kTiles = 1u << 24;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kBf16) != 0 &&
+         (edx & kTiles) != 0 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 #endif
 
@@ -66,8 +76,10 @@ std::vector<Isa> supported_isa_list() {
       list.push_back(Isa::kAvx512);
       if (__builtin_cpu_supports("avx512vnni")) {
         list.push_back(Isa::kAvx512Vnni);
-        if (bf16_unit() == Bf16Unit::kAvx512) list.push_back(Isa::kAvx512Bf16);
-        if (bf16_unit() == Bf16Unit::kAmx) list.push_back(Isa::kAmxBf16);
+        if (__builtin_cpu_supports("avx512bf16")) {
+          list.push_back(Isa::kAvx512Bf16);
+          if (has_amx_bf16()) list.push_back(Isa::kAmxBf16);
+        }
       }
     }
   }

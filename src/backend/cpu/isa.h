@@ -7,8 +7,7 @@
 
 namespace quantspec::cpu {
 
-// Those with bf16 multiply prompts in it, by AVX-512 or by AMX: not both on one machine, for oneDNN
-// chooses (base/gemm.h).
+// Those with bf16 multiply prompts in it, by AVX-512 or by AMX.
 enum class Isa {
   kScalar,
   kAvx2,

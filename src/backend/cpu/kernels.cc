@@ -15,12 +15,22 @@ const Kernels& kernels(Isa isa) {
       return kAvx512Kernels;
     case Isa::kAvx512Vnni:
       return kAvx512VnniKernels;
-    case Isa::kAvx512Bf16:
-    case Isa::kAmxBf16: {  // oneDNN's products alone differ
+    case Isa::kAvx512Bf16: {
       static const Kernels with_bf16 = {.linear = kAvx512VnniKernels.linear,
                                         .attention = kAvx512VnniKernels.attention,
                                         .bf16 = &kAvx512Bf16Kernels};
       return with_bf16;
+    }
+    case Isa::kAmxBf16: {
+      static const Bf16Kernels bf16 = [] {
+        Bf16Kernels all = kAvx512Bf16Kernels;
+        all.panel_gemm = kAmxPanelGemm;
+        return all;
+      }();
+      static const Kernels with_amx = {.linear = kAvx512VnniKernels.linear,
+                                       .attention = kAvx512VnniKernels.attention,
+                                       .bf16 = &bf16};
+      return with_amx;
     }
 #elif defined(__aarch64__)
     case Isa::kNeon:

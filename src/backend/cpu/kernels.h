@@ -24,6 +24,7 @@ extern const Kernels kAvxVnniKernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512VnniKernels;
 extern const Bf16Kernels kAvx512Bf16Kernels;
+extern const Bf16PanelGemmKernel kAmxPanelGemm;
 #elif defined(__aarch64__)
 extern const Kernels kNeonKernels;
 extern const Kernels kNeonDotKernels;

@@ -3,6 +3,7 @@
 #include "backend/cpu/simd_avx512.h"
 // The wrapper comes first: it keeps the compiler's own headers quiet.
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/panels_bf16-inl.h"
 
 namespace quantspec::cpu {
 namespace {
@@ -19,17 +20,8 @@ void round(const float* in, int count, std::uint16_t* out) {
   }
 }
 
-void pair_panel(const float* panel, int depth, std::uint16_t* out) {
-  // From the lanes of k, then those of k + 1, to pairs.
-  const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
-                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  for (int k = 0; k < depth; k += 2) {
-    const F32 even = load(panel + 16 * k);
-    const F32 odd = k + 1 < depth ? load(panel + 16 * (k + 1)) : zero_f32();
-    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.v, even.v));
-    _mm512_storeu_si512(out + 16 * k, _mm512_permutexvar_epi16(pairs, both));
-  }
-}
+// Two panels of so much depth stay in the nearest cache while all rows meet them.
+constexpr int kBlockDepth = 512;
 
 template <int kRows, int kPanels>
 __attribute__((noinline)) void gemm_tile(const Bf16PanelGemm& g, int row, int panel) {
@@ -80,16 +72,21 @@ void gemm_rows(const Bf16PanelGemm& g, int row, int panel) {
 }
 
 void panel_gemm(const Bf16PanelGemm& g) {
-  int panel = 0;
-  for (; panel + 2 <= g.num_panels; panel += 2) gemm_rows<8, 2>(g, 0, panel);
-  for (; panel < g.num_panels; ++panel) gemm_rows<8, 1>(g, 0, panel);
+  for_depths(g, kBlockDepth, [](const Bf16PanelGemm& part) {
+    int panel = 0;
+    for (; panel + 2 <= part.num_panels; panel += 2) gemm_rows<8, 2>(part, 0, panel);
+    for (; panel < part.num_panels; ++panel) gemm_rows<8, 1>(part, 0, panel);
+  });
 }
 
 }  // namespace
 
 extern const Bf16Kernels kAvx512Bf16Kernels;
-constinit const Bf16Kernels kAvx512Bf16Kernels = {
-    .round = round, .pair_panel = pair_panel, .panel_gemm = panel_gemm};
+constinit const Bf16Kernels kAvx512Bf16Kernels = {.round = round,
+                                                  .pair_panel = pair_panel,
+                                                  .pair_rows = pair_rows,
+                                                  .unpack_panel = unpack_panel,
+                                                  .panel_gemm = panel_gemm};
 
 }  // namespace quantspec::cpu
 #endif

@@ -74,6 +74,30 @@ TEST_P(PlanesTest, ElementsHaveTheBitsOfDecodeRow) {
   }
 }
 
+TEST_P(PlanesTest, PanelsHaveTheElementsRounded) {
+  const Kernels& all = context().kernels;
+  if (all.bf16 == nullptr) GTEST_SKIP() << "multiplies no bf16";
+  constexpr int kRows = 37;
+  for (const int cols : {8, 24, 40, 100, 256, 300, 544}) {
+    PlaneLayer layer(context(), format(), kRows, cols, 11 + cols);
+    const int depth = (cols + kPanelDepth - 1) / kPanelDepth * kPanelDepth;
+    for (int first = 0; first < kRows; first += kTileOutputs) {
+      std::vector<std::uint16_t> panel(kTileOutputs * depth + 1, 77);
+      read_weight_panel(*all.bf16, layer.linear.target, first, panel.data());
+      EXPECT_EQ(panel.back(), 77);
+      for (int i = 0; i < std::min(kTileOutputs, kRows - first); ++i) {
+        std::vector<float> expected = as_multiplied(context(), layer.codes.weights(first + i));
+        expected.resize(depth);
+        std::vector<float> row;
+        for (int k = 0; k < depth; ++k) {
+          row.push_back(bf16_to_f32(panel[(k & ~1) * kTileOutputs + 2 * i + k % 2]));
+        }
+        ASSERT_TRUE(same_bits(row, expected)) << "row " << first + i << " of " << cols;
+      }
+    }
+  }
+}
+
 // W x of one output and row in double, and what an output may err by. Activations are rounded to
 // `steps` steps of the greatest magnitude of up to 128 inputs, and to nothing else: half a step
 // times the magnitudes of the weights, and fp32 sums.

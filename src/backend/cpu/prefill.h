@@ -1,8 +1,8 @@
-// Linear layers for many rows: matrix products (base/gemm.h) on tiles of rows and columns, such
-// that a row's bits depend on what is in it alone: not on its place, the number of rows or of
-// threads. Where the kernels have bf16 (kernels.h), inputs and weights are rounded to it and sums
-// are in fp32; elsewhere all is fp32. Weights become elements a tile at a time, never a whole
-// matrix; those of a checkpoint in bf16 are multiplied where they are.
+// Linear layers for many rows: matrix products on tiles of rows and columns, such that a row's bits
+// depend on what is in it alone: not on its place, the number of rows or of threads. Where the
+// kernels have bf16 (kernels.h), inputs and weights are rounded to it, sums are in fp32, and the
+// products are our own (kernels_bf16.h); elsewhere all is fp32, by base/gemm.h. Weights become
+// elements, or panels, a tile at a time, never a whole matrix.
 #pragma once
 
 #include "backend/cpu/linear.h"

@@ -217,6 +217,15 @@ void import_weight_planes(const Context& context, const CodedMatrix& coded, std:
               [&](int row, RowBuffer& to) { coded.read(row, to.view()); });
 }
 
+namespace {
+
+float unit_of(const WeightFormat& format) { return std::ldexp(1.0f, format.exponent); }
+int zero_of(const WeightFormat& format) {
+  return format.table == CodeTable::kNone ? format.zero : kTableZero;
+}
+
+}  // namespace
+
 void read_weight_rows(const LinearKernels& kernels, const Matrix& matrix, int first, int count,
                       float* out) {
   const auto* data = static_cast<const std::byte*>(matrix.data);
@@ -231,19 +240,33 @@ void read_weight_rows(const LinearKernels& kernels, const Matrix& matrix, int fi
     const std::size_t block = static_cast<std::size_t>(row) / kTileOutputs;
     const int lane = row % kTileOutputs;
     const int outputs = std::min(kTileOutputs - lane, first + count - row);
-    kernels.unpack_planes(
-        {.format = layout.format,
-         .upper = data + block * layout.upper_bytes,
-         .lower = lower == nullptr ? nullptr : lower + block * layout.lower_bytes,
-         .unit = std::ldexp(1.0f, matrix.format.exponent),
-         .zero = matrix.format.table == CodeTable::kNone ? matrix.format.zero : kTableZero,
-         .inputs = matrix.cols,
-         .first = lane,
-         .outputs = outputs,
-         .out = out + static_cast<std::size_t>(row - first) * matrix.cols,
-         .stride = matrix.cols});
+    kernels.unpack_planes({.format = layout.format,
+                           .upper = data + block * layout.upper_bytes,
+                           .lower = lower == nullptr ? nullptr : lower + block * layout.lower_bytes,
+                           .unit = unit_of(matrix.format),
+                           .zero = zero_of(matrix.format),
+                           .inputs = matrix.cols,
+                           .first = lane,
+                           .outputs = outputs,
+                           .out = out + static_cast<std::size_t>(row - first) * matrix.cols,
+                           .stride = matrix.cols});
     row += outputs;
   }
+}
+
+void read_weight_panel(const Bf16Kernels& kernels, const Matrix& matrix, int first,
+                       std::uint16_t* out) {
+  const PlaneLayout layout(matrix.format, matrix.cols);
+  const std::size_t block = static_cast<std::size_t>(first) / kTileOutputs;
+  const auto* lower = static_cast<const std::byte*>(matrix.lower);
+  kernels.unpack_panel(
+      {.format = layout.format,
+       .upper = static_cast<const std::byte*>(matrix.data) + block * layout.upper_bytes,
+       .lower = lower == nullptr ? nullptr : lower + block * layout.lower_bytes,
+       .unit = unit_of(matrix.format),
+       .zero = zero_of(matrix.format),
+       .inputs = matrix.cols},
+      out);
 }
 
 }  // namespace quantspec::cpu

@@ -59,5 +59,8 @@ void import_weight_planes(const Context& context, const CodedMatrix& coded, std:
 // Rows [first, first + count) of a matrix of any format as a target reads them: [count, cols].
 void read_weight_rows(const LinearKernels& kernels, const Matrix& matrix, int first, int count,
                       float* out);
+// Rows [first, first + 16) of a matrix in planes, rounded, as a panel. REQUIRES: first % 16 == 0.
+void read_weight_panel(const Bf16Kernels& kernels, const Matrix& matrix, int first,
+                       std::uint16_t* out);
 
 }  // namespace quantspec::cpu

@@ -213,12 +213,12 @@ TEST_P(QuantizedTargets, OfQ8ReadOtherWeightsThanDrafts) {
   EXPECT_LT(other, 1.5);
 }
 
-// --target-weights 8.
+// --target-weights 8, in the codes that this backend makes.
 TEST_P(QuantizedTargets, OfEightBitsHaveTheLogitsOfTheReference) {
   const Tokens tokens = text(51, 8192);
   const auto logits = [&](const std::string& backend) {
     LoadedModel model(bundled_model(), backend, 2, kPage, WeightRead::kBoth, 0,
-                      TargetWeights::k8Bits);
+                      TargetWeights::k8Bits, GetParam());
     KvCache cache(*model.backend, model.pool, 64);
     Rows rows = {read_prompt(model, cache, std::span(tokens).first(40))};
     const auto rest = std::span(tokens).subspan(40);

@@ -77,18 +77,23 @@ inline std::string test_name(std::string name) {
 }
 
 struct LoadedModel {
+  // encoder: the backend that makes a target's 8 bits, where it is another.
   LoadedModel(const std::filesystem::path& folder, const std::string& backend_name,
               int num_threads = 1, int page_size = 0, WeightRead planes = WeightRead::kBoth,
-              int context = 0, TargetWeights target = TargetWeights::kCheckpoint)
+              int context = 0, TargetWeights target = TargetWeights::kCheckpoint,
+              const std::string& encoder = "")
       : backend(backend_named(backend_name, num_threads)),
-        model(load(folder, *backend, planes, context, target)),
+        model(load(folder, *backend, planes, context, target, encoder)),
         pool(*backend, kv_shape(model.config(), page_size)),
         decoder(model) {}
 
   static Model load(const std::filesystem::path& folder, Backend& backend, WeightRead planes,
-                    int context = 0, TargetWeights target = TargetWeights::kCheckpoint) {
+                    int context = 0, TargetWeights target = TargetWeights::kCheckpoint,
+                    const std::string& encoder = "") {
     const auto files = open_model(folder);
-    Weights weights(files->config(), files->weights(target), backend);
+    auto source = encoder.empty() ? files->weights(target, backend)
+                                  : files->weights(target, *backend_named(encoder, 1));
+    Weights weights(files->config(), std::move(source), backend);
     weights.make_draft_planes(backend, planes);
     return Model(files->config(), std::move(weights), backend, context);
   }

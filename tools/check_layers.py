@@ -46,7 +46,9 @@ DOORS = {
     "backend/params": None,
     "bench": {"bench/bench.h", "bench/load.h"},
     "engine": {"engine/engine.h", "engine/request_loop.h"},
-    "quant": {"quant/quant.h", "quant/weight_format.h", "quant/test_support.h"},
+    "quant": {"quant/quant.h", "quant/weight_format.h", "quant/encode_row.h",
+              "quant/encode_kernels.h", "quant/fit-inl.h",
+              "quant/test_support.h"},
     # What a file says, what its tensors mean, and small files for other rooms' tests.
     "gguf": {"gguf/gguf.h", "gguf/blocks.h", "gguf/test_support.h"},
     "kv_cache": {"kv_cache/kv_cache.h", "kv_cache/prefix_tree.h", "kv_cache/kv_access.h",

@@ -108,7 +108,8 @@ struct Planes {
     lower = aligned(bytes.upper);
     const bool both = read == WeightRead::kBoth;
     memory = backend.allocate(both ? lower + bytes.lower : bytes.upper);
-    backend.make_planes(full, memory.data(), both ? memory.data() + lower : nullptr);
+    backend.make_planes(full, sliced_format(), memory.data(),
+                        both ? memory.data() + lower : nullptr);
     backend.synchronize();  // the matrix may go
   }
 };

@@ -103,8 +103,9 @@ void add_rows(Lab& lab, bool in_memory, Shape shape, const Reading& weights,
 }
 
 void add_ours(Lab& lab, bool in_memory, Shape shape) {
-  add_rows(lab, in_memory, shape, {"upper", sliced_format(), WeightRead::kUpper}, {1});
-  add_rows(lab, in_memory, shape, {"both", sliced_format(), WeightRead::kBoth}, {1});
+  const WeightFormat kept = sliced_format(kFineGroup);  // as a CPU keeps elements for drafts
+  add_rows(lab, in_memory, shape, {"upper", kept, WeightRead::kUpper}, {1});
+  add_rows(lab, in_memory, shape, {"both", kept, WeightRead::kBoth}, {1});
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     add_rows(lab, in_memory, shape,
              {std::string(name_of(dtype)), dense_format(dtype), WeightRead::kTarget},

@@ -31,7 +31,7 @@ int run(const RooflineArgs& args) {
   const std::filesystem::path model = resolve_model(args.model);
   const auto files = open_model(model);
   request.model = files->config();
-  request.weights = files->weight_bytes(args.target_weights);
+  request.weights = files->weight_bytes(args.target_weights, sliced_format());
   request.model_name = name_of_model(model);
   warn_of_threads(args.num_threads);
   request.machine = args.machine ? *args.machine : measure_this_machine(args.num_threads);

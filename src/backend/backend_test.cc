@@ -358,7 +358,7 @@ TEST_P(LinearOps, UpperPlaneAloneIsEnoughForFourBits) {
   const TestLinear both(*backend_, matrix);
   Guarded<std::byte> upper(*backend_, backend_->plane_bytes(80, 512).upper);
   const PlacedMatrix placed(*backend_, matrix);
-  backend_->make_planes(placed.view(), upper.data(), nullptr);
+  backend_->make_planes(placed.view(), sliced_format(), upper.data(), nullptr);
   EXPECT_TRUE(upper.intact());
   const Linear linear{placed.view(), {sliced_format(), 80, 512, upper.data()}};
   const Floats in = normal_floats(5 * 512, 4);

@@ -282,7 +282,7 @@ class TestLinear {
         lower_(backend, bytes_.lower),
         bias_(backend, bias) {
     if (group == kWeightGroup) {
-      backend.make_planes(matrix_->view(), upper_.data(), lower_.data());
+      backend.make_planes(matrix_->view(), format_, upper_.data(), lower_.data());
     } else {
       backend.import_planes(TestCodes(matrix, group).get(), upper_.data(), lower_.data());
     }

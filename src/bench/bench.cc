@@ -79,10 +79,11 @@ BenchReport run_bench(Engine& engine, const Dataset& dataset, const BenchOptions
   report.meta.left_out = std::move(left_out);
   if (events.begin) events.begin(report.meta);
   const Weights& weights = engine.model().weights();
+  const int drafts_group = weights.head().draft.format.group;  // 0: it is not kept for drafts
   const bench::Predictor predictor{
       report.meta.machine, engine.config(), report.meta.head.page_size,
       mean_weight_bytes(matrix_formats(engine.config(), weights.source()),
-                        weights.head().draft.format.group)};
+                        drafts_group > 0 ? drafts_group : kWeightGroup)};
   double before = 0, all = 0;
   for (const Job& job : jobs) all += effort(job, options, predictor);
   for (const Job& job : jobs) {

@@ -88,7 +88,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   }
   backend->require_supported(shape);
   require_drafts(options, {config.num_layers, shape.page_size, options.draft_budget});
-  auto source = files->weights(options.target_weights);
+  auto source = files->weights(options.target_weights, *backend);
   std::vector<Message> warnings;
   const std::size_t available = backend->available_bytes();
   const int context = choose_context(options, config, *backend, *source, available, warnings);

@@ -273,7 +273,7 @@ std::vector<WeightCost> weight_costs(const ModelFiles& files, const ModelConfig&
   for (const TargetWeights target : {TargetWeights::kCheckpoint, TargetWeights::k8Bits}) {
     // What has no elements is refused in 8 bits.
     if (!costs.empty() && costs.front().upper_bytes == 0) break;
-    const auto source = files.weights(target);
+    const auto source = files.weights(target, backend);
     const auto of_drafts = [&](WeightRead read) {
       return Weights::draft_bytes_for(config, *source, backend, read);
     };
@@ -290,7 +290,7 @@ ModelReport report_model(const EngineOptions& options, std::span<const int> cont
   ModelReport report;
   const auto files = open_model(options.model);
   report.config = files->config();
-  const auto source = files->weights(options.target_weights);
+  const auto source = files->weights(options.target_weights, *backend);
   report.unread_tensors = unread_tensors(report.config, *source);  // refuses what loading would
   const auto matrices = matrix_formats(report.config, *source);
   report.target_weights = describe_formats(matrices);

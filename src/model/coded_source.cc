@@ -8,21 +8,22 @@ namespace quantspec {
 namespace {
 
 // Rows as they are asked for, by any thread: a matrix is never there twice.
-CodedMatrix coded(const TensorView& tensor) {
-  const auto read = [tensor](int row, const RowCodes& out) {
+CodedMatrix coded(const TensorView& tensor, const RowEncoder& encoder) {
+  const auto read = [tensor, encoder](int row, const RowCodes& out) {
     const auto cols = static_cast<std::size_t>(tensor.cols);
     std::vector<float> values(cols);
     for (std::size_t i = 0; i < cols; ++i) {
       values[i] = load_f32(tensor.data, tensor.dtype, row * cols + i);
     }
-    encode_weight_row(values.data(), tensor.cols, out.codes, out.scales);
+    encoder.encode(tensor.cols, values.data(), out);
   };
-  return {sliced_format(), tensor.rows, tensor.cols, read};
+  return {encoder.format, tensor.rows, tensor.cols, read};
 }
 
 class CodedSource final : public WeightSource {
  public:
-  explicit CodedSource(std::unique_ptr<WeightSource> source) : source_(std::move(source)) {}
+  CodedSource(std::unique_ptr<WeightSource> source, const RowEncoder& encoder)
+      : source_(std::move(source)), encoder_(encoder) {}
 
   bool has(std::string_view name) const override { return source_->has(name); }
   std::vector<std::string> names() const override { return source_->names(); }
@@ -30,7 +31,7 @@ class CodedSource final : public WeightSource {
     SourceMatrix found = source_->matrix(name, rows, cols);
     const auto* tensor = std::get_if<TensorView>(&found);
     if (tensor == nullptr || rows == 1) return found;
-    return coded(*tensor);
+    return coded(*tensor, encoder_);
   }
   TensorView tensor(std::string_view name, int rows, int cols) const override {
     return source_->tensor(name, rows, cols);
@@ -48,12 +49,14 @@ class CodedSource final : public WeightSource {
 
  private:
   std::unique_ptr<WeightSource> source_;
+  RowEncoder encoder_;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightSource> in_eight_bits(std::unique_ptr<WeightSource> source) {
-  return std::make_unique<CodedSource>(std::move(source));
+std::unique_ptr<WeightSource> in_eight_bits(std::unique_ptr<WeightSource> source,
+                                            const RowEncoder& encoder) {
+  return std::make_unique<CodedSource>(std::move(source), encoder);
 }
 
 }  // namespace quantspec

@@ -5,11 +5,13 @@
 #include <memory>
 
 #include "model/weight_source.h"
+#include "quant/encode_row.h"
 
 namespace quantspec {
 
-// The same weights with their matrices in sliced_format(); those that are quantized already, and
-// vectors, stay as they are.
-std::unique_ptr<WeightSource> in_eight_bits(std::unique_ptr<WeightSource> source);
+// The same weights with their matrices in the format of `encoder`; those that are quantized
+// already, and vectors, stay as they are.
+std::unique_ptr<WeightSource> in_eight_bits(std::unique_ptr<WeightSource> source,
+                                            const RowEncoder& encoder);
 
 }  // namespace quantspec

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/weight_memory.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/files.h"
@@ -15,6 +16,7 @@
 #include "model/pass_bytes.h"
 #include "model/safetensors.h"
 #include "model/weight_source.h"
+#include "quant/encode_row.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/vocabulary.h"
 
@@ -35,9 +37,9 @@ class FolderFiles final : public ModelFiles {
   std::unique_ptr<WeightSource> weights() const override {
     return std::make_unique<Checkpoint>(folder_);
   }
-  WeightBytes weight_bytes(TargetWeights target) const override {
+  WeightBytes weight_bytes(TargetWeights target, const WeightFormat& kept) const override {
     const bool coded = target == TargetWeights::k8Bits;
-    return quantspec::weight_bytes(coded ? sliced_format() : dense_format(config().dtype));
+    return quantspec::weight_bytes(coded ? kept : dense_format(config().dtype), kept.group);
   }
   bool has_chat_template() const override { return quantspec::has_chat_template(folder_); }
 
@@ -102,8 +104,9 @@ class GgufFiles final : public ModelFiles {
   }
   using ModelFiles::weights;
   std::unique_ptr<WeightSource> weights() const override { return gguf_source(file_, config_); }
-  WeightBytes weight_bytes(TargetWeights target) const override {
-    return mean_weight_bytes(matrix_formats(config_, *weights(target)));
+  WeightBytes weight_bytes(TargetWeights target, const WeightFormat& kept) const override {
+    const auto source = encoded(target, RowEncoder{kept});
+    return mean_weight_bytes(matrix_formats(config_, *source), kept.group);
   }
   bool has_chat_template() const override { return has_template_; }
 
@@ -115,7 +118,13 @@ class GgufFiles final : public ModelFiles {
 
 }  // namespace
 
-std::unique_ptr<WeightSource> ModelFiles::weights(TargetWeights target) const {
+std::unique_ptr<WeightSource> ModelFiles::weights(TargetWeights target,
+                                                  const WeightMemory& memory) const {
+  return encoded(target, memory.encoder());
+}
+
+std::unique_ptr<WeightSource> ModelFiles::encoded(TargetWeights target,
+                                                  const RowEncoder& encoder) const {
   auto source = weights();
   if (target == TargetWeights::kCheckpoint) return source;
   const auto matrices = matrix_formats(config(), *source);
@@ -125,7 +134,7 @@ std::unique_ptr<WeightSource> ModelFiles::weights(TargetWeights target) const {
          "{} 8: {} is in {}, which targets read as it is; bf16, fp16 and fp32 are put in 8 bits",
          field::kTargetWeights, source->path().string(), describe_formats(matrices));
   }
-  return in_eight_bits(std::move(source));
+  return in_eight_bits(std::move(source), encoder);
 }
 
 std::unique_ptr<ModelFiles> open_model(const std::filesystem::path& path) {

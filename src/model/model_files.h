@@ -13,6 +13,8 @@ namespace quantspec {
 
 class Tokenizer;
 class WeightSource;
+class WeightMemory;
+struct RowEncoder;
 
 class ModelFiles {
  public:
@@ -24,14 +26,17 @@ class ModelFiles {
   virtual std::unique_ptr<Tokenizer> tokenizer() const = 0;
   // Throws kInvalidRequest where a folder has no checkpoint, kCorruptFile where it is broken.
   virtual std::unique_ptr<WeightSource> weights() const = 0;
-  // Throws kInvalidRequest, too, where a target of 8 bits is asked for and no matrix can become
-  // one.
-  std::unique_ptr<WeightSource> weights(TargetWeights target) const;
-  // Of the matrices that passes multiply by. Of a folder's as its config says, so that there need
-  // be no checkpoint.
-  virtual WeightBytes weight_bytes(TargetWeights target) const = 0;
+  // As the target takes them; 8 bits as the backend's encoder() makes them. Throws kInvalidRequest,
+  // too, where a target of 8 bits is asked for and no matrix can become one.
+  std::unique_ptr<WeightSource> weights(TargetWeights target, const WeightMemory& memory) const;
+  // Of the matrices that passes multiply by, with elements that become codes in the format `kept`.
+  // Of a folder's as its config says, so that there need be no checkpoint.
+  virtual WeightBytes weight_bytes(TargetWeights target, const WeightFormat& kept) const = 0;
   // Whether there is a chat template. It is not used yet: prompts are continued as they are.
   virtual bool has_chat_template() const = 0;
+
+ protected:
+  std::unique_ptr<WeightSource> encoded(TargetWeights target, const RowEncoder& encoder) const;
 };
 
 // Throws kInvalidRequest (cannot be read), kCorruptFile (contradicts itself or its format) or

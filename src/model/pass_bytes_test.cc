@@ -5,6 +5,7 @@
 #include "model/model.h"
 #include "model/model_files.h"
 #include "model/safetensors.h"
+#include "quant/encode_row.h"
 
 namespace quantspec {
 namespace {
@@ -89,7 +90,7 @@ TEST_F(PassBytesTest, OfAPlansKvAreThoseOfAPassWithoutItsWeights) {
 // What is counted for a model that is not loaded is what a loaded one has, where nothing is padded.
 TEST(PassBytes, OfAWeightTimesTheirNumberAreThoseOfTheMatrix) {
   const auto backend = make_backend({.name = "reference", .num_threads = 1});
-  for (const int group : {64, 128}) {
+  for (const int group : {32, 64, 128}) {
     const Linear linear{dense({nullptr, DType::kBF16, 48, 256}), {sliced_format(group), 48, 256}};
     const WeightBytes bytes = weight_bytes(dense_format(DType::kBF16), group);
     for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
@@ -103,15 +104,17 @@ TEST(PassBytes, OfAWeightTimesTheirNumberAreThoseOfTheMatrix) {
 TEST(PassBytes, OfAModelsWeightsAreTheMeanOfItsMatrices) {
   const std::filesystem::path folder = QUANTSPEC_TESTDATA "/models/llama-gqa3";
   const auto files = open_model(folder);
+  const auto backend = make_backend({.name = "reference", .num_threads = 1});
   const auto of = [&](TargetWeights target) {
-    return mean_weight_bytes(matrix_formats(files->config(), *files->weights(target)));
+    return mean_weight_bytes(matrix_formats(files->config(), *files->weights(target, *backend)));
   };
+  const WeightFormat kept = backend->encoder().format;
   const WeightBytes dense = of(TargetWeights::kCheckpoint), coded = of(TargetWeights::k8Bits);
-  EXPECT_DOUBLE_EQ(dense.target, files->weight_bytes(TargetWeights::kCheckpoint).target);
-  EXPECT_DOUBLE_EQ(coded.target, files->weight_bytes(TargetWeights::k8Bits).target);
+  EXPECT_DOUBLE_EQ(dense.target, files->weight_bytes(TargetWeights::kCheckpoint, kept).target);
+  EXPECT_DOUBLE_EQ(coded.target, files->weight_bytes(TargetWeights::k8Bits, kept).target);
   EXPECT_DOUBLE_EQ(dense.kept_for_drafts, 0.53125);
-  EXPECT_DOUBLE_EQ(coded.target, 1.03125);
-  EXPECT_DOUBLE_EQ(coded.upper, 0.53125);
+  EXPECT_DOUBLE_EQ(coded.target, 1 + 0.625 / 8);
+  EXPECT_DOUBLE_EQ(coded.upper, 4.625 / 8);
   EXPECT_DOUBLE_EQ(coded.kept_for_drafts, 0);
   const WeightBytes mixed = mean_weight_bytes(std::vector<MatrixFormat>{
       {"a", "bf16", dense_format(DType::kBF16), 100}, {"b", "8 bits", sliced_format(), 300}});

@@ -11,6 +11,7 @@
 #include "base/shown.h"
 #include "model/draft_store.h"
 #include "model/tensor_names.h"
+#include "quant/encode_row.h"
 
 namespace quantspec {
 
@@ -214,13 +215,14 @@ void Weights::replace_planes(WeightMemory& memory, const std::vector<PlaneSource
 
 void Weights::make_draft_planes(WeightMemory& memory, WeightRead read,
                                 const std::function<void(int, int)>& progress) {
+  const WeightFormat format = memory.encoder().format;
   std::vector<PlaneSource> sources;
   for (const Linear* linear : draft_linears()) {
-    const auto fill = [&memory, linear](std::byte* upper, std::byte* lower) {
-      memory.make_planes(linear->target, upper, lower);
+    const auto fill = [&memory, linear, format](std::byte* upper, std::byte* lower) {
+      memory.make_planes(linear->target, format, upper, lower);
     };
     const bool wanted = linear->target.format.dense() && read != WeightRead::kTarget;
-    sources.push_back({wanted, wanted && read == WeightRead::kBoth, sliced_format(), fill});
+    sources.push_back({wanted, wanted && read == WeightRead::kBoth, format, fill});
   }
   replace_planes(memory, sources, progress);
   planes_file_.clear();
@@ -310,7 +312,7 @@ std::vector<MatrixFormat> matrix_formats(const ModelConfig& config, const Weight
       return;
     }
     const auto& coded = std::get<CodedMatrix>(matrix);
-    const bool ours = coded.format == sliced_format();
+    const bool ours = is_sliced(coded.format);
     formats.push_back({name, ours ? "8 bits" : source.format_name(name), coded.format,
                        static_cast<double>(coded.rows) * coded.cols});
   });
@@ -354,7 +356,7 @@ std::size_t Weights::draft_bytes_for(const ModelConfig& config, const WeightSour
     const auto* tensor = std::get_if<TensorView>(&matrix);
     if (tensor == nullptr) return 0;
     const auto bytes = plane_bytes(memory, tensor->rows, tensor->cols, read != WeightRead::kTarget,
-                                   read == WeightRead::kBoth, sliced_format());
+                                   read == WeightRead::kBoth, memory.encoder().format);
     return bytes.upper + bytes.lower;
   });
 }

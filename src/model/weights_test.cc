@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/test_folder.h"
 #include "model/safetensors.h"
+#include "quant/encode_row.h"
 
 namespace quantspec {
 namespace {
@@ -124,10 +125,12 @@ TEST(Weights, DraftPlanesAreTheBackendsOwn) {
   Loaded model("llama2-mha");
   model.weights.make_draft_planes(*model.backend, WeightRead::kBoth);
   for (const Linear* linear : linears_of(model.weights)) {
-    const auto bytes = model.backend->plane_bytes(linear->outputs(), linear->inputs());
+    const WeightFormat format = model.backend->encoder().format;
+    const auto bytes = model.backend->plane_bytes(linear->outputs(), linear->inputs(), format);
+    EXPECT_EQ(linear->draft.format, format);
     std::vector<std::byte> upper(bytes.upper);
     std::vector<std::byte> lower(bytes.lower);
-    model.backend->make_planes(linear->target, upper.data(), lower.data());
+    model.backend->make_planes(linear->target, format, upper.data(), lower.data());
     EXPECT_EQ(std::memcmp(linear->draft.data, upper.data(), upper.size()), 0);
     EXPECT_EQ(std::memcmp(linear->draft.lower, lower.data(), lower.size()), 0);
   }

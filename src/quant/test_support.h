@@ -21,6 +21,7 @@ struct NamedFormat {
 inline void PrintTo(const NamedFormat& format, std::ostream* out) { *out << format.name; }
 
 inline const NamedFormat kNamedFormats[] = {
+    {"Sliced32", sliced_format(32), 0},
     {"Sliced64", sliced_format(64), 0},
     {"Sliced128", sliced_format(128), 0},
     {"Q4_0", {.bits = 4, .group = 32, .block = 32, .zero = 8}, 4.5},

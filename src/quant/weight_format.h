@@ -56,10 +56,17 @@ struct WeightFormat {
   bool operator==(const WeightFormat&) const = default;
 };
 
+inline constexpr int kFineGroup = 32;  // inputs of one scale of a weight row, in two levels
+
 constexpr WeightFormat dense_format(DType dtype) { return {.dtype = dtype}; }
-// The code of quant.h: 8 bits, a scale and an offset for each group of 64 or 128 inputs.
+// In what elements are kept for drafts (encode_row.h): codes of 8 bits with a scale and an offset
+// for each group of 64 or 128 inputs, or of kFineGroup, which have them in two levels.
 constexpr WeightFormat sliced_format(int group = kWeightGroup) {
-  return {.bits = 8, .group = group, .block = group, .has_offset = true};
+  return {
+      .bits = 8, .group = group, .block = group == kFineGroup ? 256 : group, .has_offset = true};
+}
+constexpr bool is_sliced(const WeightFormat& format) {
+  return !format.dense() && format == sliced_format(format.group);
 }
 
 // Bytes of one weight with its share of scales and offsets, padding not counted, by what a pass

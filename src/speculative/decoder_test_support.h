@@ -16,6 +16,7 @@
 #include "backend/params/pass.h"
 #include "backend/params/round.h"
 #include "base/error.h"
+#include "quant/encode_row.h"
 
 namespace quantspec {
 
@@ -67,7 +68,8 @@ class FakeBackend final : public Backend {
   std::size_t matrix_bytes(int, int, DType) const override { return 0; }
   Matrix place_matrix(const TensorView& tensor, std::byte*) override { return dense(tensor); }
   PlaneBytes plane_bytes(int, int, const WeightFormat&) const override { return {64, 64}; }
-  void make_planes(const Matrix&, std::byte*, std::byte*) override {}
+  RowEncoder encoder() const override { return {sliced_format()}; }
+  void make_planes(const Matrix&, const WeightFormat&, std::byte*, std::byte*) override {}
   void import_planes(const CodedMatrix&, std::byte*, std::byte*) override { unexpected(); }
 
   void embed(const EmbedParams& params) override {

@@ -11,6 +11,7 @@
 #include "backend/cpu/weight_planes.h"
 #include "backend/params/pass.h"
 #include "base/error.h"
+#include "quant/encode_row.h"
 
 namespace quantspec::cpu {
 
@@ -47,8 +48,13 @@ PlaneBytes CpuBackend::plane_bytes(int rows, int cols, const WeightFormat& forma
   return weight_plane_bytes(rows, cols, format);
 }
 
-void CpuBackend::make_planes(const Matrix& elements, std::byte* upper, std::byte* lower) {
-  make_weight_planes(context(), elements, upper, lower);
+RowEncoder CpuBackend::encoder() const {
+  return {sliced_format(kFineGroup), kernels_.linear.encode};
+}
+
+void CpuBackend::make_planes(const Matrix& elements, const WeightFormat& format, std::byte* upper,
+                             std::byte* lower) {
+  make_weight_planes(context(), elements, format, upper, lower);
 }
 
 void CpuBackend::import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) {

@@ -22,7 +22,9 @@ class CpuBackend final : public HostBackend {
 
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override;
   PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override;
-  void make_planes(const Matrix& elements, std::byte* upper, std::byte* lower) override;
+  RowEncoder encoder() const override;
+  void make_planes(const Matrix& elements, const WeightFormat& format, std::byte* upper,
+                   std::byte* lower) override;
   void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override;
 
   void embed(const EmbedParams& params) override;

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "quant/encode_kernels.h"
+
 namespace quantspec::cpu {
 
 // Where a linear layer's result goes: y[row * stride + output] = (accumulate ? y : 0) + (W x +
@@ -125,10 +127,7 @@ struct LinearKernels {
   void (*quantize_row)(const float* x, int inputs, bool split, const QuantizedRows& out, int row);
   void (*plane_gemv)(const PlaneGemv&);
   void (*unpack_planes)(const PlaneUnpack&);
-  // Extremes of a group of weights; false if one of them is NaN or infinite.
-  bool (*extremes)(const float* x, int count, float* min, float* max);
-  // Codes of a group less 128. REQUIRES: scale > 0, room for count rounded up to 16.
-  void (*encode)(const float* x, int count, float scale, float offset, std::int8_t* codes);
+  EncodeKernels encode;  // elements into planes
 
   // --- prefill attention ---
   void (*panel_gemm)(const PanelGemm&);

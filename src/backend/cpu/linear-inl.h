@@ -6,6 +6,7 @@
 #include "backend/cpu/prefill-inl.h"
 #include "backend/cpu/quantize-inl.h"
 #include "backend/cpu/unpack-inl.h"
+#include "quant/fit-inl.h"
 
 namespace quantspec::cpu {
 namespace {
@@ -24,8 +25,7 @@ constexpr LinearKernels linear_kernels() {
       .quantize_row = quantize_row,
       .plane_gemv = plane_gemv,
       .unpack_planes = unpack_planes,
-      .extremes = extremes,
-      .encode = encode_codes,
+      .encode = {fit_groups, encode_codes},
       .panel_gemm = panel_gemm,
       .value_panels = value_panels,
       .softmax_step = softmax_step,

@@ -9,6 +9,7 @@
 #include "backend/cpu/test_support.h"
 #include "backend/cpu/weight_planes.h"
 #include "base/error.h"
+#include "quant/encode_row.h"
 
 namespace quantspec::cpu {
 namespace {
@@ -32,7 +33,7 @@ struct TestLayer {
     const PlaneBytes bytes = weight_plane_bytes(view.rows, view.cols, sliced_format());
     upper = Buffer(bytes.upper);
     lower = Buffer(bytes.lower);
-    make_weight_planes(context, dense(view), upper.data(), lower.data());
+    make_weight_planes(context, dense(view), sliced_format(), upper.data(), lower.data());
     linear.draft = {sliced_format(), view.rows, view.cols, upper.data(), lower.data()};
   }
 
@@ -246,6 +247,36 @@ TEST_P(LinearTest, PlanesHoldTheCodesOfTheCodec) {
         ASSERT_EQ(codes, expected_codes) << "row " << row << ", " << inputs << " inputs";
         ASSERT_TRUE(scales == expected_scales) << "row " << row << ", " << inputs << " inputs";
       }
+    }
+  }
+}
+
+// Whatever instruction set makes them: those of groups of 32 are fitted in its own lanes.
+TEST_P(LinearTest, FittedPlanesAreThoseOfTheCodec) {
+  const WeightFormat format = sliced_format(kFineGroup);
+  for (const DType dtype : kDTypes) {
+    for (const int inputs : kInputs) {
+      TestMatrix matrix(dtype, 37, inputs, inputs + 1);
+      for (int k = 0; k < inputs; ++k) {
+        matrix.set(1 * inputs + k, 0.75f);
+        matrix.set(2 * inputs + k, k % 3 == 1 ? 0.0f : -0.0f);
+        matrix.set(3 * inputs + k, 1e-7f * static_cast<float>(k % 5));
+        matrix.set(4 * inputs + k, 6e4f * static_cast<float>(k % 7 - 3));
+      }
+      matrix.set(5 * inputs + inputs / 2, std::numeric_limits<float>::quiet_NaN());
+      matrix.set(6 * inputs + inputs - 1, -std::numeric_limits<float>::infinity());
+      matrix.set(7 * inputs, 100.0f);
+      const auto encode = [&](int row, const RowCodes& out) {
+        encode_row(format, inputs, matrix.row(row), out);
+      };
+      const PlaneBytes bytes = weight_plane_bytes(37, inputs, format);
+      std::vector<std::byte> upper(bytes.upper), lower(bytes.lower);
+      std::vector<std::byte> expected_upper(bytes.upper), expected_lower(bytes.lower);
+      make_weight_planes(context(), dense(matrix.view()), format, upper.data(), lower.data());
+      import_weight_planes(context(), {format, 37, inputs, encode}, expected_upper.data(),
+                           expected_lower.data());
+      ASSERT_TRUE(upper == expected_upper) << inputs << " inputs";
+      ASSERT_TRUE(lower == expected_lower) << inputs << " inputs";
     }
   }
 }

@@ -1,5 +1,4 @@
-// Integers for what planes are multiplied by, and for their own codes. Included by kernels_*.cc
-// after one simd_*.h.
+// Integers for what planes are multiplied by. Included by kernels_*.cc after one simd_*.h.
 #pragma once
 
 #include "backend/cpu/elementwise-inl.h"
@@ -51,34 +50,6 @@ void quantize_row(const float* x, int inputs, bool split, const QuantizedRows& o
     for (int i = out.parts - 1; i > 0; --i) record[i] = record[2 * i] + record[2 * i + 1];
     for (int i = 1; i < 2 * out.parts; ++i) record[i] = record[0] * record[i];
   }
-}
-
-bool extremes(const float* x, int count, float* min_out, float* max_out) {
-  F32 least = set1(x[0]), most = least, magnitude = zero_f32();
-  int i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    const F32 v = load(x + i);
-    least = min(least, v);
-    most = max(most, v);
-    magnitude = max_magnitude(magnitude, v);
-  }
-  magnitude = max_magnitude(magnitude, load_n(x + i, count - i));
-  *min_out = reduce_min(least);
-  *max_out = reduce_max(most);
-  for (; i < count; ++i) {
-    *min_out = x[i] < *min_out ? x[i] : *min_out;
-    *max_out = x[i] > *max_out ? x[i] : *max_out;
-  }
-  return reduce_max_magnitude(magnitude) <= 3.4028234663852886e38f;
-}
-
-void encode_codes(const float* x, int count, float scale, float offset, std::int8_t* codes) {
-  for_lanes(count, [&](int i, int n) {
-    // The same arithmetic as encode() in quant.h: exact equality is tested.
-    const F32 v = (load_run(x + i, n) - set1(offset)) / set1(scale);
-    const F32 clamped = min(max(v, zero_f32()), set1(255.0f));
-    store_s8(codes + i, round_i32(clamped) - set1(std::int32_t{128}));
-  });
 }
 
 }  // namespace

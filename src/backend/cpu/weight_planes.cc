@@ -4,12 +4,12 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "quant/encode_row.h"
 
 namespace quantspec::cpu {
 
 namespace {
 
-constexpr std::uint64_t kSignBits = 0x8080808080808080u;
 constexpr std::uint64_t kByteOnes = 0x0101010101010101u;
 
 // What the codes of a table stand for, plus kTableZero.
@@ -115,9 +115,9 @@ void store_row(const PlaneLayout& layout, RowBuffer& row, int lane, std::byte* u
   }
 }
 
-// Fills every block of 16 outputs from read(row, buffer), which may write beyond a row's codes up
-// to the end of a group: by the memory nodes that will read the planes, as long as nobody has
-// touched the memory. A node's share is large, so huge pages do not spoil it.
+// Fills every block of 16 outputs from read(row, buffer, thread), which may write beyond a row's
+// codes up to the end of a group: by the memory nodes that will read the planes, as long as nobody
+// has touched the memory. A node's share is large, so huge pages do not spoil it.
 template <typename F>
 void fill_planes(ThreadPool& pool, const WeightFormat& weights, int rows, int cols,
                  std::byte* upper, std::byte* lower, const F& read) {
@@ -135,38 +135,10 @@ void fill_planes(ThreadPool& pool, const WeightFormat& weights, int rows, int co
     if (below != nullptr) std::memset(below, 0, layout.lower_bytes);
     const int first = kTileOutputs * static_cast<int>(block);
     for (int lane = 0; lane < std::min(kTileOutputs, rows - first); ++lane) {
-      read(first + lane, buffers[thread]);
+      read(first + lane, buffers[thread], thread);
       store_row(layout, buffers[thread], lane, to, below);
     }
   });
-}
-
-// --- codes of elements ---------------------------------------------------------------------------
-
-// Codes of a whole group, in which those beyond `count` are 0.
-GroupScale encode_group(const LinearKernels& kernels, const float* x, int count,
-                        std::uint8_t* codes) {
-  float min, max;
-  const bool finite = kernels.extremes(x, count, &min, &max);
-  const GroupScale group = group_scale(min, max, finite);
-  const float scale = f16_to_f32(group.scale);
-  if (scale > 0.0f) {
-    kernels.encode(x, count, scale, f16_to_f32(group.offset),
-                   reinterpret_cast<std::int8_t*>(codes));
-    for (int i = 0; i < kWeightGroup; i += 8) {  // the kernel's are less 128
-      std::uint64_t eight;
-      std::memcpy(&eight, codes + i, sizeof(eight));
-      eight ^= kSignBits;
-      std::memcpy(codes + i, &eight, sizeof(eight));
-    }
-    std::memset(codes + count, 0, kWeightGroup - count);
-    return group;
-  }
-  std::memset(codes, 0, kWeightGroup);
-  if (!finite) return group;
-  // The codec itself says which of +0 and -0 is the least.
-  std::uint8_t zeros[kWeightGroup];
-  return quantize_group(x, 1, count, zeros, 1);
 }
 
 }  // namespace
@@ -194,27 +166,26 @@ PlaneBytes weight_plane_bytes(int rows, int cols, const WeightFormat& format) {
   return {blocks * layout.upper_bytes, blocks * layout.lower_bytes};
 }
 
-void make_weight_planes(const Context& context, const Matrix& elements, std::byte* upper,
-                        std::byte* lower) {
+void make_weight_planes(const Context& context, const Matrix& elements, const WeightFormat& format,
+                        std::byte* upper, std::byte* lower) {
   const LinearKernels& kernels = context.kernels.linear;
-  const auto encode = [&](int row, RowBuffer& to) {
-    alignas(64) float x[kWeightGroup];
-    const DType dtype = elements.format.dtype;
-    const auto* data = static_cast<const std::byte*>(elements.data) +
-                       static_cast<std::size_t>(row) * elements.cols * size_of(dtype);
-    for (int first = 0; first < elements.cols; first += kWeightGroup) {
-      const int count = std::min(kWeightGroup, elements.cols - first);
-      kernels.to_f32[static_cast<int>(dtype)](data + first * size_of(dtype), count, x);
-      to.scales[first / kWeightGroup] = encode_group(kernels, x, count, &to.codes[first]);
-    }
+  const DType dtype = elements.format.dtype;
+  const std::size_t row_bytes = elements.cols * size_of(dtype);
+  std::vector<std::vector<float>> rows(context.pool.num_threads());
+  const auto encode = [&](int row, RowBuffer& to, int thread) {
+    std::vector<float>& x = rows[thread];
+    x.resize(static_cast<std::size_t>(elements.cols));
+    const auto* data = static_cast<const std::byte*>(elements.data) + row * row_bytes;
+    kernels.to_f32[static_cast<int>(dtype)](data, elements.cols, x.data());
+    encode_row(format, elements.cols, x.data(), to.view(), kernels.encode);
   };
-  fill_planes(context.pool, sliced_format(), elements.rows, elements.cols, upper, lower, encode);
+  fill_planes(context.pool, format, elements.rows, elements.cols, upper, lower, encode);
 }
 
 void import_weight_planes(const Context& context, const CodedMatrix& coded, std::byte* upper,
                           std::byte* lower) {
   fill_planes(context.pool, coded.format, coded.rows, coded.cols, upper, lower,
-              [&](int row, RowBuffer& to) { coded.read(row, to.view()); });
+              [&](int row, RowBuffer& to, int) { coded.read(row, to.view()); });
 }
 
 namespace {

@@ -49,9 +49,9 @@ struct PlaneLayout {
 
 PlaneBytes weight_plane_bytes(int rows, int cols, const WeightFormat& format);
 
-// The same codes and scales as encode_weight_row, in groups of kWeightGroup. `lower` may be null.
-void make_weight_planes(const Context& context, const Matrix& elements, std::byte* upper,
-                        std::byte* lower);
+// The codes and parameters of encode_row(). `lower` may be null.
+void make_weight_planes(const Context& context, const Matrix& elements, const WeightFormat& format,
+                        std::byte* upper, std::byte* lower);
 // From codes that were made elsewhere. `lower` may be null.
 void import_weight_planes(const Context& context, const CodedMatrix& coded, std::byte* upper,
                           std::byte* lower);

@@ -15,6 +15,7 @@
 #include "backend/params/pass.h"
 #include "backend/params/round.h"
 #include "base/error.h"
+#include "quant/encode_row.h"
 
 namespace quantspec::cuda {
 
@@ -99,7 +100,11 @@ class CudaBackend final : public Backend {
   PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override {
     return cuda::plane_bytes(rows, cols, format);
   }
-  void make_planes(const Matrix& elements, std::byte* upper, std::byte* lower) override {
+  // NOTE: what the tile kernels read (products.h); smaller groups take the slower ones.
+  RowEncoder encoder() const override { return {sliced_format(kWeightGroup)}; }
+  void make_planes(const Matrix& elements, const WeightFormat& format, std::byte* upper,
+                   std::byte* lower) override {
+    check(format == sliced_format(kWeightGroup), "elements become planes in the encoder's format");
     cuda::make_planes(use(), elements, upper, lower);
   }
   void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override {

@@ -32,7 +32,8 @@ void rotate(float* head, int head_dim, const float* cos, const float* sin);
 std::size_t upper_plane_bytes(int rows, int cols, const WeightFormat& format);
 std::size_t lower_plane_bytes(int rows, int cols, const WeightFormat& format);
 // `lower` may be null.
-void encode_planes(ThreadPool& pool, const Matrix& elements, std::byte* upper, std::byte* lower);
+void encode_planes(ThreadPool& pool, const Matrix& elements, const WeightFormat& format,
+                   std::byte* upper, std::byte* lower);
 void store_planes(ThreadPool& pool, const CodedMatrix& coded, std::byte* upper, std::byte* lower);
 // One row of a matrix as a pass reads it: [cols].
 void read_row(const Matrix& matrix, WeightRead read, int row, float* out);

@@ -2,6 +2,7 @@
 
 #include "backend/reference/ops.h"
 #include "base/error.h"
+#include "quant/encode_row.h"
 
 namespace quantspec::reference {
 
@@ -69,14 +70,15 @@ void store_planes(ThreadPool& pool, const CodedMatrix& coded, std::byte* upper, 
   });
 }
 
-void encode_planes(ThreadPool& pool, const Matrix& elements, std::byte* upper, std::byte* lower) {
+void encode_planes(ThreadPool& pool, const Matrix& elements, const WeightFormat& format,
+                   std::byte* upper, std::byte* lower) {
   const int cols = elements.cols;
   const auto encode = [&](int row, const RowCodes& out) {
     std::vector<float> values(cols);
     read_row(elements, WeightRead::kTarget, row, values.data());
-    encode_weight_row(values.data(), cols, out.codes, out.scales);
+    encode_row(format, cols, values.data(), out);
   };
-  store_planes(pool, {sliced_format(), elements.rows, cols, encode}, upper, lower);
+  store_planes(pool, {format, elements.rows, cols, encode}, upper, lower);
 }
 
 void read_row(const Matrix& matrix, WeightRead read, int row, float* out) {

@@ -8,6 +8,7 @@
 #include "backend/reference/ops.h"
 #include "backend/reference/reference.h"
 #include "base/error.h"
+#include "quant/encode_row.h"
 
 namespace quantspec::reference {
 
@@ -66,8 +67,10 @@ class ReferenceBackend final : public HostBackend {
   PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override {
     return {upper_plane_bytes(rows, cols, format), lower_plane_bytes(rows, cols, format)};
   }
-  void make_planes(const Matrix& elements, std::byte* upper, std::byte* lower) override {
-    encode_planes(pool_, elements, upper, lower);
+  RowEncoder encoder() const override { return {sliced_format(kFineGroup)}; }
+  void make_planes(const Matrix& elements, const WeightFormat& format, std::byte* upper,
+                   std::byte* lower) override {
+    encode_planes(pool_, elements, format, upper, lower);
   }
   void import_planes(const CodedMatrix& coded, std::byte* upper, std::byte* lower) override {
     store_planes(pool_, coded, upper, lower);

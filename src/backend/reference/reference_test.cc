@@ -62,7 +62,7 @@ TEST_F(Reference, AddLinearIsTheEquation) {
   const Floats in = random_floats(kIn * kRows, 3), start = random_floats(kOut * kRows, 4);
   const auto bytes = backend_->plane_bytes(kOut, kIn);
   Buffer upper = backend_->allocate(bytes.upper), lower = backend_->allocate(bytes.lower);
-  backend_->make_planes(view_of(weights, kIn), upper.data(), lower.data());
+  backend_->make_planes(view_of(weights, kIn), sliced_format(), upper.data(), lower.data());
   const Linear linear{
       view_of(weights, kIn), {sliced_format(), kOut, kIn, upper.data(), lower.data()}, bias.data()};
   std::vector<std::uint8_t> codes(kIn);
@@ -258,7 +258,7 @@ TEST_F(Reference, MissingPlanesAreRefused) {
       backend_->add_linear({Phase::kDecode, WeightRead::kUpper, in.data(), 1, &linear, x.data()}),
       Error);
   Buffer upper = backend_->allocate(backend_->plane_bytes(16, 16).upper);
-  backend_->make_planes(linear.target, upper.data(), nullptr);
+  backend_->make_planes(linear.target, sliced_format(), upper.data(), nullptr);
   linear.draft = {sliced_format(), 16, 16, upper.data()};
   EXPECT_THROW(
       backend_->add_linear({Phase::kDecode, WeightRead::kBoth, in.data(), 1, &linear, x.data()}),

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "engine/request_loop.h"
-#include "tests/model_support.h"
+#include "tests/subject.h"
 
 namespace quantspec::testing {
 namespace {
@@ -16,10 +16,8 @@ using Tokens = std::vector<TokenId>;
 constexpr int kPage = 32;
 constexpr int kChunk = 2 * kPage;
 
-class BatchExactness : public ::testing::TestWithParam<std::string> {
+class BatchExactness : public ::testing::TestWithParam<Subject> {
  protected:
-  BatchExactness() : model_(testdata("models/llama-gqa3"), GetParam(), 2, kPage) {}
-
   int uniform(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
   Tokens text(int count) {
     Tokens tokens(count);
@@ -27,7 +25,8 @@ class BatchExactness : public ::testing::TestWithParam<std::string> {
     return tokens;
   }
 
-  LoadedModel model_;
+  SubjectFile file_{GetParam()};
+  LoadedModel model_ = file_.load(2, kPage);
   std::mt19937 random_{11};
 };
 
@@ -40,7 +39,7 @@ struct Request {
 };
 
 TEST_P(BatchExactness, RoundsOfManySequencesGiveEachWhatItGivesAlone) {
-  const bool slow = GetParam() == "reference" || GetParam() == "cpu/scalar";
+  const bool slow = GetParam().slow();
   const int count = slow ? 40 : 120, num_requests = slow ? 6 : 44;
   const int layers = model_.model.config().num_layers;
   const PlanContext context{layers, kPage, 3 * kPage};
@@ -156,7 +155,7 @@ TEST_P(BatchExactness, RejectionOfOneSequenceDoesNotDependOnTheOthers) {
 // More lanes than one launch on a GPU takes, of one plan, of which every fourth drafts: for enough
 // rounds that a GPU repeats them.
 TEST_P(BatchExactness, LoopsOfManySequences) {
-  if (!is_best(GetParam())) GTEST_SKIP() << "about launches on a GPU";
+  if (!is_best(GetParam().backend)) GTEST_SKIP() << "about launches on a GPU";
   const Plan plan = Plan::draft(model_.model.config().num_layers, WeightRead::kUpper);
   std::vector<quantspec::Request> requests;
   std::vector<Tokens> expected;
@@ -194,7 +193,7 @@ TEST_P(BatchExactness, LoopsOfManySequences) {
 
 // The largest pass there is: 1,024 rows.
 TEST_P(BatchExactness, ARowHasTheSameBitsAmongAThousand) {
-  if (GetParam() == "reference" || GetParam() == "cpu/scalar") GTEST_SKIP() << "slow";
+  if (GetParam().slow()) GTEST_SKIP() << "slow";
   constexpr int kRows = 16, kSequences = 64;
   const int vocab = model_.model.config().vocab_size, layers = model_.model.config().num_layers;
   std::vector<std::unique_ptr<KvCache>> caches;
@@ -222,8 +221,8 @@ TEST_P(BatchExactness, ARowHasTheSameBitsAmongAThousand) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, BatchExactness, ::testing::ValuesIn(all_backends()),
-                         [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Backends, BatchExactness, ::testing::ValuesIn(subjects()),
+                         [](const auto& info) { return subject_name(info.param); });
 
 }  // namespace
 }  // namespace quantspec::testing

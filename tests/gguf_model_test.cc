@@ -184,7 +184,7 @@ TEST_P(GgufExactness, ARowHasTheSameBitsWhateverTheWidthOfThePass) {
 
 INSTANTIATE_TEST_SUITE_P(
     Mixes, GgufExactness,
-    ::testing::Combine(::testing::ValuesIn(best_backends()),
+    ::testing::Combine(::testing::ValuesIn(fast_backends()),
                        ::testing::Values(q4_k_m_like(), half_billion_like(), q8_0_qwen3())),
     [](const auto& info) {
       return test_name(std::get<0>(info.param) + "_" + std::get<1>(info.param).name);
@@ -245,7 +245,7 @@ TEST_P(QuantizedTargets, OfEightBitsWriteTheSameWithDraftsAndWithout) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, QuantizedTargets, ::testing::ValuesIn(best_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, QuantizedTargets, ::testing::ValuesIn(fast_backends()),
                          [](const auto& info) { return test_name(info.param); });
 
 // --- the same model from a folder and from a file ------------------------------------------------

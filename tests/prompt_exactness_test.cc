@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-#include "tests/model_support.h"
+#include "tests/subject.h"
 
 namespace quantspec::testing {
 namespace {
@@ -24,10 +24,8 @@ Tokens tiny_text(int count, int vocab, unsigned seed) {
   return tokens;
 }
 
-class PromptExactness : public ::testing::TestWithParam<std::string> {
+class PromptExactness : public ::testing::TestWithParam<Subject> {
  protected:
-  PromptExactness() : model_(testdata("models/llama-gqa3"), GetParam(), 2, kPage) {}
-
   int vocab() const { return model_.model.config().vocab_size; }
   KvCache make_cache(KvOptions options = {}) {
     options.chunk = kChunk;
@@ -64,7 +62,8 @@ class PromptExactness : public ::testing::TestWithParam<std::string> {
     return products;
   }
 
-  LoadedModel model_;
+  SubjectFile file_{GetParam()};
+  LoadedModel model_ = file_.load(2, kPage);
 };
 
 // Lengths around the borders of pages and chunks.
@@ -76,7 +75,7 @@ TEST_P(PromptExactness, AnySplitIntoCallsLeavesTheSameBits) {
        {kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + kPage, 3 * kChunk, 4 * kChunk + 77}) {
     KvCache whole = make_cache();
     const std::vector<float> expected = read(whole, all.first(length), all.subspan(length, 70));
-    const bool slow = GetParam() == "reference" || GetParam() == "cpu/scalar";
+    const bool slow = GetParam().slow();
     for (int trial = 0; trial < (slow ? 1 : 4); ++trial) {
       KvCache cache = make_cache();
       for (int end = 0; length - end > 1;) {
@@ -178,8 +177,8 @@ TEST_P(PromptExactness, APromptCannotBeginInsideAnothersChunk) {
   EXPECT_EQ(b.length(), 100);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, PromptExactness, ::testing::ValuesIn(all_backends()),
-                         [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Backends, PromptExactness, ::testing::ValuesIn(subjects()),
+                         [](const auto& info) { return subject_name(info.param); });
 
 }  // namespace
 }  // namespace quantspec::testing

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "engine/request_loop.h"
-#include "tests/model_support.h"
+#include "tests/subject.h"
 
 namespace quantspec::testing {
 namespace {
@@ -35,11 +35,9 @@ struct Output {
   }
 };
 
-class ScheduleExactness : public ::testing::TestWithParam<std::string> {
+class ScheduleExactness : public ::testing::TestWithParam<Subject> {
  protected:
-  ScheduleExactness()
-      : alone_(testdata("models/llama-gqa3"), GetParam(), 1, kPage),
-        model_(testdata("models/llama-gqa3"), GetParam(), 3, kPage) {
+  ScheduleExactness() {
     const int layers = model_.model.config().num_layers;
     const PlanContext context{layers, kPage, KvBudget::one_in(2)};
     plans_ = {Plan::draft(layers, WeightRead::kUpper), make_plan("quantspec+w8", context),
@@ -117,8 +115,9 @@ class ScheduleExactness : public ::testing::TestWithParam<std::string> {
     from_host_ += now.prefixes.from_host;
   }
 
-  LoadedModel alone_;
-  LoadedModel model_;
+  SubjectFile file_{GetParam()};
+  LoadedModel alone_ = file_.load(1, kPage);
+  LoadedModel model_ = file_.load(3, kPage);
   std::vector<Plan> plans_;
   std::mt19937 random_{5};
   std::vector<Request> catalogue_;
@@ -131,9 +130,12 @@ class ScheduleExactness : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
-  const bool slow = GetParam() == "reference" || GetParam() == "cpu/scalar";
+  const bool slow = GetParam().slow();
   make_catalogue(slow ? 8 : 24);
-  const int schedules = slow ? 24 : is_best(GetParam()) ? 1000 : 200;
+  const int schedules =
+      slow                                                                          ? 24
+      : GetParam().weights == KeptWeights::kElements && is_best(GetParam().backend) ? 1000
+                                                                                    : 200;
   int preemptions = 0, cancelled = 0, cached = 0, accepted = 0;
   for (int schedule = 0; schedule < schedules; ++schedule) {
     if (loop_ == nullptr || one_in(6)) make_loop();  // else what the last ones left is cached
@@ -254,8 +256,8 @@ TEST_P(ScheduleExactness, WhatMovesToTheHostComesBack) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, ScheduleExactness, ::testing::ValuesIn(all_backends()),
-                         [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Backends, ScheduleExactness, ::testing::ValuesIn(subjects()),
+                         [](const auto& info) { return subject_name(info.param); });
 
 }  // namespace
 }  // namespace quantspec::testing

@@ -33,6 +33,14 @@ def numbers(text):
     return values
 
 
+def settings(text):
+    names = [name.strip() for name in text.split(";")]
+    unknown = [name for name in names if name not in speed.SETTINGS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {'; '.join(speed.SETTINGS)}")
+    return names
+
+
 def positive(text):
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
@@ -62,6 +70,9 @@ def parse_args():
                       help="tokens of prompts (default: 512,4096)")
     what.add_argument("-n", "--predict", type=positive, default=128, metavar="N",
                       help="tokens decoded (default: 128)")
+    what.add_argument("--settings", type=settings, default=list(speed.SETTINGS), metavar="LIST",
+                      help="llama.cpp's (default: 'fa off, f16; fa on, f16; fa on, q8_0'),"
+                      " of which the best counts")
     what.add_argument("--plan", default="auto", metavar="LIST", help="ours, with drafts (default: auto)")
     what.add_argument("--temp", default="1", metavar="X", help="ours (default: 1)")
     what.add_argument("-d", "--dataset", metavar="KIND:PATH",

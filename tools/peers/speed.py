@@ -87,7 +87,7 @@ def ratio(rounds, ours, theirs, test):
 def compare(rounds, tests, plans):
     rows = []
     for test in tests:
-        theirs = best_of([r["theirs"] for r in rounds], SETTINGS, test)
+        theirs = best_of([r["theirs"] for r in rounds], list(rounds[0]["theirs"]), test)
         plain = best_of([r["ours"] for r in rounds], PLAIN, test)
         row = {"what": test[0], "tokens": test[1], "llama_cpp_setting": theirs, "plain": plain,
                "llama_cpp": median([r["theirs"][theirs][test] for r in rounds]),
@@ -122,7 +122,7 @@ def print_tables(rows, rounds, tests):
     print("\nllama.cpp's settings, medians:\n")
     heads = [f"{what[0]}{size(tokens)}" for what, tokens in tests]
     table = [["d: decode, p: prefill", *heads]]
-    for setting in SETTINGS:
+    for setting in rounds[0]["theirs"]:
         table.append([setting] + [f"{median([r['theirs'][setting][t] for r in rounds]):.1f}" for t in tests])
     print(shown_rows(table))
     print("\nOurs, medians:\n")
@@ -156,7 +156,7 @@ def main(programs, args, gguf, folder):
         note(f"peers_cpu: the load is {load:.1f}: other programs run, and times say less")
     for number in range(args.rounds):
         round_ = {"theirs": {}, "ours": {}}
-        turns = [*SETTINGS, "ours"]
+        turns = [*args.settings, "ours"]
         first = number % len(turns)
         for turn in turns[first:] + turns[:first]:
             note(f"round {number + 1} of {args.rounds}: {turn}")

@@ -314,8 +314,9 @@ def vocabulary_seeds():
 
 
 def draft_store(count, group=64, lower=False):
-    """`count` matrices of one row: its scale and offset, its upper plane and perhaps its lower one."""
-    size = 4 + 32 * (2 if lower else 1)
+    """`count` matrices of one row: its scale and offset, in groups of 32 those of its two groups, its
+    upper plane and perhaps its lower one."""
+    size = 4 + (4 if group == 32 else 0) + 32 * (2 if lower else 1)
 
     def header(begin):
         matrices = []
@@ -338,6 +339,7 @@ def draft_store(count, group=64, lower=False):
 def draft_store_seeds():
     yield "small", "one", draft_store(1) + CUT + b"\x00\x2C"
     yield "small", "two", draft_store(2, lower=True) + CUT + b"\x01"
+    yield "small", "two levels", draft_store(2, 32, lower=True) + CUT + b"\x01\x2C"
     yield "small", "not finite", draft_store(1) + CUT + b"\xFF"
     yield "large", "many", draft_store(20_000)
     yield "large", "too many", draft_store(30_000)

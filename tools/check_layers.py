@@ -86,7 +86,7 @@ FLAGS = "apps/cli/flags.cc"
 # Second meanings of the words of docs/glossary.md: in which files, what nobody says, what is said instead.
 WORDS = [(re.compile(files), re.compile(word), instead) for files, word, instead in (
     (r"src/(kv_cache|model(?!/gguf_)|speculative|scheduler|engine|bench|eval)/",
-     r"(?i)(?<!rng\.)\bk?blocks?(?![a-z])", "page"),
+     r"(?i)(?<!rng\.)(?<!format\.)\bk?blocks?(?![a-z])", "page"),
     (r"src/kv_cache/", r"(?i)residual", "ring"),
     (r"src/(backend|sampler|roofline|datasets)/|apps/bench/",
      r"(?<!prefill_)\b[Cc]hunks?\b(?! of (a|the) prompt)|kChunk|Chunk[A-Z]",

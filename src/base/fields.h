@@ -13,6 +13,7 @@ inline constexpr Field kPageSize{"page size"};
 inline constexpr Field kKvCache{"KV cache"};
 inline constexpr Field kTargetWeights{"target weights"};
 inline constexpr Field kDraftStore{"draft store"};
+inline constexpr Field kGroup{"group size"};  // of a draft store
 inline constexpr Field kPlan{"plan"};
 inline constexpr Field kDraftBudget{"draft budget"};
 

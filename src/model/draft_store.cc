@@ -35,16 +35,29 @@ constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// The parts of a matrix: scales [rows, groups], nibbles [rows, (cols + 1) / 2].
+// Bytes of a row in the parts of a matrix, which follow each other, each of all rows: scales
+// [format.blocks()], in two levels sub-scales and sub-offsets [groups] each, nibbles [(cols + 1) /
+// 2]. No product of hostile sizes overflows.
 struct Parts {
-  Parts(int rows, int cols, int group, bool has_lower)
-      : scales(sizeof(GroupScale) * rows * weight_groups(cols, group)),
-        plane(static_cast<std::size_t>(rows) * ((cols + 1) / 2)),
-        total(scales + plane * (has_lower ? 2 : 1)) {}
+  Parts(const WeightFormat& format, int rows, int cols, bool has_lower)
+      : rows(static_cast<std::size_t>(rows)),
+        scales(sizeof(GroupScale) * format.blocks(cols)),
+        subs(format.two_levels() ? static_cast<std::size_t>(format.groups(cols)) : 0),
+        plane((static_cast<std::size_t>(cols) + 1) / 2),
+        planes(has_lower ? 2 : 1) {}
 
+  // Where the parts begin.
+  std::size_t sub_scales() const { return rows * scales; }
+  std::size_t sub_offsets() const { return sub_scales() + rows * subs; }
+  std::size_t upper() const { return sub_offsets() + rows * subs; }
+  std::size_t lower() const { return upper() + rows * plane; }
+  std::size_t total() const { return upper() + rows * plane * planes; }
+
+  std::size_t rows;
   std::size_t scales;
+  std::size_t subs;
   std::size_t plane;
-  std::size_t total;
+  std::size_t planes;
 };
 
 // Gives every matrix its place, the first one at `offset`; returns the end of the last.
@@ -52,7 +65,7 @@ std::size_t place(std::vector<StoredMatrix>& matrices, int group, std::size_t of
   std::size_t end = offset;
   for (StoredMatrix& m : matrices) {
     m.offset = aligned(end);
-    end = m.offset + Parts(m.rows, m.cols, group, m.has_lower).total;
+    end = m.offset + Parts(sliced_format(group), m.rows, m.cols, m.has_lower).total();
   }
   return end;
 }
@@ -98,7 +111,9 @@ DraftStoreInfo parse_info(const Fields& fields) {
   info.calibration_tokens =
       fields.integer("calibration_tokens", 0, std::numeric_limits<int>::max());
   info.group = fields.integer("group", 1, kMaxSize);
-  if (info.group != 64 && info.group != 128) fields.corrupt("group", "64 or 128");
+  if (info.group != kFineGroup && info.group != 64 && info.group != 128) {
+    fields.corrupt("group", "32, 64 or 128");
+  }
   const std::string hash = required_string(fields, "checkpoint");
   const auto [end, error] =
       std::from_chars(hash.data(), hash.data() + hash.size(), info.checkpoint, 16);
@@ -208,18 +223,23 @@ void DraftStore::require_finite(const StoredMatrix& m, std::span<const GroupScal
 }
 
 CodedMatrix DraftStore::read(const StoredMatrix& m) const {
-  const Parts parts(m.rows, m.cols, info_.group, m.has_lower);
-  const std::byte* scales = file_.bytes().data() + m.offset;
-  const auto* group_scales = reinterpret_cast<const GroupScale*>(scales);
-  require_finite(m, {group_scales, parts.scales / sizeof(GroupScale)});
   const WeightFormat format = sliced_format(info_.group);
-  const auto read_row = [=, cols = m.cols, has_lower = m.has_lower,
-                         row_bytes = parts.plane / m.rows](int row, const RowCodes& out) {
-    const std::byte* upper = scales + parts.scales + row * row_bytes;
-    const int groups = format.groups(cols);
-    std::copy_n(group_scales + static_cast<std::ptrdiff_t>(row) * groups, groups, out.scales);
+  const Parts parts(format, m.rows, m.cols, m.has_lower);
+  const std::byte* data = file_.bytes().data() + m.offset;
+  const auto* scales = reinterpret_cast<const GroupScale*>(data);
+  const std::size_t row_scales = parts.scales / sizeof(GroupScale);
+  require_finite(m, {scales, parts.rows * row_scales});
+  const auto read_row = [=, cols = m.cols, has_lower = m.has_lower](int r, const RowCodes& out) {
+    const auto row = static_cast<std::size_t>(r);
+    std::copy_n(scales + row * row_scales, row_scales, out.scales);
+    if (parts.subs > 0) {
+      std::memcpy(out.sub_scales, data + parts.sub_scales() + row * parts.subs, parts.subs);
+      std::memcpy(out.sub_offsets, data + parts.sub_offsets() + row * parts.subs, parts.subs);
+    }
+    const std::byte* upper = data + parts.upper() + row * parts.plane;
+    const std::byte* lower = data + parts.lower() + row * parts.plane;
     for (int i = 0; i < cols; ++i) {
-      const int low = has_lower ? nibble(upper + parts.plane, i) : kMiddleOfCell;
+      const int low = has_lower ? nibble(lower, i) : kMiddleOfCell;
       out.codes[i] = static_cast<std::uint8_t>(16 * nibble(upper, i) + low);
     }
   };
@@ -259,16 +279,18 @@ void DraftStoreWriter::add(const CodedMatrix& coded) {
         "a matrix is of the shape that the store's header says");
   const std::vector<std::byte> zeros(m.offset - file_.size());
   write(zeros);
-  const Parts parts(m.rows, m.cols, group_, m.has_lower);
-  std::vector<std::byte> bytes(parts.scales + (m.has_lower ? 2 : 1) * parts.plane);
-  const std::size_t row_bytes = parts.plane / m.rows, scale_bytes = parts.scales / m.rows;
+  const Parts parts(coded.format, m.rows, m.cols, m.has_lower);
+  std::vector<std::byte> bytes(parts.total());
   RowBuffer row(coded.format, m.cols);
-  for (int r = 0; r < m.rows; ++r) {
-    coded.read(r, row.view());
-    std::memcpy(&bytes[r * scale_bytes], row.scales.data(), scale_bytes);
-    std::byte* upper = &bytes[parts.scales + r * row_bytes];
-    pack(row.codes, 4, upper);
-    if (m.has_lower) pack(row.codes, 0, upper + parts.plane);
+  for (std::size_t r = 0; r < parts.rows; ++r) {
+    coded.read(static_cast<int>(r), row.view());
+    std::memcpy(&bytes[r * parts.scales], row.scales.data(), parts.scales);
+    if (parts.subs > 0) {
+      std::memcpy(&bytes[parts.sub_scales() + r * parts.subs], row.sub_scales.data(), parts.subs);
+      std::memcpy(&bytes[parts.sub_offsets() + r * parts.subs], row.sub_offsets.data(), parts.subs);
+    }
+    pack(row.codes, 4, &bytes[parts.upper() + r * parts.plane]);
+    if (m.has_lower) pack(row.codes, 0, &bytes[parts.lower() + r * parts.plane]);
   }
   write(bytes);
 }

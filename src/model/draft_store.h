@@ -1,5 +1,5 @@
 // Draft weights that were made beforehand (`quantspec prepare`), in a file: the codes of every
-// matrix that a draft reads, in the code of quant.h. docs/draft-weights.md has the format. The file
+// matrix that a draft reads, in a sliced_format(). docs/draft-weights.md has the format. The file
 // is tied to its checkpoint by a hash of it, and to itself by a checksum of every byte.
 //
 // Errors: kInvalidRequest for a file that cannot be read or written, kCorruptFile, naming the file,
@@ -27,7 +27,7 @@ struct DraftStoreInfo {
   std::string method;            // rtn, gptq
   std::string calibration = {};  // the dataset's spec; empty: none was used
   int calibration_tokens = 0;
-  int group = kWeightGroup;      // inputs of one (scale, offset): 64 or 128
+  int group = kWeightGroup;      // inputs of one scale and offset: 32, 64 or 128
   std::uint64_t checkpoint = 0;  // Weights::checkpoint_hash()
 };
 

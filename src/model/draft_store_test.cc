@@ -21,42 +21,64 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Random codes and scales of one matrix.
+// Random codes and parameters of one matrix.
 struct Codes {
   Codes(int rows, int cols, int group, std::uint64_t seed)
-      : rows(rows), cols(cols), group(group), codes(std::size_t(rows) * cols) {
+      : rows(rows),
+        cols(cols),
+        format(sliced_format(group)),
+        codes(std::size_t(rows) * cols),
+        sub_scales(format.two_levels() ? std::size_t(rows) * format.groups(cols) : 0),
+        sub_offsets(sub_scales.size()) {
     const CounterRng rng(seed);
     const auto word = [&](std::size_t i) {
       return rng.block(std::int64_t(i), RandomStream::kSample, 0)[0];
     };
     for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = word(i) & 255;
-    for (int i = 0; i < rows * weight_groups(cols, group); ++i) {
+    for (int i = 0; i < rows * format.blocks(cols); ++i) {
       const std::uint32_t bits = word(codes.size() + i);
       scales.push_back({std::uint16_t(bits & 0x3fff), std::uint16_t(bits >> 16 & 0xbfff)});
     }
+    for (std::size_t i = 0; i < sub_scales.size(); ++i) {
+      const std::uint32_t bits = word(codes.size() + scales.size() + i);
+      sub_scales[i] = std::int8_t(bits & 127);
+      sub_offsets[i] = std::uint8_t(bits >> 8);
+    }
   }
   CodedMatrix get() const {
-    return {sliced_format(group), rows, cols, [this](int row, const RowCodes& out) {
-              const int groups = weight_groups(cols, group);
-              std::copy_n(&codes[std::size_t(row) * cols], cols, out.codes);
-              std::copy_n(&scales[std::size_t(row) * groups], groups, out.scales);
+    return {format, rows, cols, [this](int row, const RowCodes& out) {
+              const auto copy = [row](const auto& from, int count, auto* to) {
+                std::copy_n(from.begin() + std::ptrdiff_t(row) * count, count, to);
+              };
+              copy(codes, cols, out.codes);
+              copy(scales, format.blocks(cols), out.scales);
+              if (!format.two_levels()) return;
+              copy(sub_scales, format.groups(cols), out.sub_scales);
+              copy(sub_offsets, format.groups(cols), out.sub_offsets);
             }};
   }
 
-  int rows, cols, group;
+  int rows, cols;
+  WeightFormat format;
   std::vector<std::uint8_t> codes;
   std::vector<GroupScale> scales;
+  std::vector<std::int8_t> sub_scales;
+  std::vector<std::uint8_t> sub_offsets;
 };
 
 class DraftStoreTest : public testing::Test {
  protected:
   // Two matrices, one with its lower plane, of odd sizes.
-  void write_small() {
-    DraftStoreWriter writer(path_, kInfo, {{"a", 3, 131, true}, {"b", 5, 64, false}});
-    writer.add(a_.get());
-    writer.add(b_.get());
+  void write_small(int group = 64) {
+    DraftStoreInfo info = kInfo;
+    info.group = group;
+    DraftStoreWriter writer(path_, info, {{"a", 3, 131, true}, {"b", 5, 64, false}});
+    writer.add(a(group).get());
+    writer.add(b(group).get());
     writer.finish();
   }
+  static Codes a(int group) { return {3, 131, group, 1}; }
+  static Codes b(int group) { return {5, 64, group, 2}; }
   std::string bytes() const { return read_file(path_); }
   void replace(const std::string& bytes) const {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
@@ -79,43 +101,47 @@ class DraftStoreTest : public testing::Test {
   inline static const DraftStoreInfo kInfo{"gptq", "text:books", 8192, 64, 0xfedcba9876543210u};
   const TestFolder folder_;
   fs::path path_ = folder_ / "store.qsd";
-  Codes a_{3, 131, 64, 1};
-  Codes b_{5, 64, 64, 2};
+  Codes a_ = a(64);
+  Codes b_ = b(64);
 };
 
 TEST_F(DraftStoreTest, GivesBackWhatWasWritten) {
-  write_small();
-  const DraftStore store(path_);
-  EXPECT_EQ(store.info().method, "gptq");
-  EXPECT_EQ(store.info().calibration, "text:books");
-  EXPECT_EQ(store.info().calibration_tokens, 8192);
-  EXPECT_EQ(store.info().group, 64);
-  EXPECT_EQ(store.info().checkpoint, kInfo.checkpoint);
-  ASSERT_EQ(store.matrices().size(), 2u);
-  EXPECT_EQ(store.find("c"), nullptr);
-  for (const auto& [name, expected] : {std::pair{"a", &a_}, std::pair{"b", &b_}}) {
-    const StoredMatrix* matrix = store.find(name);
-    ASSERT_NE(matrix, nullptr);
-    EXPECT_EQ(matrix->has_lower, std::string(name) == "a");
-    const CodedMatrix read = store.read(*matrix);
-    ASSERT_EQ(read.rows, expected->rows);
-    ASSERT_EQ(read.cols, expected->cols);
-    ASSERT_EQ(read.format, sliced_format(64));
-    RowBuffer row(read.format, read.cols);
-    for (int r = 0; r < read.rows; ++r) {
-      read.read(r, row.view());
-      for (int i = 0; i < read.cols; ++i) {
-        const int code = expected->codes[r * read.cols + i];
-        ASSERT_EQ(row.codes[i], matrix->has_lower ? code : code / 16 * 16 + 8) << name << " " << i;
+  for (const int group : {32, 64, 128}) {
+    write_small(group);
+    const DraftStore store(path_);
+    EXPECT_EQ(store.info().method, "gptq");
+    EXPECT_EQ(store.info().calibration, "text:books");
+    EXPECT_EQ(store.info().calibration_tokens, 8192);
+    EXPECT_EQ(store.info().group, group);
+    EXPECT_EQ(store.info().checkpoint, kInfo.checkpoint);
+    ASSERT_EQ(store.matrices().size(), 2u);
+    EXPECT_EQ(store.find("c"), nullptr);
+    for (const auto& [name, written] : {std::pair{"a", a(group)}, std::pair{"b", b(group)}}) {
+      const StoredMatrix* matrix = store.find(name);
+      ASSERT_NE(matrix, nullptr);
+      EXPECT_EQ(matrix->has_lower, std::string(name) == "a");
+      const CodedMatrix read = store.read(*matrix), expected = written.get();
+      ASSERT_EQ(read.rows, expected.rows);
+      ASSERT_EQ(read.cols, expected.cols);
+      ASSERT_EQ(read.format, expected.format);
+      RowBuffer row(read.format, read.cols), same(read.format, read.cols);
+      for (int r = 0; r < read.rows; ++r) {
+        read.read(r, row.view());
+        expected.read(r, same.view());
+        for (int i = 0; i < read.cols; ++i) {
+          const int code = same.codes[i];
+          ASSERT_EQ(row.codes[i], matrix->has_lower ? code : code / 16 * 16 + 8) << name << i;
+        }
+        EXPECT_EQ(row.scales, same.scales);
+        EXPECT_EQ(row.sub_scales, same.sub_scales);
+        EXPECT_EQ(row.sub_offsets, same.sub_offsets);
       }
-      EXPECT_TRUE(std::equal(row.scales.begin(), row.scales.end(),
-                             &expected->scales[r * row.scales.size()]));
     }
   }
 }
 
 TEST_F(DraftStoreTest, EveryDamagedByteIsFound) {
-  write_small();
+  write_small(32);
   const std::string good = bytes();
   for (std::size_t i = 0; i < good.size(); ++i) {
     std::string bad = good;
@@ -126,7 +152,7 @@ TEST_F(DraftStoreTest, EveryDamagedByteIsFound) {
 }
 
 TEST_F(DraftStoreTest, EveryTruncationIsFound) {
-  write_small();
+  write_small(32);
   const std::string good = bytes();
   for (std::size_t size = 0; size < good.size(); size += 7) {
     replace(good.substr(0, size));
@@ -150,6 +176,8 @@ TEST_F(DraftStoreTest, SaysWhatIsWrong) {
 TEST_F(DraftStoreTest, HostileHeadersAreRefused) {
   const std::pair<const char*, const char*> changes[] = {
       {"\"group\":64", "\"group\":65"},
+      {"\"group\":64", "\"group\":16"},
+      {"\"group\":64", "\"group\":32"},  // whose matrices take more
       {"\"rows\":5", "\"rows\":6"},
       {"\"rows\":5", "\"rows\":0"},
       {"\"cols\":131", "\"cols\":\"x\""},
@@ -164,6 +192,14 @@ TEST_F(DraftStoreTest, HostileHeadersAreRefused) {
     replace_in_header(from, to);
     SCOPED_TRACE(to);
     expect_corrupt({path_.string()});
+  }
+  const std::pair<const char*, const char*> others[] = {{"\"group\":32", "\"group\":64"},
+                                                        {"\"rows\":5", "\"rows\":6"},
+                                                        {"\"cols\":131", "\"cols\":331"}};
+  for (const auto& [from, to] : others) {
+    write_small(32);
+    replace_in_header(from, to);
+    expect_corrupt({path_.string(), "do not lie where its header says"});
   }
 }
 
@@ -243,17 +279,21 @@ TEST_F(DraftStoreTest, OnlyAFileIsReplaced) {
 }
 
 TEST_F(DraftStoreTest, ScalesThatAreNotFiniteAreRefused) {
-  for (const std::uint16_t bits : {0x7c00, 0xfc00, 0x7e00}) {  // infinities, NaN
-    Codes broken = a_;
-    broken.scales[1].offset = bits;
-    {
-      DraftStoreWriter writer(path_, kInfo, {{"a", 3, 131, true}});
-      writer.add(broken.get());
-      writer.finish();
+  for (const int group : {32, 64}) {
+    for (const std::uint16_t bits : {0x7c00, 0xfc00, 0x7e00}) {  // infinities, NaN
+      Codes broken = a(group);
+      broken.scales[2].offset = bits;
+      DraftStoreInfo info = kInfo;
+      info.group = group;
+      {
+        DraftStoreWriter writer(path_, info, {{"a", 3, 131, true}});
+        writer.add(broken.get());
+        writer.finish();
+      }
+      const DraftStore store(path_);
+      expect_error(ErrorKind::kCorruptFile, {path_.string(), "\"a\"", "not finite"},
+                   [&] { store.read(*store.find("a")); });
     }
-    const DraftStore store(path_);
-    expect_error(ErrorKind::kCorruptFile, {path_.string(), "\"a\"", "not finite"},
-                 [&] { store.read(*store.find("a")); });
   }
 }
 
@@ -301,9 +341,9 @@ fs::path model_dir(const std::string& name) {
 }
 
 struct Loaded {
-  explicit Loaded(const std::string& name)
+  explicit Loaded(const std::string& name, const std::string& backend_name = "reference")
       : config(load_config(model_dir(name))),
-        backend(make_backend({.name = "reference", .num_threads = 1})),
+        backend(make_backend({.name = backend_name, .num_threads = 1})),
         weights(config, std::make_unique<Checkpoint>(model_dir(name)), *backend) {}
 
   ModelConfig config;
@@ -342,7 +382,7 @@ TEST_F(DraftStoreTest, ACheckpointThatShrinksIsNotAnotherOne) {
 }
 
 TEST_F(DraftStoreTest, WeightsReadTheirPlanesFromIt) {
-  for (const int group : {64, 128}) {
+  for (const int group : {32, 64, 128}) {
     Loaded model("qwen3-qk-norm");
     write_store(path_, model.weights, group, model.weights.checkpoint_hash());
     const DraftStore store(path_);
@@ -364,6 +404,27 @@ TEST_F(DraftStoreTest, WeightsReadTheirPlanesFromIt) {
         EXPECT_EQ(std::memcmp(linear->draft.lower, lower.data(), bytes.lower), 0) << name;
       }
     }
+  }
+}
+
+TEST_F(DraftStoreTest, AGpuRefusesGroupsThatItReadsSlowly) {
+  if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
+  Loaded model("llama2-mha", "cuda");
+  for (const int group : {32, 64, 128}) {
+    write_store(path_, model.weights, group, model.weights.checkpoint_hash());
+    const DraftStore store(path_);
+    if (model.backend->reads_fast(sliced_format(group))) {
+      model.weights.use_draft_store(*model.backend, store);
+      EXPECT_EQ(model.weights.head().draft.format.group, group);
+      continue;
+    }
+    EXPECT_EQ(group, kFineGroup);
+    const std::vector<std::string> mentions = {"draft store " + path_.string(), "groups of 32",
+                                               "group size 128"};
+    expect_error(ErrorKind::kInvalidRequest, mentions,
+                 [&] { model.weights.use_draft_store(*model.backend, store); });
+    expect_error(ErrorKind::kInvalidRequest, mentions,
+                 [&] { Weights::draft_bytes_for(store, *model.backend); });
   }
 }
 

@@ -228,9 +228,25 @@ void Weights::make_draft_planes(WeightMemory& memory, WeightRead read,
   planes_file_.clear();
 }
 
+namespace {
+
+// Drafts that are read slowly would gain nothing.
+WeightFormat format_of(const DraftStore& store, const WeightMemory& memory) {
+  const WeightFormat format = sliced_format(store.info().group);
+  if (memory.reads_fast(format)) return format;
+  fail(ErrorKind::kInvalidRequest,
+       "{} {}: has groups of {}, for which this backend has no fast kernels; make one with "
+       "quantspec prepare and {} {}",
+       field::kDraftStore, store.path().string(), format.group, field::kGroup,
+       memory.encoder().format.group);
+}
+
+}  // namespace
+
 void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
                               const std::function<void(int, int)>& progress) {
   const std::string file = store.path().string();
+  const WeightFormat format = format_of(store, memory);
   if (store.info().checkpoint != checkpoint_hash()) {
     source_->require_unchanged();
     fail(ErrorKind::kInvalidRequest,
@@ -256,7 +272,7 @@ void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
     const auto fill = [&memory, &store, matrix](std::byte* upper, std::byte* lower) {
       memory.import_planes(store.read(*matrix), upper, lower);
     };
-    sources.push_back({true, matrix->has_lower, sliced_format(store.info().group), fill});
+    sources.push_back({true, matrix->has_lower, format, fill});
   }
   replace_planes(memory, sources, progress);
   store.require_unchanged();
@@ -362,10 +378,11 @@ std::size_t Weights::draft_bytes_for(const ModelConfig& config, const WeightSour
 }
 
 std::size_t Weights::draft_bytes_for(const DraftStore& store, const WeightMemory& memory) {
+  const WeightFormat format = format_of(store, memory);
   std::size_t total = 0;
   for (const StoredMatrix& matrix : store.matrices()) {
-    const auto bytes = plane_bytes(memory, matrix.rows, matrix.cols, true, matrix.has_lower,
-                                   sliced_format(store.info().group));
+    const auto bytes =
+        plane_bytes(memory, matrix.rows, matrix.cols, true, matrix.has_lower, format);
     total += bytes.upper + bytes.lower;
   }
   return total;

@@ -81,7 +81,7 @@ class Weights {
   void make_draft_planes(WeightMemory& memory, WeightRead read,
                          const std::function<void(int, int)>& progress = {});
   // The same, with the planes that `store` has. Throws kInvalidRequest naming the draft store where
-  // it was made for another checkpoint.
+  // it was made for another checkpoint, or in groups that are not read fast here.
   void use_draft_store(WeightMemory& memory, const DraftStore& store,
                        const std::function<void(int, int)>& progress = {});
   // In what the target reads its matrices (describe_formats()).
@@ -113,6 +113,7 @@ class Weights {
                                       const WeightMemory& memory);
   static std::size_t draft_bytes_for(const ModelConfig& config, const WeightSource& source,
                                      const WeightMemory& memory, WeightRead read);
+  // Throws as use_draft_store() where the store's groups are not for this memory.
   static std::size_t draft_bytes_for(const DraftStore& store, const WeightMemory& memory);
 
  private:

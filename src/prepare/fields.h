@@ -6,7 +6,6 @@
 namespace quantspec::field {
 
 inline constexpr Field kMethod{"method"};
-inline constexpr Field kGroup{"group size"};
 inline constexpr Field kHeadBits{"head bits"};
 inline constexpr Field kCalibration{"calibration text"};
 inline constexpr Field kCalibrationTokens{"calibration tokens"};

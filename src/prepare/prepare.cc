@@ -128,8 +128,9 @@ Model load_model(const PrepareOptions& options, Backend& backend) {
 }
 
 void require_valid(const PrepareOptions& options) {
-  if (options.group != 64 && options.group != 128) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 64 and 128", field::kGroup,
+  if (options.group != 0 && options.group != kFineGroup && options.group != 64 &&
+      options.group != 128) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 32, 64 and 128", field::kGroup,
          options.group);
   }
   if (options.head_bits != 4 && options.head_bits != 8) {
@@ -168,6 +169,22 @@ BackendOptions on_host(BackendOptions options) {
   return options;
 }
 
+// Of a row's scales and offsets.
+std::size_t parameter_bytes(const WeightFormat& format, int cols) {
+  const int subs = format.two_levels() ? 2 * format.groups(cols) : 0;
+  return sizeof(GroupScale) * format.blocks(cols) + static_cast<std::size_t>(subs);
+}
+
+// By default in the groups that suit the machine that `auto` runs on, though weights are prepared
+// on the host.
+RowEncoder encoder_for(const PrepareOptions& options, const Backend& host) {
+  RowEncoder encoder = host.encoder();
+  const int group =
+      options.group > 0 ? options.group : make_backend(options.backend)->encoder().format.group;
+  encoder.format = sliced_format(group);
+  return encoder;
+}
+
 class Preparer {
  public:
   Preparer(const PrepareOptions& options, const Progress& progress)
@@ -175,6 +192,7 @@ class Preparer {
         progress_(progress),
         pool_(options.backend.num_threads > 0 ? options.backend.num_threads : num_physical_cores()),
         backend_(make_backend(on_host(options.backend))),
+        encoder_(encoder_for(options, *backend_)),
         inputs_(pool_),
         model_(load_model(options, *backend_)),
         text_(load_calibration(options, model_.config())) {
@@ -190,7 +208,7 @@ class Preparer {
                             {.method = options_.method == DraftMethod::kGptq ? "gptq" : "rtn",
                              .calibration = options_.calibration,
                              .calibration_tokens = summary_.calibration_tokens,
-                             .group = options_.group,
+                             .group = encoder_.format.group,
                              .checkpoint = checkpoint},
                             entries(jobs));
     for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -276,9 +294,9 @@ class Preparer {
     const Matrix& full = job.matrix.linear->target;
     require_finite(pool_, job.matrix, options_);
     std::optional<Codes> codes;
-    if (uses_gptq(job)) codes = gptq(pool_, full, options_.group, *inputs, factor);
+    if (uses_gptq(job)) codes = gptq(pool_, full, encoder_.format, *inputs, factor);
     if (!codes || inputs != nullptr) {
-      const Codes nearest = round_to_nearest(pool_, full, options_.group);
+      const Codes nearest = round_to_nearest(pool_, full, encoder_);
       if (inputs != nullptr) {
         const double rtn_error = output_error(pool_, full, nearest.view(), *inputs);
         summary_.rtn_error += rtn_error;
@@ -295,8 +313,8 @@ class Preparer {
       const Linear& linear = *job.matrix.linear;
       const double weights = static_cast<double>(linear.outputs()) * linear.inputs();
       summary_.weights += static_cast<std::size_t>(weights);
-      bits += weights * (is_wide(job) ? 8 : 4) + 8.0 * sizeof(GroupScale) * linear.outputs() *
-                                                     weight_groups(linear.inputs(), options_.group);
+      bits += weights * (is_wide(job) ? 8 : 4) +
+              8.0 * linear.outputs() * parameter_bytes(encoder_.format, linear.inputs());
     }
     summary_.bits_per_weight = bits / static_cast<double>(summary_.weights);
     summary_.error /= static_cast<double>(jobs.size());
@@ -309,6 +327,7 @@ class Preparer {
   Stopwatch time_;
   ThreadPool pool_;
   std::unique_ptr<Backend> backend_;
+  RowEncoder encoder_;
   InputSums inputs_;
   Model model_;
   std::vector<Prompt> text_;

@@ -29,7 +29,7 @@ struct PrepareOptions {
   // where there is one.
   std::string calibration;
   int calibration_tokens = 16384;  // about so many, kLeastCalibrationTokens or more
-  int group = kWeightGroup;        // 64 or 128
+  int group = 0;                   // 32, 64 or 128; 0: as the backend keeps drafts of what it loads
   int head_bits = 4;               // 8: both planes of the head, rounded to nearest
   std::filesystem::path output;
   BackendOptions backend;

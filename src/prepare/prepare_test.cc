@@ -106,7 +106,7 @@ double relative_error(const std::vector<float>& a, const std::vector<float>& b) 
 
 TEST_F(PrepareTest, GptqMakesAStoreThatDraftsRead) {
   const std::vector<float> target = logits(nullptr);
-  for (const int group : {64, 128}) {
+  for (const int group : {32, 64, 128}) {
     options_.group = group;
     options_.method = DraftMethod::kGptq;
     const PrepareSummary made = prepare_draft_store(options_);
@@ -124,7 +124,7 @@ TEST_F(PrepareTest, GptqMakesAStoreThatDraftsRead) {
   }
 }
 
-TEST_F(PrepareTest, RtnNeedsNoTextAndIsTheCodec) {
+TEST_F(PrepareTest, RtnNeedsNoTextAndIsWhatLoadingMakes) {
   options_.method = DraftMethod::kRtn;
   options_.calibration.clear();
   const PrepareSummary made = prepare_draft_store(options_);
@@ -134,11 +134,16 @@ TEST_F(PrepareTest, RtnNeedsNoTextAndIsTheCodec) {
   const ModelConfig config = load_config(model());
   Weights stored(config, open_model(model())->weights(), *backend),
       usual(config, open_model(model())->weights(), *backend);
-  stored.use_draft_store(*backend, DraftStore(options_.output));
+  const DraftStore store(options_.output);
+  EXPECT_EQ(store.info().group, kFineGroup);
+  EXPECT_GE(made.bits_per_weight, 4.625);  // blocks end early
+  stored.use_draft_store(*backend, store);
   usual.make_draft_planes(*backend, WeightRead::kUpper);
   const auto a = stored.matrices(), b = usual.matrices();
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const auto bytes = backend->plane_bytes(a[i].linear->outputs(), a[i].linear->inputs());
+    EXPECT_EQ(a[i].linear->draft.format, b[i].linear->draft.format);
+    const auto bytes = backend->plane_bytes(a[i].linear->outputs(), a[i].linear->inputs(),
+                                            a[i].linear->draft.format);
     EXPECT_EQ(std::memcmp(a[i].linear->draft.data, b[i].linear->draft.data, bytes.upper), 0)
         << a[i].name;
   }
@@ -187,8 +192,8 @@ TEST_F(PrepareTest, WritesOneFileAtATime) {
 }
 
 TEST_F(PrepareTest, ImpossibleRequestsAreRefused) {
-  options_.group = 32;
-  expect_refused("group size 32");
+  options_.group = 16;
+  expect_refused("group size 16");
   options_.group = 64;
   options_.head_bits = 5;
   expect_refused("head bits 5");

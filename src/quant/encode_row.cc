@@ -14,15 +14,7 @@ namespace {
 
 constexpr float kHalfMax = 65504.0f;
 constexpr std::uint16_t kHalfNan = 0x7e00;
-constexpr float kMostSubScale = 127, kMostSubOffset = 255;
 constexpr int kBlockGroups = 8;
-
-// The least fp16 that is not less. x >= 0.
-std::uint16_t rounded_up(float x) {
-  const float most = std::min(x, kHalfMax);
-  const std::uint16_t half = f32_to_f16(most);
-  return f16_to_f32(half) < most ? half + 1 : half;
-}
 
 // Groups of a block: what was fitted comes in, what is kept goes out.
 struct Block {
@@ -42,24 +34,24 @@ GroupScale store_parameters(const Block& block) {
   const auto [least, most] = std::ranges::minmax(block.offsets);
   const bool positive = least > 0.0f;
   const std::uint16_t offset =
-      rounded_up((positive ? most : std::max(-least, 0.0f)) / kMostSubOffset);
+      block_parameter(positive ? most : std::max(-least, 0.0f), kMostSubOffset);
   const float unit = f16_to_f32(offset);
   float needed[kBlockGroups], greatest = 0.0f;
   for (std::size_t g = 0; g < groups; ++g) {
     const float units = unit > 0.0f ? block.offsets[g] / unit : 0.0f;
     // Down: to what is less, or in size more.
-    const float sub =
-        std::clamp(positive ? std::floor(units) : std::ceil(-units), 0.0f, kMostSubOffset);
+    const float sub = std::clamp(positive ? std::floor(units) : std::ceil(-units), 0.0f,
+                                 static_cast<float>(kMostSubOffset));
     block.sub_offsets[g] = static_cast<std::uint8_t>(sub);
     const float kept = positive ? unit * sub : -(unit * sub);
     needed[g] = block.scales[g] + std::max(block.offsets[g] - kept, 0.0f) / 255.0f;
     greatest = std::max(greatest, needed[g]);
   }
-  const std::uint16_t scale = rounded_up(greatest / kMostSubScale);
+  const std::uint16_t scale = block_parameter(greatest, kMostSubScale);
   const float step = f16_to_f32(scale);
   for (std::size_t g = 0; g < groups && step > 0.0f; ++g) {
-    block.sub_scales[g] =
-        static_cast<std::int8_t>(std::min(std::ceil(needed[g] / step), kMostSubScale));
+    block.sub_scales[g] = static_cast<std::int8_t>(
+        std::min(std::ceil(needed[g] / step), static_cast<float>(kMostSubScale)));
   }
   // Offsets are kept with their signs turned (weight_format.h).
   return {scale, static_cast<std::uint16_t>(positive ? offset | 0x8000 : offset)};
@@ -108,6 +100,13 @@ void encode_two_levels(const WeightFormat& format, int cols, const float* row, c
 }  // namespace
 
 const EncodeKernels kPortableEncode = {fit_groups, encode_codes};
+
+// The least fp16 that is not less.
+std::uint16_t block_parameter(float most, int most_sub) {
+  const float wanted = std::min(most / static_cast<float>(most_sub), kHalfMax);
+  const std::uint16_t half = f32_to_f16(wanted);
+  return f16_to_f32(half) < wanted ? half + 1 : half;
+}
 
 void encode_row(const WeightFormat& format, int cols, const float* row, const RowCodes& out,
                 const EncodeKernels& kernels) {

@@ -25,6 +25,11 @@ namespace quantspec {
 
 extern const EncodeKernels kPortableEncode;
 
+// Of two levels: the most that a group's integers may be, and the block's parameter by which they
+// reach `most`, which is not negative.
+inline constexpr int kMostSubScale = 127, kMostSubOffset = 255;
+std::uint16_t block_parameter(float most, int most_sub);
+
 // Codes and parameters of `row`: [cols]. REQUIRES: a sliced_format().
 //
 // Edge cases. A block of two levels with a NaN or an infinity has NaN scales and codes 0. Scales

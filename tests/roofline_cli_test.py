@@ -67,6 +67,10 @@ class RooflineTest(unittest.TestCase):
         meta = json.loads(done.stdout)["meta"]
         self.assertGreater(meta["bandwidth_bytes_per_second"], 1e7)
         self.assertGreater(meta["flops_per_second"], 1e7)
+        # Drafts in groups of 32 and of 128, as loading keeps them on a CPU and on a GPU.
+        done = roofline("--machine", "h100", "--ctx-size", "4096", "-o", "json")
+        of_gpu = json.loads(done.stdout)["meta"]["draft_weights_bytes"]
+        self.assertAlmostEqual(meta["draft_weights_bytes"] / of_gpu, 4.625 / 4.25)
 
     def test_bad_values_are_refused_with_what_would_work(self):
         self.refused("--machine", "b200", message="--machine 'b200': must be one of a6000, a100, "

@@ -31,11 +31,12 @@ int run(const RooflineArgs& args) {
   const std::filesystem::path model = resolve_model(args.model);
   const auto files = open_model(model);
   request.model = files->config();
-  request.weights = files->weight_bytes(args.target_weights, sliced_format());
   request.model_name = name_of_model(model);
   warn_of_threads(args.num_threads);
   request.machine = args.machine ? *args.machine : measure_this_machine(args.num_threads);
   warn_of(request.machine);
+  request.weights =
+      files->weight_bytes(args.target_weights, sliced_format(request.machine.draft_group));
   request.contexts = args.contexts;
   request.batches = args.batches;
   request.generated = args.generated;

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/system_memory.h"
 #include "base/thread_pool.h"
+#include "quant/encode_row.h"
 #include "roofline/fields.h"
 #include "roofline/probe_kernels.h"
 #include "roofline/roofline.h"
@@ -145,6 +146,7 @@ Machine measure_this_machine(int num_threads, std::size_t working_set) {
   const roofline::Kernels kernels = roofline::choose_kernels(cpu_instruction_sets().back());
   Machine machine{"this"};
   machine.memory = static_cast<double>(available_memory_bytes());
+  machine.draft_group = make_backend({.name = "cpu", .num_threads = 1})->encoder().format.group;
   machine.flops = measure_flops(pool, kernels);
   const std::size_t most = beyond_caches();
   measure_bandwidths(pool, kernels, working_set > 0 ? std::min(working_set, most) : most, machine);

@@ -27,6 +27,7 @@ struct Machine {
   double memory = 0;     // bytes
   // bytes/s that one thread reads of the same; none: not measured, or there is but one thread
   std::optional<double> one_thread_bandwidth = {};
+  int draft_group = kWeightGroup;  // that loading keeps drafts' weights in there: presets are GPUs
 
   double ridge() const { return flops / bandwidth; }  // FLOP per byte
 };

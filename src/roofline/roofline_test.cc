@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "backend/backend.h"
 #include "base/error.h"
+#include "quant/encode_row.h"
 
 namespace quantspec {
 namespace {
@@ -329,6 +331,12 @@ TEST(Doubt, IsWhereAllThreadsReadNoFasterThanOne) {
 TEST(MeasureThisMachine, MeasuresOneThreadBesideSeveral) {
   EXPECT_FALSE(measure_this_machine(1, 5'000'000).one_thread_bandwidth);
   EXPECT_GT(*measure_this_machine(2, 5'000'000).one_thread_bandwidth, 1e7);
+}
+
+TEST(MeasureThisMachine, KeepsDraftsAsItsProcessorDoes) {
+  const auto backend = make_backend({.name = "cpu", .num_threads = 1});
+  EXPECT_EQ(measure_this_machine(1, 5'000'000).draft_group, backend->encoder().format.group);
+  EXPECT_EQ(machine_preset("h100").draft_group, kWeightGroup);
 }
 
 TEST(MeasureThisMachine, FindsWhatAMachineCanHave) { expect_sane(measure_this_machine(1)); }

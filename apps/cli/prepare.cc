@@ -56,9 +56,11 @@ void add_method(CLI::App& app, PrepareOptions& options) {
                           {{"gptq", DraftMethod::kGptq}, {"rtn", DraftMethod::kRtn}},
                           options.method);
   add_value(app, "--calibration", "KIND:PATH",
-            "text that gptq looks at, as text:FOLDER; the kinds are\n"
-            "those of bench --dataset. rtn needs none: it measures\n"
-            "its error on it",
+            "text that gptq looks at, as text:FOLDER: a mixture of\n"
+            "what the model will read, code as well as prose, since\n"
+            "one does little for the other; the kinds are those of\n"
+            "bench --dataset. rtn needs none: it measures its error\n"
+            "on it",
             [&options](const std::string& text) { options.calibration = text; });
   add_int(app, "--tokens", "N",
           "how much of it, in sequences of up to 2048; the text\n"

@@ -136,7 +136,7 @@ std::string_view name_of(TargetWeights target) {
 }
 
 std::string weight_costs(const ModelReport& report) {
-  std::string text = "\nweights in memory, in MB, by --target-weights and --draft-weights\n";
+  std::string text = "\nweights in memory, in MB, by --target-weights (rows) and --draft-weights\n";
   text += fmt::format("{:<10}", "");
   for (const DraftChoice& choice : kDraftChoices) text += fmt::format(" {:>8}", choice.name);
   text += '\n';
@@ -149,7 +149,9 @@ std::string weight_costs(const ModelReport& report) {
   }
   text += "defaults: checkpoint, and auto (4 and 8 bits); full: what the target reads\n";
   if (report.weights.front().upper_bytes == 0) {
-    text += "drafts read the target's own codes, of 8 to 5 bits the upper four\n";
+    text +=
+        "drafts read the target's own codes (of 5 bits and more the upper four bits), so\n"
+        "that no choice costs memory\n";
   }
   text += "quality: quantspec eval targets, of targets; quantspec eval fidelity, of drafts\n";
   return text;

@@ -133,11 +133,16 @@ GgufMetadata::Value GgufMetadata::read_array(GgufReader& reader, std::string_vie
   const auto count = reader.number<std::uint64_t>("metadata key", key);
   const bool is_text = type == Type::kText;
   const std::size_t least = is_text ? kLeastTextBytes : bytes_of(type);
-  if (count > kMaxElements || count > reader.left() / least) {
+  if (count > kMaxElements) {
     fail(ErrorKind::kCorruptFile,
-         "{}: metadata key {} is an array of {} elements; {} bytes are left, and {} elements are "
-         "the most that are read",
-         where_, shown(key), count, reader.left(), kMaxElements);
+         "{}: metadata key {} is an array of {} elements; {} are the most that are read", where_,
+         shown(key), count, kMaxElements);
+  }
+  if (count > reader.left() / least) {
+    fail(ErrorKind::kCorruptFile,
+         "{}: metadata key {} is an array of {} elements, for which {} bytes are left; the file is "
+         "not whole",
+         where_, shown(key), count, reader.left());
   }
   if (!is_text) {
     const auto bytes = reader.take(count * least, "metadata key", key);

@@ -8,6 +8,7 @@
 
 #include "gguf/blocks.h"
 #include "model/gguf_test_support.h"
+#include "tokenizer/tokenizer.h"
 
 namespace quantspec {
 namespace {
@@ -138,6 +139,17 @@ TEST(GgufSource, AFileThatChangesMeanwhileIsNoticed) {
   EXPECT_NO_THROW(source->require_unchanged());
   std::filesystem::resize_file(path, 4096);
   expect_error(ErrorKind::kCorruptFile, {"tiny.gguf"}, [&] { source->require_unchanged(); });
+}
+
+TEST(GgufSource, AFileThatChangedIsNotSaidToBeWrong) {
+  MappedFile::survive_losses();
+  TinyFile file;
+  const auto path = file.write();
+  const auto files = open_model(path);
+  const auto tokenizer = [&] { files->tokenizer(); };
+  expect_error(ErrorKind::kUnsupportedModel, {"tiny.gguf"}, tokenizer);
+  std::filesystem::resize_file(path, 4096);
+  expect_error(ErrorKind::kCorruptFile, {"tiny.gguf", "while it was in use"}, tokenizer);
 }
 
 // --- refusals ------------------------------------------------------------------------------------

@@ -89,10 +89,22 @@ Vocabulary vocabulary_of(const Gguf& file) {
 }
 
 class GgufFiles final : public ModelFiles {
+  // What f() reads. NOTE: a file that became shorter has zeros at its end, and f() complains of
+  // them.
+  template <typename F>
+  auto read(const F& f) const {
+    try {
+      return f();
+    } catch (const Error&) {
+      file_->require_unchanged();
+      throw;
+    }
+  }
+
  public:
   explicit GgufFiles(const std::filesystem::path& path)
       : file_(std::make_shared<Gguf>(path)), config_(gguf_config(*file_)) {
-    const Vocabulary vocabulary = vocabulary_of(*file_);
+    const Vocabulary vocabulary = read([&] { return vocabulary_of(*file_); });
     config_.eos_tokens = end_of_generation(vocabulary);
     config_.bos_token = vocabulary.bos;
     has_template_ = !vocabulary.chat_template.empty();
@@ -100,7 +112,7 @@ class GgufFiles final : public ModelFiles {
 
   ModelConfig config() const override { return config_; }
   std::unique_ptr<Tokenizer> tokenizer() const override {
-    return make_tokenizer(vocabulary_of(*file_));
+    return read([&] { return make_tokenizer(vocabulary_of(*file_)); });
   }
   using ModelFiles::weights;
   std::unique_ptr<WeightSource> weights() const override { return gguf_source(file_, config_); }

@@ -19,6 +19,7 @@
 #include "backend/params/round.h"
 #include "base/dtype.h"
 #include "base/random.h"
+#include "quant/encode_row.h"
 #include "quant/test_support.h"
 
 namespace quantspec {
@@ -216,24 +217,26 @@ class HostMatrix {
   std::vector<unsigned char> bytes_;
 };
 
-// The codes of a matrix in groups of `group` inputs, by the codec.
+// The codes of a matrix in groups of 64 or 128 inputs, by the codec.
 class TestCodes {
  public:
   TestCodes(const HostMatrix& matrix, int group)
       : rows_(matrix.view().rows), cols_(matrix.view().cols), group_(group) {
-    const int groups = weight_groups(cols_, group);
+    const WeightFormat format = sliced_format(group);
+    const int groups = format.groups(cols_);
     codes_.resize(static_cast<std::size_t>(rows_) * cols_);
     scales_.resize(static_cast<std::size_t>(rows_) * groups);
     Floats row(cols_);
     for (int r = 0; r < rows_; ++r) {
       for (int c = 0; c < cols_; ++c) row[c] = matrix.at(r, c);
-      encode_weight_row(row.data(), cols_, &codes_[static_cast<std::size_t>(r) * cols_],
-                        &scales_[static_cast<std::size_t>(r) * groups], group);
+      encode_row(format, cols_, row.data(),
+                 {&codes_[static_cast<std::size_t>(r) * cols_],
+                  &scales_[static_cast<std::size_t>(r) * groups], nullptr, nullptr});
     }
   }
   CodedMatrix get() const {
     return {sliced_format(group_), rows_, cols_, [this](int row, const RowCodes& out) {
-              const int groups = weight_groups(cols_, group_);
+              const int groups = sliced_format(group_).groups(cols_);
               std::copy_n(&codes_[static_cast<std::size_t>(row) * cols_], cols_, out.codes);
               std::copy_n(&scales_[static_cast<std::size_t>(row) * groups], groups, out.scales);
             }};
@@ -242,7 +245,8 @@ class TestCodes {
     return codes_[static_cast<std::size_t>(row) * cols_ + col];
   }
   GroupScale scale(int row, int col) const {
-    return scales_[static_cast<std::size_t>(row) * weight_groups(cols_, group_) + col / group_];
+    return scales_[static_cast<std::size_t>(row) * sliced_format(group_).groups(cols_) +
+                   col / group_];
   }
 
  private:

@@ -16,6 +16,9 @@ constexpr std::string_view name_of(DType dtype) {
   return dtype == DType::kF32 ? "fp32" : dtype == DType::kF16 ? "fp16" : "bf16";
 }
 
+inline constexpr float kF16Max = 65504.0f;         // the greatest fp16 that is finite
+inline constexpr std::uint16_t kF16Nan = 0x7e00u;  // the NaN that f32_to_f16() makes of one
+
 constexpr float bf16_to_f32(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
@@ -35,7 +38,7 @@ constexpr std::uint16_t f32_to_f16(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return sign | 0x7e00u;   // NaN
+  if (magnitude > 0x7f800000u) return sign | kF16Nan;
   if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // rounds to infinity: >= 65520
   if (magnitude < 0x38800000u) {                        // subnormal half: below 2^-14
     // Adding 0.5 puts the wanted bits at the end of the fraction, rounded to nearest even.

@@ -20,7 +20,6 @@ constexpr float kLeastShare = 0.7f;
 constexpr int kShares = 5;
 constexpr int kRefits = 2;
 constexpr float kMiddle = 127.5f;  // of a grid, in codes
-constexpr float kHalfMax = 65504.0f;
 
 std::vector<float> load_rows(const Matrix& weights, int first, int count, int step = 1) {
   std::vector<float> rows(static_cast<std::size_t>(count) * weights.cols);
@@ -43,7 +42,7 @@ struct Steps {
       : scale(f16_to_f32(block.scale)), offset(f16_to_f32(block.offset)) {}
 };
 
-float rounded(float x) { return f16_to_f32(f32_to_f16(std::clamp(x, -kHalfMax, kHalfMax))); }
+float rounded(float x) { return f16_to_f32(f32_to_f16(std::clamp(x, -kF16Max, kF16Max))); }
 
 // The nearest multiple of `step`, of at most so many.
 float nearest_multiple(float x, float step, int most) {

@@ -12,8 +12,6 @@ namespace quantspec {
 
 namespace {
 
-constexpr float kHalfMax = 65504.0f;
-constexpr std::uint16_t kHalfNan = 0x7e00;
 constexpr int kBlockGroups = 8;
 
 // Groups of a block: what was fitted comes in, what is kept goes out.
@@ -29,7 +27,7 @@ GroupScale store_parameters(const Block& block) {
   const std::size_t groups = block.scales.size();
   std::fill_n(block.sub_scales, groups, std::int8_t{0});
   std::fill_n(block.sub_offsets, groups, std::uint8_t{0});
-  if (!std::ranges::all_of(block.scales, is_finite)) return {kHalfNan, kHalfNan};
+  if (!std::ranges::all_of(block.scales, is_finite)) return {kF16Nan, kF16Nan};
 
   const auto [least, most] = std::ranges::minmax(block.offsets);
   const bool positive = least > 0.0f;
@@ -103,7 +101,7 @@ const EncodeKernels kPortableEncode = {fit_groups, encode_codes};
 
 // The least fp16 that is not less.
 std::uint16_t block_parameter(float most, int most_sub) {
-  const float wanted = std::min(most / static_cast<float>(most_sub), kHalfMax);
+  const float wanted = std::min(most / static_cast<float>(most_sub), kF16Max);
   const std::uint16_t half = f32_to_f16(wanted);
   return f16_to_f32(half) < wanted ? half + 1 : half;
 }

@@ -159,15 +159,19 @@ TEST(EncodeRow, UpperPlaneErrsLittleMoreThanTheBestOfASearch) {
   EXPECT_LT(fitted, 0.6 * draft_error(all, sliced_format(128)));
 }
 
-TEST(EncodeRow, OneLevelIsTheCodeOfQuant) {
+TEST(EncodeRow, OneLevelIsTheCodeOfQuantGroupByGroup) {
   for (const int group : {64, 128}) {
-    const std::vector<float> row = normal_row(300, 5);
-    const Encoded e = encoded(row, sliced_format(group));
-    std::vector<std::uint8_t> codes(300);
-    std::vector<GroupScale> scales(weight_groups(300, group));
-    encode_weight_row(row.data(), 300, codes.data(), scales.data(), group);
-    EXPECT_EQ(e.codes.codes, codes);
-    EXPECT_TRUE(e.codes.scales == scales);
+    for (const int cols : {1, 48, 127, 128, 129, 512, 1408, 2000}) {  // the last may be short
+      const std::vector<float> row = normal_row(cols, 5);
+      const Encoded e = encoded(row, sliced_format(group));
+      for (int first = 0; first < cols; first += group) {
+        const int count = std::min(group, cols - first);
+        std::vector<std::uint8_t> codes(count);
+        const GroupScale scale = quantize_group(&row[first], 1, count, codes.data(), 1);
+        ASSERT_EQ(e.codes.scales[first / group], scale);
+        ASSERT_TRUE(std::equal(codes.begin(), codes.end(), e.codes.codes.begin() + first));
+      }
+    }
   }
 }
 

@@ -10,9 +10,6 @@ namespace quantspec {
 
 namespace {
 
-constexpr std::uint16_t kHalfNan = 0x7e00;
-constexpr float kHalfMax = 65504.0f;
-
 bool has_codes(float scale) { return scale > 0.0f; }
 
 // Two codes to a byte: nibble `index % 2` of byte `index / 2`.
@@ -43,13 +40,13 @@ float read_value(const std::byte* upper, const std::byte* lower, KvRead read, st
 }  // namespace
 
 GroupScale group_scale(float min, float max, bool finite) {
-  if (!finite) return {kHalfNan, kHalfNan};
+  if (!finite) return {kF16Nan, kF16Nan};
   // NOTE: halved before subtracting, so that no finite group overflows fp32.
   const float exact = (max * 0.5f - min * 0.5f) / ((255 - 2 * kCodeMargin) * 0.5f);
-  const std::uint16_t scale = f32_to_f16(std::min(exact, kHalfMax));
+  const std::uint16_t scale = f32_to_f16(std::min(exact, kF16Max));
   const float margin = static_cast<float>(kCodeMargin) * f16_to_f32(scale);
   // NOTE: adding 0 makes -0 +0, so that the order in which zeros are compared does not matter.
-  return {scale, f32_to_f16(std::clamp(min - margin + 0.0f, -kHalfMax, kHalfMax))};
+  return {scale, f32_to_f16(std::clamp(min - margin + 0.0f, -kF16Max, kF16Max))};
 }
 
 std::uint8_t encode(float x, float scale, float offset) {
@@ -129,14 +126,6 @@ void decode_unit(const KvShape& shape, const std::byte* upper, const std::byte* 
       keys[i] = read_value(u.keys, l.keys, read, i, s.key_scale[c], s.key_offset[c]);
       values[i] = read_value(u.values, l.values, read, i, s.value_scale[g], s.value_offset[g]);
     }
-  }
-}
-
-void encode_weight_row(const float* row, int cols, std::uint8_t* codes, GroupScale* scales,
-                       int group) {
-  for (int g = 0; g < weight_groups(cols, group); ++g) {
-    const int first = g * group;
-    scales[g] = quantize_group(row + first, 1, std::min(group, cols - first), codes + first, 1);
   }
 }
 

@@ -128,15 +128,4 @@ void encode_unit(const KvShape& shape, const float* keys, const float* values, s
 void decode_unit(const KvShape& shape, const std::byte* upper, const std::byte* lower, KvRead read,
                  float* keys, float* values);
 
-// --- weights -------------------------------------------------------------------------------------
-
-// Groups of one weight row of `cols` inputs; the last group may be shorter.
-constexpr int weight_groups(int cols, int group = kWeightGroup) {
-  return (cols + group - 1) / group;
-}
-
-// Quantizes one weight row: codes [cols], scales [weight_groups(cols, group)].
-void encode_weight_row(const float* row, int cols, std::uint8_t* codes, GroupScale* scales,
-                       int group = kWeightGroup);
-
 }  // namespace quantspec

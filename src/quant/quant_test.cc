@@ -361,22 +361,5 @@ TEST(Unit, OffsetsOfUnitsTileThePage) {
   EXPECT_EQ(kShape.units(), 15u);
 }
 
-// --- weights -------------------------------------------------------------------------------------
-
-TEST(EncodeWeightRow, GroupsRunAlongTheRowAndTheLastMayBeShort) {
-  for (const int cols : {1, 48, 127, 128, 129, 512, 1408, 2000}) {
-    const std::vector<float> row = uniform_floats(cols, cols, -0.3f, 0.2f);
-    std::vector<std::uint8_t> codes(cols);
-    std::vector<GroupScale> scales(weight_groups(cols));
-    encode_weight_row(row.data(), cols, codes.data(), scales.data());
-    for (int first = 0; first < cols; first += kWeightGroup) {
-      const int count = std::min(kWeightGroup, cols - first);
-      const Group group = quantized({row.begin() + first, row.begin() + first + count});
-      ASSERT_EQ(scales[first / kWeightGroup], group.stored);
-      ASSERT_TRUE(std::equal(group.codes.begin(), group.codes.end(), codes.begin() + first));
-    }
-  }
-}
-
 }  // namespace
 }  // namespace quantspec

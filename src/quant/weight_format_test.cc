@@ -5,6 +5,8 @@
 #include <cmath>
 #include <vector>
 
+#include "quant/encode_row.h"
+
 namespace quantspec {
 namespace {
 
@@ -22,7 +24,7 @@ TEST(WeightFormat, SlicedFormatIsTheCodeOfQuant) {
     std::vector<float> x(kCols);
     for (int i = 0; i < kCols; ++i) x[i] = 0.01f * static_cast<float>(i * i % 97 - 50);
     RowBuffer row(format, kCols);
-    encode_weight_row(x.data(), kCols, row.codes.data(), row.scales.data(), group);
+    encode_row(format, kCols, x.data(), row.view());
     const auto target = decoded(format, row), draft = decoded(format, row, true);
     for (int i = 0; i < kCols; ++i) {
       const GroupScale scale = row.scales[i / group];

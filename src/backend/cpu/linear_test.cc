@@ -207,8 +207,9 @@ void unpack_row(const TestLayer& layer, int row, bool with_lower, std::vector<st
     return (std::to_integer<int>(plane[index / 2]) >> (index % 2 * 4)) & 15;
   };
   codes.assign(cols, 0);
-  scales.assign(weight_groups(cols), {});
-  for (int group = 0; group < weight_groups(cols); ++group) {
+  const int groups = sliced_format().groups(cols);
+  scales.assign(groups, {});
+  for (int group = 0; group < groups; ++group) {
     const auto* halves = reinterpret_cast<const std::uint16_t*>(upper);
     scales[group] = {halves[row % 16], halves[16 + row % 16]};
     upper += kTileBytes;
@@ -240,10 +241,10 @@ TEST_P(LinearTest, PlanesHoldTheCodesOfTheCodec) {
       layer.make_planes(context());
       for (int row = 0; row < 37; ++row) {
         std::vector<std::uint8_t> codes, expected_codes(inputs);
-        std::vector<GroupScale> scales, expected_scales(weight_groups(inputs));
+        std::vector<GroupScale> scales, expected_scales(sliced_format().groups(inputs));
         unpack_row(layer, row, true, codes, scales);
-        encode_weight_row(layer.matrix.row(row), inputs, expected_codes.data(),
-                          expected_scales.data());
+        encode_row(sliced_format(), inputs, layer.matrix.row(row),
+                   {expected_codes.data(), expected_scales.data(), nullptr, nullptr});
         ASSERT_EQ(codes, expected_codes) << "row " << row << ", " << inputs << " inputs";
         ASSERT_TRUE(scales == expected_scales) << "row " << row << ", " << inputs << " inputs";
       }

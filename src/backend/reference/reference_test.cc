@@ -12,6 +12,7 @@
 #include "backend/params/pass.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "quant/encode_row.h"
 
 namespace quantspec {
 namespace {
@@ -60,18 +61,19 @@ TEST_F(Reference, AddLinearIsTheEquation) {
   constexpr int kIn = 200, kOut = 35, kRows = 40;
   const Floats weights = random_floats(kIn * kOut, 1), bias = random_floats(kOut, 2);
   const Floats in = random_floats(kIn * kRows, 3), start = random_floats(kOut * kRows, 4);
-  const auto bytes = backend_->plane_bytes(kOut, kIn);
+  const auto bytes = backend_->plane_bytes(kOut, kIn, sliced_format());
   Buffer upper = backend_->allocate(bytes.upper), lower = backend_->allocate(bytes.lower);
   backend_->make_planes(view_of(weights, kIn), sliced_format(), upper.data(), lower.data());
   const Linear linear{
       view_of(weights, kIn), {sliced_format(), kOut, kIn, upper.data(), lower.data()}, bias.data()};
   std::vector<std::uint8_t> codes(kIn);
-  std::vector<GroupScale> scales(weight_groups(kIn));
+  std::vector<GroupScale> scales(sliced_format().groups(kIn));
   for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
     Floats x = start;
     backend_->add_linear({Phase::kDecode, read, in.data(), kRows, &linear, x.data()});
     for (int o = 0; o < kOut; ++o) {
-      encode_weight_row(&weights[o * kIn], kIn, codes.data(), scales.data());
+      encode_row(sliced_format(), kIn, &weights[o * kIn],
+                 {codes.data(), scales.data(), nullptr, nullptr});
       const auto weight = [&](int i) -> double {
         const double scale = f16_to_f32(scales[i / kWeightGroup].scale);
         const double offset = f16_to_f32(scales[i / kWeightGroup].offset);
@@ -257,7 +259,7 @@ TEST_F(Reference, MissingPlanesAreRefused) {
   EXPECT_THROW(
       backend_->add_linear({Phase::kDecode, WeightRead::kUpper, in.data(), 1, &linear, x.data()}),
       Error);
-  Buffer upper = backend_->allocate(backend_->plane_bytes(16, 16).upper);
+  Buffer upper = backend_->allocate(backend_->plane_bytes(16, 16, sliced_format()).upper);
   backend_->make_planes(linear.target, sliced_format(), upper.data(), nullptr);
   linear.draft = {sliced_format(), 16, 16, upper.data()};
   EXPECT_THROW(

@@ -153,9 +153,23 @@ TEST(BenchRun, DraftWeightsAreThePlanesThatAPlanReadsWhateverIsShown) {
   EXPECT_EQ(of("quantspec+w8"), all(WeightRead::kBoth));
   EXPECT_EQ(of("kv-only"), 0u);
   const Linear& head = model.weights().head();
-  const std::size_t head_bytes = model.backend().plane_bytes(head.outputs(), head.inputs()).upper;
+  const std::size_t head_bytes =
+      model.backend().plane_bytes(head.outputs(), head.inputs(), head.draft.format).upper;
   EXPECT_EQ(of("layer-skip:0-2+w4") - head_bytes,  // 3 of 6 layers
             (all(WeightRead::kUpper) - head_bytes) / 2);
+}
+
+TEST(BenchRun, DraftsOfCodesHaveNoWeightsOfTheirOwn) {
+  const auto coded = testing::load_engine(testing::kModel, TargetWeights::k8Bits);
+  BenchOptions options = small_bench();
+  options.plans = {"quantspec"};
+  options.predict = 1;
+  const BenchReport report = run_bench(*coded, dataset(), options);
+  const MemoryPlan& plain = row_of(report, kPlainInt8).memory;
+  const MemoryPlan& drafts = row_of(report, "quantspec").memory;
+  EXPECT_EQ(drafts.draft_weights_bytes, 0u);
+  EXPECT_EQ(drafts.weights_bytes, plain.weights_bytes);
+  EXPECT_EQ(drafts.total(), plain.total());
 }
 
 TEST(BenchRun, PredictsForThePagesThatItHas) {
@@ -184,7 +198,8 @@ TEST(BenchRun, TellsTheRowsBeforeItFailsForRunsThatDiffer) {
   events.progress = [&](std::string_view, double done) {
     if (done < 0.7) return;  // within the last repeat
     const Linear& head = broken->model().weights().head();
-    const auto bytes = broken->model().backend().plane_bytes(head.outputs(), head.inputs());
+    const auto bytes =
+        broken->model().backend().plane_bytes(head.outputs(), head.inputs(), head.draft.format);
     std::memset(const_cast<void*>(head.draft.data), 0, bytes.upper);
   };
   try {

@@ -109,10 +109,10 @@ TEST(Load, UniformRowsAreOfWhatDecodesTogether) {
 TEST(Load, ALatePromptIsReadWhileTheStreamsDecode) {
   BenchOptions options = small_load();
   options.repeats = 1;
-  // On a busy machine streams may end before it is read.
+  // Of few streams, or on a busy machine, one may end before it is read.
   LoadReport report;
   for (int attempt = 0; attempt < 5; ++attempt) {
-    report = run_load(engine(), dataset(), options, {.streams = {2}, .late_prompt = 400});
+    report = run_load(engine(), dataset(), options, {.streams = {6}, .late_prompt = 400});
     const auto is_read = [](const LoadRow& row) { return row.late && row.late->ttft_ms; };
     if (std::ranges::all_of(report.rows, is_read)) break;
   }
@@ -124,7 +124,7 @@ TEST(Load, ALatePromptIsReadWhileTheStreamsDecode) {
     EXPECT_LE(row.late->itl.p50, row.late->itl.p99);
     ASSERT_TRUE(row.late->ttft_ms);
     EXPECT_GT(*row.late->ttft_ms, row.late->itl.p50);  // it took more than a slice
-    EXPECT_EQ(row.requests, 2);
+    EXPECT_EQ(row.requests, 6);
   }
 }
 

@@ -14,7 +14,8 @@ struct PlanesRead {
     lower |= read == WeightRead::kBoth;
   }
   std::size_t bytes(const Backend& backend, const Linear& linear) const {
-    if (!upper) return 0;
+    // Of codes drafts read the target's own.
+    if (!upper || !linear.target.format.dense()) return 0;
     return matrix_bytes(backend, linear, lower ? WeightRead::kBoth : WeightRead::kUpper);
   }
 };

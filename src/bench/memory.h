@@ -12,7 +12,7 @@ namespace quantspec::bench {
 // Of reading a prompt into a cache of `capacity` tokens, which comes on top of it; 0: of a cache in
 // full precision, whose pages need no room to be unpacked.
 std::size_t prefill_bytes(Engine& engine, int capacity);
-// Of all planes that these plans read, each once.
+// Of all planes that these plans read, each once, and that targets do not.
 std::size_t draft_weights_bytes(const Model& model, const std::vector<Plan>& plans);
 
 }  // namespace quantspec::bench

@@ -12,9 +12,11 @@ namespace quantspec::bench::testing {
 inline const std::filesystem::path kModel =
     std::filesystem::path(QUANTSPEC_SOURCE_DIR) / "models/pg-24m";
 
-inline std::unique_ptr<Engine> load_engine(const std::filesystem::path& model = kModel) {
+inline std::unique_ptr<Engine> load_engine(const std::filesystem::path& model = kModel,
+                                           TargetWeights target = TargetWeights::kCheckpoint) {
   EngineOptions options;
   options.model = model;
+  options.target_weights = target;
   options.num_threads = 1;
   options.ctx_size = 1024;
   options.page_size = 32;

@@ -356,7 +356,7 @@ TEST_P(LinearOps, PlanesHoldTheCodesOfTheCodec) {
 TEST_P(LinearOps, UpperPlaneAloneIsEnoughForFourBits) {
   const HostMatrix matrix(80, 512, DType::kBF16, 2);
   const TestLinear both(*backend_, matrix);
-  Guarded<std::byte> upper(*backend_, backend_->plane_bytes(80, 512).upper);
+  Guarded<std::byte> upper(*backend_, backend_->plane_bytes(80, 512, sliced_format()).upper);
   const PlacedMatrix placed(*backend_, matrix);
   backend_->make_planes(placed.view(), sliced_format(), upper.data(), nullptr);
   EXPECT_TRUE(upper.intact());
@@ -375,7 +375,7 @@ TEST_P(LinearOps, ImportedCodesGiveThePlanesThatAreMade) {
   for (const Size size : {Size{48, 80}, Size{200, 33}, Size{512, 17}, Size{1408, 512}}) {
     const HostMatrix matrix(size.outputs, size.inputs, DType::kF16, 6);
     const TestLinear made(*backend_, matrix);
-    const auto bytes = backend_->plane_bytes(size.outputs, size.inputs);
+    const auto bytes = backend_->plane_bytes(size.outputs, size.inputs, sliced_format());
     Guarded<std::byte> upper(*backend_, bytes.upper), lower(*backend_, bytes.lower);
     backend_->import_planes(TestCodes(matrix, kWeightGroup).get(), upper.data(), lower.data());
     EXPECT_TRUE(upper.intact() && lower.intact());
@@ -441,7 +441,7 @@ TEST_P(LinearOps, PlanesAreSmall) {
   };
   expect_bytes(backend_->plane_bytes(1408, 512, sliced_format(64)).upper,
                1408 * (512 / 2 + 4 * 512 / 64));
-  const auto bytes = backend_->plane_bytes(1408, 512);
+  const auto bytes = backend_->plane_bytes(1408, 512, sliced_format());
   expect_bytes(bytes.upper, 1408 * (512 / 2 + 4 * 512 / kWeightGroup));
   expect_bytes(bytes.lower, 1408 * 512 / 2);
 }

@@ -18,8 +18,7 @@ class WeightMemory : public virtual DeviceMemory {
 
   // Of the planes of a [rows, cols] matrix. Throws kUnsupportedModel for formats that it cannot
   // read.
-  virtual PlaneBytes plane_bytes(int rows, int cols,
-                                 const WeightFormat& format = sliced_format()) const = 0;
+  virtual PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const = 0;
   // How elements are best kept for drafts here, in a sliced_format(): smaller groups are accepted
   // more often, and cost arithmetic.
   virtual RowEncoder encoder() const = 0;

@@ -18,6 +18,13 @@ constexpr double kKeepPlan = 1.01;  // a plan stays unless another is so much be
 constexpr double kKeepLengths = 0.01;  // of the goodput may be lost by lengths that stay
 constexpr float kFewTrials = 16;       // of a plan that is judged by the others
 constexpr int kIdleRounds = 16;        // estimates of plans not in use are told of time so often
+constexpr int kStaleRounds = 1024;     // after which times of passes are doubted
+
+constexpr SequenceAcceptance::Survival kCertain = [] {
+  SequenceAcceptance::Survival all{};
+  all.fill(1);
+  return all;
+}();
 
 }  // namespace
 
@@ -43,6 +50,7 @@ void DraftLengths::set_priors(std::span<const TimedPass> passes) {
     costs_.set_prior(pass);
     if (pass.plan != TimedPass::kTarget) {
       arms_[pass.plan].trials = 0;
+      sizes_drafted_[costs_.target().knot(pass.load.rows)] = true;
       continue;
     }
     rows_seen_[costs_.target().knot(pass.load.rows)] = round_;
@@ -157,8 +165,9 @@ int DraftLengths::max_rows(std::size_t sequences) const {
 }
 
 // goodput_ is about this batch and plan from now on. kPlain: nobody drafts.
-void DraftLengths::set_lanes(std::span<const SequenceLoad> batch, int plan, bool hopeful) {
+void DraftLengths::set_lanes(std::span<const SequenceLoad> batch, int plan, Belief belief) {
   lanes_.clear();
+  const bool hopeful = belief == Belief::kHopeful;
   if (hopeful && blended_.size() < batch.size()) blended_.resize(batch.size());
   const float hope = 1 / std::sqrt(static_cast<float>(batch.size()));  // errors average out
   for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -168,7 +177,7 @@ void DraftLengths::set_lanes(std::span<const SequenceLoad> batch, int plan, bool
     if (may) {
       const SequenceAcceptance& acceptance = load.drafts->plans_[plan].acceptance;
       lane.draft_bytes = load.draft_bytes[plan];
-      lane.survival = &acceptance.survival();
+      lane.survival = belief == Belief::kCertain ? &kCertain : &acceptance.survival();
       if (hopeful) {
         for (int d = 0; d < kMaxDraftLen; ++d) {
           blended_[i][d] = acceptance.survival()[d] +
@@ -195,9 +204,9 @@ double DraftLengths::find_lengths() {
 }
 
 DraftLengths::Found DraftLengths::best(std::span<const SequenceLoad> batch) {
-  Found found = best_plan(batch, true);
+  Found found = best_plan(batch, Belief::kHopeful);
   if (found.plan != kPlain && !pays(batch, found)) {
-    found = best_plan(batch, false);
+    found = best_plan(batch, Belief::kEstimate);
     if (found.plan != kPlain && !pays(batch, found)) found.plan = kPlain;
   }
   if (found.plan == kPlain) found.rate = goodput_.plain();
@@ -217,25 +226,34 @@ void DraftLengths::settle(std::span<const SequenceLoad> batch, const Found& foun
 DraftLengths::Found DraftLengths::without_masses(std::span<const SequenceLoad> batch) {
   std::ranges::fill(lengths_, 0);
   for (Arm& arm : arms_) arm.usable &= !arm.by_mass;
-  Found found = best_plan(batch, false);
+  Found found = best_plan(batch, Belief::kEstimate);
   if (found.plan != kPlain && !pays(batch, found)) found.plan = kPlain;
   return found;
 }
 
 // The plan that is best, or might be by what its sequences might turn out to accept; kPlain if even
 // so it does not pay.
-DraftLengths::Found DraftLengths::best_plan(std::span<const SequenceLoad> batch, bool hopeful) {
+DraftLengths::Found DraftLengths::best_plan(std::span<const SequenceLoad> batch, Belief belief) {
   Found best;
   for (int plan = 0; plan < std::ssize(arms_); ++plan) {
     if (!arms_[plan].usable) continue;
-    set_lanes(batch, plan, hopeful);
+    set_lanes(batch, plan, belief);
     const double found = fixed_len_ ? find_lengths() : goodput_.best_rate(max_rows(batch.size()));
     const double rate = found * (plan == plan_ ? kKeepPlan : 1);
     if (rate > best.rate) best = {plan, rate};
   }
-  if (hopeful) candidate_ = best.plan;
+  if (belief == Belief::kHopeful) candidate_ = best.plan;
   if (!fixed_len_ && best.rate < kPays * goodput_.plain()) best.plan = kPlain;
   return best;
+}
+
+// Whether drafts by the plan, as many as caps and the rows of a pass allow, would be as fast as
+// plain decoding if all of them were accepted; or its passes were timed so long ago that the
+// machine may be another.
+bool DraftLengths::could_pay(std::span<const SequenceLoad> batch, int plan) {
+  if (round_ - std::max<RoundNumber>(arms_[plan].last_round, 0) >= kStaleRounds) return true;
+  set_lanes(batch, plan, Belief::kCertain);
+  return goodput_.best_rate(max_rows(batch.size())) >= goodput_.plain();
 }
 
 // lengths_: the best of that plan. False: they are not worth it.

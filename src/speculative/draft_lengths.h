@@ -14,8 +14,10 @@
 //
 // A plan of which little is known is judged by what it might turn out to accept (a bandit's upper
 // confidence bound). What is not in use is probed again, rarely: of all time at most a share is
-// expected to be lost to that. Lengths and plans are kept unless a change gains more than a little,
-// and a round drafts only if that beats plain decoding by 3%.
+// expected to be lost to that, and nearly none to drafts that would not pay if all that fit a pass
+// were accepted.
+// Lengths and plans are kept unless a change gains more than a little, and a round drafts only if
+// that beats plain decoding by 3%.
 //
 // Masses of pages, by which sparse plans choose, cost a verification time. So they are recorded
 // only while such a plan is in use, and in one round before it is tried, which is by another.
@@ -118,6 +120,12 @@ class DraftLengths {
   static constexpr RoundNumber kNever = -1;
   static constexpr int kTrials = 2;  // of what was not timed
 
+  enum class Belief {  // how many drafted tokens will be accepted
+    kEstimate,
+    kHopeful,  // as many as well might
+    kCertain,  // all
+  };
+
   struct Arm {  // a plan
     std::string name;
     PlanAcceptance acceptance;
@@ -138,9 +146,9 @@ class DraftLengths {
     double loss = 0;         // expected of the running one
     std::uint64_t next = 0;  // kind of the next one, in turn
     std::uint64_t next_lane = 0;
-    RoundNumber last_round = 0;
-    double seconds = 0;  // that may still be lost to probes
-    double credit = 0;   // the same beyond that, by one that is repeated
+    RoundNumber last_round = 0;  // of a probe, or of looking for one in vain
+    double seconds = 0;          // that may still be lost to probes
+    double credit = 0;           // the same beyond that, by one that is repeated
   };
   struct Told {  // of the last choice, for explain()
     bool exploring = true;
@@ -152,18 +160,19 @@ class DraftLengths {
   static bool mostly_cut_short(std::span<const SequenceLoad> batch);
   bool mark_usable(std::span<const SequenceLoad> batch);
   int max_rows(std::size_t sequences) const;
-  void set_lanes(std::span<const SequenceLoad> batch, int plan, bool hopeful = false);
+  void set_lanes(std::span<const SequenceLoad> batch, int plan, Belief belief = Belief::kEstimate);
   double find_lengths();
   void spread(int length, std::uint64_t first, std::size_t sequences);
 
   RoundChoice chosen(int plan);
   bool by_mass(int plan) const { return plan != kPlain && arms_[plan].by_mass; }
   bool ready(int plan);
+  bool could_pay(std::span<const SequenceLoad> batch, int plan);
 
   bool plain_known(std::size_t sequences) const;
   bool explore(std::span<const SequenceLoad> batch, Found& found);
   Found best(std::span<const SequenceLoad> batch);
-  Found best_plan(std::span<const SequenceLoad> batch, bool hopeful);
+  Found best_plan(std::span<const SequenceLoad> batch, Belief belief);
   Found without_masses(std::span<const SequenceLoad> batch);
   void settle(std::span<const SequenceLoad> batch, const Found& found);
   bool pays(std::span<const SequenceLoad> batch, Found& found);
@@ -195,8 +204,10 @@ class DraftLengths {
   int plain_trials_ = kTrials;  // that are left
   // By knot of rows: the last round whose verification had so many.
   std::vector<RoundNumber> rows_seen_;
-  int most_rows_ = 0;                // of a verification that ran
-  std::vector<char> sizes_drafted_;  // by knot of rows: a batch of that size drafted, all of it
+  int most_rows_ = 0;  // of a verification that ran
+  // By knot of rows: a batch of that size need not be drafted for to learn of it, since one was,
+  // all of it, or draft passes of so many rows were timed (set_priors).
+  std::vector<char> sizes_drafted_;
 
   std::vector<DraftLane> lanes_;
   std::vector<SequenceAcceptance::Survival> blended_;

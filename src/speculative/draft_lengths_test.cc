@@ -27,6 +27,9 @@ class Aged {
     lengths.probe_.next += rounds;
     lengths.probe_.next_lane += rounds;
   }
+  static std::int64_t rounds_since_probe(const DraftLengths& lengths) {
+    return lengths.round_ - lengths.probe_.last_round;
+  }
 };
 
 namespace {
@@ -435,6 +438,31 @@ TEST(DraftLengths, DraftsFromTheFirstRoundOnWhereTimesAreKnown) {
   EXPECT_TRUE(first.drafts());
   EXPECT_EQ(first.plan, 0);
   EXPECT_GT(first.lengths[0], 3);
+}
+
+// As where drafts read all that the target does. Times that are old are looked at again.
+TEST(DraftLengths, HardlyTriesDraftsThatCouldNotPay) {
+  for (const bool slow : {true, false}) {
+    Batch batch(1, {slow ? 0.0101 : 0.006});
+    batch.lengths.set_priors(
+        std::vector<TimedPass>{{.load = {.rows = 1}, .seconds = 0.0101},
+                               {.load = {.rows = 7}, .seconds = 0.0107},
+                               {.plan = 0, .load = {.rows = 1}, .seconds = batch.step[0]}});
+    int drafted = 0;
+    for (int i = 0; i < 1000; ++i) drafted += batch.rounds(1, kMaxDraftLen).drafts();
+    if (!slow) {
+      EXPECT_GT(drafted, 900);
+      continue;
+    }
+    EXPECT_EQ(drafted, 0);
+    for (int i = 0; i < 20; ++i) {  // nor does every round look whether they could
+      batch.rounds(1, kMaxDraftLen);
+      EXPECT_LE(Aged::rounds_since_probe(batch.lengths), 16);
+    }
+    batch.step[0] = 0.004;
+    for (int i = 0; i < 1000; ++i) drafted += batch.rounds(1, kMaxDraftLen).drafts();
+    EXPECT_GT(drafted, 800);
+  }
 }
 
 }  // namespace

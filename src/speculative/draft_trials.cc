@@ -60,7 +60,8 @@ bool DraftLengths::explore(std::span<const SequenceLoad> batch, Found& found) {
 bool DraftLengths::probe(std::span<const SequenceLoad> batch, Found& found) {
   if (std::exchange(probe_.repeat, false) && probe_again(batch, found)) return true;
   char& drafted_for = sizes_drafted_[costs_.target().knot(static_cast<int>(batch.size()))];
-  if (found.plan == kPlain && candidate_ != kPlain && !drafted_for) {
+  if (found.plan == kPlain && candidate_ != kPlain && !drafted_for &&
+      could_pay(batch, candidate_)) {
     if (!ready(candidate_)) return false;
     drafted_for = true;
     set_lanes(batch, candidate_);
@@ -80,6 +81,7 @@ bool DraftLengths::probe(std::span<const SequenceLoad> batch, Found& found) {
     start_probe(*plan, found.rate, found);
     return true;
   }
+  probe_.last_round = round_;  // nor is every round to look for one
   return false;
 }
 
@@ -105,6 +107,7 @@ std::optional<int> DraftLengths::probe_off(std::span<const SequenceLoad> batch, 
   const bool all = kind % 2 == 1;
   const int plan = kind / 2;
   if (!arms_[plan].usable || (all && batch.size() == 1)) return std::nullopt;
+  if (!could_pay(batch, plan)) return std::nullopt;
   set_lanes(batch, plan);
   if (all) {
     spread(1, 0, batch.size());

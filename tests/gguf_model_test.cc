@@ -114,6 +114,26 @@ TEST_P(GgufModels, LogitsAreThoseOfTheirElements) {
 INSTANTIATE_TEST_SUITE_P(Types, GgufModels, ::testing::ValuesIn(all_gguf_models()),
                          [](const auto& info) { return test_name(info.param.name); });
 
+// auto's: where the target has no more than four bits, 8 are no other plan.
+TEST(GgufPlans, ThoseThatReadTheSameAreOne) {
+  const auto names = [](const GgufModel& type) {
+    const GgufModelFile file(type);
+    LoadedModel model(file.path, "cpu", 1, kPage);
+    std::string names;
+    for (const Plan& plan : distinct_plans(auto_plans({kGgufLayers, kPage}), model.model.weights(),
+                                           *model.backend, model.pool.shape())) {
+      names += plan.name + ' ';
+    }
+    return names;
+  };
+  EXPECT_EQ(names({"Q4_1", "llama", GgufTypes::all(GgmlType::kQ4_1)}),
+            "quantspec weights-only+w8 quantspec+sparse@1/4 quantspec+sparse@1/16 ");
+  EXPECT_EQ(names(q4_k_m_like()),
+            "quantspec quantspec+h8 quantspec+w8 weights-only+w8 quantspec+sparse@1/4 "
+            "quantspec+sparse+h8@1/4 quantspec+sparse+w8@1/4 quantspec+sparse@1/16 "
+            "quantspec+sparse+h8@1/16 quantspec+sparse+w8@1/16 ");
+}
+
 class GgufExactness : public ::testing::TestWithParam<std::tuple<std::string, GgufModel>> {
  protected:
   static constexpr int kPrompt = 70;
@@ -135,7 +155,8 @@ TEST_P(GgufExactness, GreedyOutputDoesNotDependOnPlanAndDraftLength) {
   const Tokens prompt = text(kPrompt);
   const Tokens plain = model_.generate(prompt, kDecoded, options(0));
   std::int64_t accepted = 0, rejections = 0;
-  for (const char* plan : {"quantspec", "quantspec+w8", "quantspec+sparse", "kv-only"}) {
+  for (const char* plan :
+       {"quantspec", "quantspec+h8", "quantspec+w8", "quantspec+sparse", "kv-only"}) {
     for (const int draft_len : {1, 4, 16}) {
       RoundStats stats;
       EXPECT_EQ(model_.generate(prompt, kDecoded, options(draft_len, plan), &stats), plain)

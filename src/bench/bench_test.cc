@@ -237,8 +237,9 @@ TEST(BenchRun, ShowsEveryPlanByOneName) {
   EXPECT_EQ(report.rows[3].plan, "streaming");
   EXPECT_EQ(report.rows[3].chosen_plan, "streaming@96");
   EXPECT_EQ(report.rows[4].draft_budget, 96);
-  const std::vector<std::string> known = {"quantspec", "quantspec+w8", "weights-only+w8",
-                                          "quantspec+sparse@96", "quantspec+sparse+w8@96"};
+  const std::vector<std::string> known = {
+      "quantspec",           "quantspec+h8",           "quantspec+w8",          "weights-only+w8",
+      "quantspec+sparse@96", "quantspec+sparse+h8@96", "quantspec+sparse+w8@96"};
   EXPECT_TRUE(std::ranges::count(known, report.rows[4].chosen_plan)) << report.rows[4].chosen_plan;
 }
 

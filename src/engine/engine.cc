@@ -163,6 +163,7 @@ std::vector<Plan> Engine::Impl::plans_of(std::string_view spec, KvBudget budget)
     const auto unreadable = [&](const Plan& plan) { return !model.reads(plan); };
     if (std::ranges::all_of(plans, unreadable)) model.require_weights(plans.front());
     std::erase_if(plans, unreadable);
+    plans = distinct_plans(plans, model.weights(), model.backend(), pool.shape());
   }
   for (const Plan& plan : plans) model.require_weights(plan);
   return plans;

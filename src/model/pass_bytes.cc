@@ -81,6 +81,20 @@ std::size_t pass_bytes(const Weights& weights, const WeightMemory& memory, const
   return bytes;
 }
 
+std::vector<Plan> distinct_plans(std::span<const Plan> plans, const Weights& weights,
+                                 const WeightMemory& memory, const KvShape& shape) {
+  std::vector<Plan> kept;
+  const auto bytes = [&](const Plan& plan) { return pass_bytes(weights, memory, shape, plan, 0); };
+  const auto same_kv = [](const LayerPlan& a, const LayerPlan& b) { return a.kv == b.kv; };
+  for (const Plan& plan : plans) {
+    const auto alike = [&](const Plan& other) {
+      return std::ranges::equal(plan.layers, other.layers, same_kv) && bytes(plan) == bytes(other);
+    };
+    if (std::ranges::none_of(kept, alike)) kept.push_back(plan);
+  }
+  return kept;
+}
+
 PlanKvBytes::PlanKvBytes(const KvShape& shape, KvStore store, const Plan& plan) : shape_(shape) {
   for (const LayerPlan& layer : plan.layers) {
     if (!layer.run) continue;

@@ -33,6 +33,11 @@ std::size_t kv_bytes(const KvShape& shape, const KvAccess& access, int context);
 std::size_t pass_bytes(const Weights& weights, const WeightMemory& memory, const KvShape& shape,
                        const Plan& plan, int context);
 
+// Leaves out plans that read what one before them does: of codes of 4 bits, 8 bits are no more.
+// REQUIRES: plans with the same KV read the same matrices, one no less of any than another.
+std::vector<Plan> distinct_plans(std::span<const Plan> plans, const Weights& weights,
+                                 const WeightMemory& memory, const KvShape& shape);
+
 // K and V that passes of a plan read: pass_bytes without the weights. Quick to ask round by round,
 // since it is counted once for all layers that see the cache alike.
 class PlanKvBytes {

@@ -46,27 +46,36 @@ constexpr Base kBases[] = {
      {KvRead::kUpper, KvTokens::kRetrieval}},
 };
 
+// What a name says: all layers alike, and the head.
+struct Meaning {
+  LayerPlan layer;
+  bool wide_head = false;  // 8 bits of the head, beside 4-bit weights
+  bool operator==(const Meaning&) const = default;
+};
+
 // A plan has at most one modifier of each kind. A name gives them in this order.
-enum ModifierKind : std::uint8_t { kPagesRead, kWeightsRead, kModifierKinds };
+enum ModifierKind : std::uint8_t { kPagesRead, kWeightsRead, kHeadRead, kModifierKinds };
 
 struct Modifier {
   std::string_view name;
   std::string_view what;
   ModifierKind kind;
-  void (*apply)(LayerPlan&);
+  void (*apply)(Meaning&);
 };
 
 constexpr Modifier kModifiers[] = {
     {"w4", "4-bit weights", kWeightsRead,
-     [](LayerPlan& plan) { plan.weights = WeightRead::kUpper; }},
+     [](Meaning& plan) { plan.layer.weights = WeightRead::kUpper; }},
     {"w8", "8-bit weights", kWeightsRead,
-     [](LayerPlan& plan) { plan.weights = WeightRead::kBoth; }},
+     [](Meaning& plan) { plan.layer.weights = WeightRead::kBoth; }},
     {"wfull", "full weights: the target's own, whatever their format", kWeightsRead,
-     [](LayerPlan& plan) { plan.weights = WeightRead::kTarget; }},
+     [](Meaning& plan) { plan.layer.weights = WeightRead::kTarget; }},
     {"sparse", "only the pages of most attention in the last target pass", kPagesRead,
-     [](LayerPlan& plan) { plan.kv.tokens = KvTokens::kByMass; }},
+     [](Meaning& plan) { plan.layer.kv.tokens = KvTokens::kByMass; }},
     {"bounds", "only the pages whose keys could match best", kPagesRead,
-     [](LayerPlan& plan) { plan.kv.tokens = KvTokens::kByBound; }},
+     [](Meaning& plan) { plan.layer.kv.tokens = KvTokens::kByBound; }},
+    {"h8", "8 bits of the head, beside 4-bit weights", kHeadRead,
+     [](Meaning& plan) { plan.wide_head = true; }},
 };
 
 constexpr std::string_view kSkip = "layer-skip:";
@@ -237,14 +246,19 @@ Plan make_plan(std::string_view spec, const PlanContext& context) {
   const auto parts = split(spec);
   std::vector<int> skipped;
   const LayerPlan base = base_plan(parts[0], skipped, context);
-  LayerPlan layer = base;
+  Meaning meaning{base, context.upper_head == WeightRead::kBoth};
+  LayerPlan& layer = meaning.layer;
   Plan plan;
   plan.name = parts[0];
   for (const Modifier* modifier : read_modifiers(spec, std::span(parts).subspan(1))) {
     if (modifier == nullptr) continue;
-    const LayerPlan before = layer;
-    modifier->apply(layer);
-    if (layer != before) plan.name += fmt::format("+{}", modifier->name);
+    const Meaning before = meaning;
+    modifier->apply(meaning);
+    if (meaning != before) plan.name += fmt::format("+{}", modifier->name);
+    if (modifier->kind == kHeadRead && layer.weights != WeightRead::kUpper) {
+      fail(ErrorKind::kInvalidRequest, "{} {}: +{} is for 4-bit weights, whose head has 4 bits",
+           field::kPlan, spec, modifier->name);
+    }
   }
   const Message what = Message::format("{} {}", field::kPlan, spec);
   if (base.kv.gathers() && layer.kv.chooses_pages()) {
@@ -255,7 +269,8 @@ Plan make_plan(std::string_view spec, const PlanContext& context) {
   }
   plan.layers = std::vector(context.num_layers, layer);
   for (const int index : skipped) plan.layers[index].run = false;
-  plan.head = layer.weights == WeightRead::kUpper ? context.upper_head : layer.weights;
+  const bool wide = layer.weights == WeightRead::kUpper && meaning.wide_head;
+  plan.head = wide ? WeightRead::kBoth : layer.weights;
   return plan;
 }
 
@@ -293,8 +308,12 @@ std::vector<Plan> auto_plans(const PlanContext& context) {
   PlanContext dense = context;
   dense.budget = {};
   std::vector<Plan> plans;
-  for (const char* spec : {"quantspec", "quantspec+w8", "weights-only+w8"}) {
-    plans.push_back(make_plan(spec, dense));
+  const auto add = [&](Plan plan) {
+    // Where 4-bit weights have 8 bits of the head anyway, +h8 is no other plan.
+    if (std::ranges::find(plans, plan.name, &Plan::name) == plans.end()) plans.push_back(plan);
+  };
+  for (const char* spec : {"quantspec", "quantspec+h8", "quantspec+w8", "weights-only+w8"}) {
+    add(make_plan(spec, dense));
   }
   std::vector<KvBudget> budgets = {context.budget};
   if (!context.budget.given()) budgets = {KvBudget::one_in(4), KvBudget::one_in(16)};
@@ -302,10 +321,11 @@ std::vector<Plan> auto_plans(const PlanContext& context) {
     PlanContext sparse = context;
     sparse.budget = draft_budget({.tokens = KvTokens::kByMass}, budget, context,
                                  Message::format("{} auto", field::kPlan));
-    for (const char* spec : {"quantspec+sparse", "quantspec+sparse+w8"}) {
-      plans.push_back(make_plan(spec, sparse));
-      plans.back().name += fmt::format("@{}", budget.text());
-      plans.back().from_tokens = worth_from(budget, context.page_size);
+    for (const char* spec : {"quantspec+sparse", "quantspec+sparse+h8", "quantspec+sparse+w8"}) {
+      Plan plan = make_plan(spec, sparse);
+      plan.name += fmt::format("@{}", budget.text());
+      plan.from_tokens = worth_from(budget, context.page_size);
+      add(std::move(plan));
     }
   }
   return plans;

@@ -56,6 +56,7 @@ struct PlanContext {
 //   bases      quantspec, weights-only, kv-only, streaming, snapkv, retrieval, layer-skip:LIST,
 //              plan:FILE
 //   modifiers  w4, w8: bits of the draft's weights; wfull: the target's, whatever their format;
+//              h8: 8 bits of the head, beside 4-bit weights;
 //              sparse: pages by attention mass; bounds: pages by key bounds instead
 // Plan::name is the shortest spec that means the same: the base, its pages, and its weights where
 // they are not the base's own ("quantspec+w8+sparse" is "quantspec+sparse+w8", "quantspec+w4" is
@@ -69,7 +70,8 @@ Plan read_plan_file(const std::filesystem::path& file, const PlanContext& contex
 // Writes one, and finishes the file.
 void write_plan_file(const Plan& plan, NewFile& file);
 
-// The plans among which `auto` chooses: 4- and 8-bit weights with all pages, and with fewer: of the
+// The plans among which `auto` chooses: 4- and 8-bit weights, and 4-bit ones with 8 bits of the
+// head, with all pages, and with fewer: of the
 // budget, if one is given, else a quarter and a sixteenth. Names of the latter end in their budget:
 // "quantspec+sparse@1/4"; they are for sequences that are long enough for that to matter.
 std::vector<Plan> auto_plans(const PlanContext& context);

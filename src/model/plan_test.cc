@@ -52,6 +52,21 @@ TEST(Plan, ADraftStoreMayKeepTheHeadOf4BitWeightsAtMore) {
   EXPECT_EQ(make_plan("quantspec+wfull", context).head, WeightRead::kTarget);
 }
 
+TEST(Plan, TheHeadOf4BitWeightsMayBeReadAt8) {
+  const Plan wide = make_plan("quantspec+h8", kContext);
+  EXPECT_EQ(wide.layers, make_plan("quantspec", kContext).layers);
+  EXPECT_EQ(wide.head, WeightRead::kBoth);
+  EXPECT_EQ(make_plan("streaming+h8+w4", kContext).name, "streaming+w4+h8");
+  for (const char* spec : {"quantspec+w8+h8", "kv-only+h8"}) {
+    expect_error(ErrorKind::kInvalidRequest, {spec, "+h8 is for 4-bit weights"},
+                 [&] { make_plan(spec, kContext); });
+  }
+  PlanContext store = kContext;
+  store.upper_head = WeightRead::kBoth;
+  EXPECT_EQ(make_plan("quantspec+h8", store).name, "quantspec");
+  EXPECT_EQ(auto_plans(store).size(), 7u);
+}
+
 TEST(Plan, HasOneNameHoweverItIsSpelt) {
   const auto name = [](const char* spec) { return make_plan(spec, kContext).name; };
   EXPECT_EQ(name("quantspec"), "quantspec");
@@ -88,7 +103,7 @@ TEST(Plan, LayerSkipLeavesLayersOut) {
 TEST(Plan, UnknownNamesListTheKnownOnes) {
   expect_error(ErrorKind::kInvalidRequest,
                {"'quantspek'", "quantspec, weights-only", "snapkv", "plan:FILE", "auto", "all",
-                "+w4, +w8, +wfull, +sparse, +bounds"},
+                "+w4, +w8, +wfull, +sparse, +bounds, +h8"},
                [&] { make_plan("quantspek", kContext); });
   expect_error(ErrorKind::kInvalidRequest, {"'w5'", "w4, w8", "bounds"},
                [&] { make_plan("quantspec+w5", kContext); });
@@ -142,24 +157,25 @@ TEST(PlanAt, RefusesBudgetsThatDoNotFit) {
 
 TEST(Plan, AutoChoosesAmongFewerPagesInLongTexts) {
   const auto plans = auto_plans(kContext);
-  ASSERT_EQ(plans.size(), 7u);
-  EXPECT_EQ(plans[3].layers[0].kv.budget, kQuarter);
-  EXPECT_EQ(plans[6].layers[0].kv.budget, KvBudget::one_in(16));
+  ASSERT_EQ(plans.size(), 10u);
+  EXPECT_EQ(plans[4].layers[0].kv.budget, kQuarter);
+  EXPECT_EQ(plans[9].layers[0].kv.budget, KvBudget::one_in(16));
   // They differ in name, so that a log can tell them apart.
   EXPECT_EQ(plans[0].name, "quantspec");
-  EXPECT_EQ(plans[4].name, "quantspec+sparse+w8@1/4");
-  EXPECT_EQ(plans[6].name, "quantspec+sparse+w8@1/16");
+  EXPECT_EQ(plans[1].name, "quantspec+h8");
+  EXPECT_EQ(plans[6].name, "quantspec+sparse+w8@1/4");
+  EXPECT_EQ(plans[9].name, "quantspec+sparse+w8@1/16");
   // Less than four pages are not worth it.
   EXPECT_EQ(plans[0].from_tokens, 0);
-  EXPECT_EQ(plans[3].from_tokens, 4 * 4 * 128);
-  EXPECT_EQ(plans[6].from_tokens, 16 * 4 * 128);
+  EXPECT_EQ(plans[4].from_tokens, 4 * 4 * 128);
+  EXPECT_EQ(plans[9].from_tokens, 16 * 4 * 128);
 }
 
 TEST(Plan, AutoHasTheBudgetThatIsGiven) {
   PlanContext context = kContext;
   context.budget = 1024;
   const auto plans = auto_plans(context);
-  ASSERT_EQ(plans.size(), 5u);
+  ASSERT_EQ(plans.size(), 7u);
   EXPECT_EQ(plans.back().name, "quantspec+sparse+w8@1024");
   EXPECT_EQ(plans.back().layers[0].kv.budget, KvBudget(1024));
   // From so many tokens on there is a page more than it reads.

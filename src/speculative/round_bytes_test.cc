@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "speculative/test_support.h"
+#include "tests/gguf_support.h"
 
 namespace quantspec {
 namespace {
@@ -77,6 +78,42 @@ TEST_F(RoundBytesTest, WhatReadsLessIsAcceptedLess) {
   const std::vector<float> all = bytes(KvStore::kHierarchical).options({}).acceptance;
   ASSERT_EQ(all.size(), plans_.size());
   EXPECT_LT(all[0], all[1]);
+}
+
+// Acceptance to begin with by plans of 4 bits, of 4 bits with the head at 8, of 8, in a file of
+// these types of the layers and of the head.
+std::vector<float> acceptance_of_file(GgmlType layers, GgmlType head) {
+  testing::GgufTypes types = testing::GgufTypes::all(layers);
+  types.embedding = head;
+  const testing::GgufModelFile file({"file", "llama", types});
+  const auto backend = make_backend({.name = "reference", .num_threads = 1});
+  const auto files = open_model(file.path);
+  Weights weights(files->config(), files->weights(), *backend);
+  weights.make_draft_planes(*backend, WeightRead::kBoth);
+  const Model model(files->config(), std::move(weights), *backend);
+  const int count = files->config().num_layers;
+  std::vector<Plan> plans = {Plan::draft(count, WeightRead::kUpper),
+                             Plan::draft(count, WeightRead::kUpper),
+                             Plan::draft(count, WeightRead::kBoth)};
+  plans[1].head = WeightRead::kBoth;
+  const RoundBytes bytes{model, kv_shape(files->config(), kPageSize), KvStore::kHierarchical,
+                         Plan::target(count), plans};
+  return bytes.options({}).acceptance;
+}
+
+// Nothing is read less where four bits are all there is.
+TEST(RoundBytesOfFiles, FourBitsOfFourAreAcceptedLikeEight) {
+  const auto all = acceptance_of_file(GgmlType::kQ4_1, GgmlType::kQ4_1);
+  EXPECT_EQ(all[0], all[2]);
+  EXPECT_EQ(all[1], all[2]);
+  const auto layers = acceptance_of_file(GgmlType::kQ4_K, GgmlType::kQ6_K);
+  EXPECT_LT(layers[0], layers[1]);
+  EXPECT_EQ(layers[1], layers[2]);
+  const auto none = acceptance_of_file(GgmlType::kQ8_0, GgmlType::kQ8_0);
+  EXPECT_LT(none[0], layers[0]);
+  EXPECT_LT(none[0], none[1]);
+  EXPECT_LT(none[1], none[2]);
+  EXPECT_EQ(none[2], all[2]);
 }
 
 }  // namespace

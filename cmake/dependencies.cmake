@@ -21,4 +21,5 @@ endforeach()
 if(QUANTSPEC_APPS)
   find_package(CLI11 REQUIRED)
   find_package(ZLIB REQUIRED)
+  find_package(Boost 1.81 REQUIRED)  # headers alone: Asio and Beast, in src/net
 endif()

@@ -90,6 +90,11 @@ class CheckLayersTest(unittest.TestCase):
         self.assert_refuses("src/model/model.cc", "backend/cpu/cpu.h", "room")
         self.assert_refuses("src/model/model.cc", "backend/cpu/gemv.h", "not a door")
 
+    def test_only_net_sees_boost(self):
+        self.write("src/net/server.cc", "#include <boost/asio.hpp>\n")
+        self.assertEqual(self.complaints(), [])
+        self.assert_refuses("src/model/model.cc", "boost/asio.hpp", "only src/net/ sees Boost")
+
     def test_tests_follow_their_floor_and_see_test_support(self):
         self.assert_accepts("src/quant/code_test.cc", "quant/code.h", "tests/support.h")
         self.assert_refuses("src/quant/code_test.cc", "model/model.h", "not below")

@@ -5,8 +5,8 @@ A folder has a floor. A file includes its own folder or a strictly lower floor, 
 folder only its door, folder/folder.h. Floors are strict, so folders cannot include each other in a
 ring; headers of one folder could, and that is checked too. So are the length of files, `#pragma once`,
 how many virtual functions a class declares, what a header brings along, who sees the headers that change
-often, that src/ spells no flag of the command line but every Field has one (base/field.h), and that words
-have one meaning (docs/glossary.md). Complaints are one line each, `file:line: what`, and the exit code is
+often, that only src/net sees Boost, that src/ spells no flag of the command line but every Field has one
+(base/field.h), and that words have one meaning (docs/glossary.md). Complaints are one line each, `file:line: what`, and the exit code is
 then 1.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 FLOORS = [
     {"base"},
-    {"quant", "tokenizer", "sampler"},
+    {"quant", "tokenizer", "sampler", "net"},
     {"backend/params"},                                    # what ops take
     {"backend/host"},                                      # what rooms on the host share
     {"backend/reference", "backend/cpu", "backend/cuda"},  # the backend's rooms
@@ -55,6 +55,7 @@ DOORS = {
                  "kv_cache/gathered_tokens.h"},  # which rivals are
     "sampler": {"sampler/sampler.h", "sampler/acceptance.h", "sampler/parameters.h",
                 "sampler/sampling_params.h"},
+    "net": {"net/net.h", "net/message.h", "net/notify.h"},
     "model": {"model/model.h", "model/config.h",
               "model/draft_store.h",  # of which few write or read a store
               "model/model_files.h", "model/weight_source.h", "model/safetensors.h",
@@ -74,6 +75,7 @@ SEES_ONLY = {
 }
 SEEN_BY_ALL = {"model/model_files.h", "model/weight_source.h"}  # a model, before it is loaded
 NAMES_ROOMS = "src/backend/registry.cc"
+SEES_BOOST = "src/net/"  # whose headers take seconds to compile, and are no part of what is installed
 
 MAX_LINES = 600
 MAX_VIRTUALS = 12  # that one class declares; more are several interfaces
@@ -202,6 +204,8 @@ class House:
             match = INCLUDE.match(line)
             if match:
                 self.check_include(path, number, match.group(1))
+                if match.group(1).startswith("boost/") and not path.startswith(SEES_BOOST):
+                    self.complain(path, number, f'"{match.group(1)}": only {SEES_BOOST} sees Boost')
             self.check_words(path, number, line)
             if path.startswith("src/") and not path.endswith("_test.cc"):
                 self.check_flags(path, number, line)

@@ -1,5 +1,7 @@
 #include "base/json.h"
 
+#include <cstddef>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -11,9 +13,31 @@ namespace quantspec {
 
 namespace {
 
-constexpr std::size_t kMaxDepth = 200;
-constexpr std::size_t kMaxValues = std::size_t{1} << 23;  // of 16 to 100 bytes each
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 28;
+
+// Reads a text and counts what was read, so that errors of ours know where they are.
+class Position {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  Position(const char* at, std::size_t* count) : at_(at), count_(count) {}
+  reference operator*() const { return *at_; }
+  Position& operator++() {
+    ++at_;
+    ++*count_;
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  bool operator==(const Position& other) const { return at_ == other.at_; }
+
+ private:
+  const char* at_;
+  std::size_t* count_;
+};
 
 // Builds documents from the parser's events. NOTE: the library's own builder with a callback, which
 // could refuse the same, walks all elements of a parent whenever one of them ends: quadratic.
@@ -22,7 +46,10 @@ class Builder {
   using Take = std::function<void(std::size_t, Json)>;
 
   // `take`: gets the elements of the array that the text must be; empty: the text is one document.
-  Builder(std::string_view where, const Take& take) : where_(where), take_(take) {}
+  // `byte`: how many were read.
+  Builder(std::string_view where, const JsonLimits& limits, const Take& take,
+          const std::size_t& byte)
+      : where_(where), limits_(limits), take_(take), byte_(byte) {}
 
   Json document() { return std::move(document_); }
 
@@ -45,8 +72,8 @@ class Builder {
     auto& members = open_.back()->get_ref<Json::object_t&>();
     const auto [member, is_new] = members.emplace(std::move(name), nullptr);
     if (!is_new) {
-      fail(ErrorKind::kCorruptFile, "{}: the key {} stands twice in one object", where_,
-           shown(member->first));
+      fail(limits_.error, "{}: the key {} stands twice in one object, at byte {}", where_,
+           shown(member->first), byte_);
     }
     value_ = &member->second;
     return true;
@@ -56,16 +83,17 @@ class Builder {
   bool parse_error(std::size_t byte, const std::string&, const Exception& error) {
     constexpr bool is_syntax = std::is_same_v<Exception, Json::parse_error>;
     const std::string why = is_syntax ? std::string() : fmt::format(" ({})", error.what());
-    fail(ErrorKind::kCorruptFile, "{}: not valid JSON at byte {}{}", where_, byte, why);
+    fail(limits_.error, "{}: not valid JSON at byte {}{}", where_, byte, why);
   }
 
  private:
   // Puts a value in its place, which it returns.
   Json* place(Json value) {
-    if (++num_values_ > kMaxValues) {
-      fail(ErrorKind::kCorruptFile, "{}: JSON of more than {} values", where_, kMaxValues);
+    if (++num_values_ > limits_.values) {
+      fail(limits_.error, "{}: JSON of more than {} values, at byte {}", where_, limits_.values,
+           byte_);
     }
-    if (take_ != nullptr && !in_array_) fail(ErrorKind::kCorruptFile, "{}: no JSON array", where_);
+    if (take_ != nullptr && !in_array_) fail(limits_.error, "{}: no JSON array", where_);
     if (open_.empty()) {
       document_ = std::move(value);
       return &document_;
@@ -81,8 +109,9 @@ class Builder {
     return end_value();
   }
   bool open(Json value) {
-    if (open_.size() >= kMaxDepth) {
-      fail(ErrorKind::kCorruptFile, "{}: JSON nested deeper than {} levels", where_, kMaxDepth);
+    if (open_.size() >= limits_.depth) {
+      fail(limits_.error, "{}: JSON nested deeper than {} levels, at byte {}", where_,
+           limits_.depth, byte_);
     }
     open_.push_back(place(std::move(value)));
     return true;
@@ -100,7 +129,9 @@ class Builder {
   }
 
   std::string_view where_;
+  const JsonLimits& limits_;
   const Take& take_;
+  const std::size_t& byte_;
   bool in_array_ = false;
   std::size_t num_taken_ = 0;
   std::size_t num_values_ = 0;
@@ -109,19 +140,28 @@ class Builder {
   Json* value_ = nullptr;    // of the key that came last
 };
 
-Json parse(std::string_view text, std::string_view where, const Builder::Take& take) {
-  Builder builder(where, take);
-  Json::sax_parse(text, &builder);
+Json parse(std::string_view text, std::string_view where, const JsonLimits& limits,
+           const Builder::Take& take) {
+  // NOTE: the library takes it for the end of the text, and what follows for nothing.
+  if (const std::size_t zero = text.find('\0'); zero != text.npos) {
+    fail(limits.error, "{}: not valid JSON at byte {} (a zero byte)", where, zero + 1);
+  }
+  std::size_t byte = 0, end = 0;
+  Builder builder(where, limits, take, byte);
+  Json::sax_parse(Position(text.data(), &byte), Position(text.data() + text.size(), &end),
+                  &builder);
   return builder.document();
 }
 
 }  // namespace
 
-Json parse_json(std::string_view text, std::string_view where) { return parse(text, where, {}); }
+Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits) {
+  return parse(text, where, limits, {});
+}
 
 void parse_json_array(std::string_view text, std::string_view where,
                       const std::function<void(std::size_t, Json)>& take) {
-  parse(text, where, take);
+  parse(text, where, {}, take);
 }
 
 Json parse_json_file(const std::filesystem::path& path) {

@@ -1,6 +1,7 @@
 // JSON, through nlohmann-json. Reading is linear in the size of the text and bounded: nesting,
-// values, bytes of a file. A key that stands twice in one object is an error. Every error is one
-// line that names the file (kCorruptFile, unless said otherwise).
+// values, bytes of a file. A key that stands twice in one object is an error, and so is a zero
+// byte. Every error is one line that names the file and the byte (kCorruptFile, unless said
+// otherwise).
 #pragma once
 
 #include <cstddef>
@@ -10,12 +11,23 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/json_fwd.h"
 
 namespace quantspec {
 
-// Parses `text`; `where` (a path) goes into messages.
-Json parse_json(std::string_view text, std::string_view where);
+// What a text may be, and the kind of error that it is otherwise.
+struct JsonLimits {
+  std::size_t depth = 200;                    // of objects and arrays in each other
+  std::size_t values = std::size_t{1} << 23;  // of 16 to 100 bytes each
+  ErrorKind error = ErrorKind::kCorruptFile;
+};
+// Of what a client sends.
+inline constexpr JsonLimits kClientJson{64, 100'000, ErrorKind::kInvalidRequest};
+
+// Parses `text`; `where` (a path) goes into messages. Memory and time are linear in the text, and
+// no nesting is recursion.
+Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
 
 // Parses an array one element at a time: take(index, element) gets each and may throw. So a file of
 // a million records costs the memory of one.

@@ -96,6 +96,42 @@ TEST(Json, TooManyValuesAreRefused) {
   EXPECT_EQ(count, (1u << 23) + 1);
 }
 
+TEST(Json, AZeroByteIsRefused) {
+  for (const std::size_t at : {0, 1, 4, 8}) {
+    std::string text = R"({"a": 1} )";
+    text[at] = '\0';
+    expect_error(ErrorKind::kCorruptFile, {"f", fmt::format("byte {} ", at + 1)},
+                 [&] { parse_json(text, "f"); });
+  }
+}
+
+TEST(Json, WhatAClientSendsHasLimitsOfItsOwn) {
+  const auto parse = [](const std::string& text) {
+    return [text] { parse_json(text, "the body", kClientJson); };
+  };
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  const auto many = [](std::size_t values) {  // an array is one, too
+    std::string text = "[0";
+    for (std::size_t i = 2; i < values; ++i) text += ",0";
+    return text + "]";
+  };
+  EXPECT_NO_THROW(parse(nested(64))());
+  EXPECT_NO_THROW(parse(many(100'000))());
+  constexpr ErrorKind kError = ErrorKind::kInvalidRequest;
+  expect_error(kError, {"the body", "64 levels", "at byte 65"}, parse(nested(65)));
+  expect_error(kError, {"64 levels", "at byte 65"}, parse(std::string(1'000'000, '[')));
+  expect_error(kError, {"100000 values", "at byte 20000"}, parse(many(100'001)));
+  expect_error(kError, {"\"a\"", "at byte 12", "twice"}, parse(R"({"a": 1, "a": 2})"));
+  expect_error(kError, {"at byte 8"}, parse("{\"a\": \"\xC0\x80\"}"));
+  for (const std::string& text : std::vector<std::string>{
+           "", "\"\xED\xA0\x80\"", R"("\ud800")", R"("\udc00\ud800")", "\"\xF4\x90\x80\x80\"",
+           "\"\xC3\"", "\"\n\"", "1e999", "NaN", "{} {}", "\xC3\xA9", "[1,]", "01", "+1"}) {
+    expect_error(kError, {"the body", "at byte"}, parse(text));
+  }
+}
+
 TEST(Json, AnArrayComesElementByElement) {
   const auto taken = [](std::string_view text) {
     Json all = Json::array();

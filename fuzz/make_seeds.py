@@ -424,6 +424,19 @@ def text_seeds():
     yield "large", "continuations", b"a" + b"\x80" * 500_000
 
 
+def http_seeds():
+    head = b"POST /v1/a%20b?c=%C3%A9+d&e HTTP/1.1\r\nHost: a:80\r\nConnection: keep-alive\r\n"
+    chunks = b"5;x=\"y\"\r\nhello\r\n0\r\nX: trailer\r\n\r\n"
+    chunked = head + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n" + chunks
+    plain = head + b"Content-Length: 5\r\n\r\nhello"
+    yield "small", "requests", b"\x05" + chunked + plain + b"\r\nGET / HTTP/1.0\r\n\r\n"
+    yield "small", "refused", b"\x01" + head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    yield "large", "byte by byte", b"\x00" + head + b"Content-Length: 60000\r\n\r\n" + LETTERS[:60_000]
+    yield "large", "chunks", (b"\x00" + head + b"Transfer-Encoding: chunked\r\n\r\n" +
+                              b"1\r\na\r\n" * 60_000 + b"0\r\n\r\n")
+    yield "large", "lines", b"\x00" + b"\r\n" * 200_000 + plain
+
+
 TARGETS = {
     "fuzz_safetensors": safetensors, "fuzz_gguf": gguf_seeds,
     "fuzz_tokenizer_json": tokenizer_json_seeds,
@@ -431,7 +444,7 @@ TARGETS = {
     "fuzz_draft_store": draft_store_seeds, "fuzz_plan_file": plan_file_seeds,
     "fuzz_datasets": dataset_seeds, "fuzz_stop_strings": stop_string_seeds,
     "fuzz_stream_decoder": stream_decoder_seeds, "fuzz_json": json_seeds, "fuzz_text": text_seeds,
-    "fuzz_trace": trace_seeds,
+    "fuzz_trace": trace_seeds, "fuzz_http": http_seeds,
 }
 
 

@@ -1,9 +1,7 @@
 // Streams, clients that go, and a server that stops.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <atomic>
-#include <random>
 #include <string>
 #include <thread>
 
@@ -260,73 +258,6 @@ TEST(Server, StopsWhenItsPatienceEnds) {
   server.reset();
   EXPECT_EQ(stream->send("data: 1\n\n"), Room::kGone);  // handles outlive the server
   EXPECT_FALSE(exchange->respond({200, {}, ""}));
-}
-
-// Many streams, each fed by one of four threads, while health is asked.
-void stream_at_once(int num_streams, int num_events) {
-  TestServer server([&](Options& options) {
-    options.limits.connections_per_address = options.limits.connections = num_streams + 10;
-  });
-  std::vector<Client> clients;
-  std::vector<std::shared_ptr<SseStream>> streams;
-  for (int i = 0; i < num_streams; ++i) {
-    clients.push_back(server.connect());
-    clients.back().send(get("/stream"));
-    streams.push_back(server.streaming());
-  }
-  std::vector<std::thread> senders;
-  for (int t = 0; t < 4; ++t) {
-    senders.emplace_back([&, t] {
-      for (int e = 0; e < num_events; ++e) {
-        for (std::size_t i = t; i < streams.size(); i += 4) {
-          EXPECT_EQ(streams[i]->send(fmt::format("data: {} {}\n\n", i, e)), Room::kRoom);
-        }
-      }
-      for (std::size_t i = t; i < streams.size(); i += 4) streams[i]->finish();
-    });
-  }
-  for (int i = 0; i < 20; ++i) {
-    Client health = server.connect();
-    health.send(get("/"));
-    EXPECT_EQ(health.read().status, 200);
-  }
-  for (std::size_t i = 0; i < clients.size(); ++i) {
-    std::string expected;
-    for (int e = 0; e < num_events; ++e) expected += fmt::format("data: {} {}\n\n", i, e);
-    EXPECT_EQ(clients[i].read().body, expected);
-  }
-  for (std::thread& sender : senders) sender.join();
-  clients.clear();
-  server.expect_idle();
-}
-
-TEST(Stream, TwoHundredAtOnce) { stream_at_once(200, 50); }
-TEST(Stream, DISABLED_ThousandAtOnce) { stream_at_once(1000, 200); }
-
-// Clients that go at any byte of a request or an answer leave nothing behind.
-TEST(Stream, AbortsLeaveNothingBehind) {
-  TestServer server;
-  {
-    Client client = server.connect();
-    client.send(get("/"));
-    client.read();
-  }
-  server.expect_idle();
-  const int files = open_files();
-  std::mt19937 random(1);
-  for (int i = 0; i < 2000; ++i) {
-    Client client = server.connect();
-    const char* paths[] = {"/", "/stream", "/echo", "/forget", "/none"};
-    const std::string request = random() % 2 == 0
-                                    ? post(paths[random() % 5], std::string(random() % 3000, 'x'))
-                                    : get(paths[random() % 5]);
-    client.send(request.substr(0, random() % (request.size() + 1)));
-    if (random() % 4 == 0) client.send(request);
-    if (random() % 8 == 0) client.end();
-    if (random() % 2 == 0) client.reset();
-  }
-  server.expect_idle();
-  EXPECT_TRUE(soon([&] { return open_files() == files; }));
 }
 
 }  // namespace

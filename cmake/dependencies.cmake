@@ -21,5 +21,7 @@ endforeach()
 if(QUANTSPEC_APPS)
   find_package(CLI11 REQUIRED)
   find_package(ZLIB REQUIRED)
+endif()
+if(QUANTSPEC_APPS AND QUANTSPEC_SERVER)
   find_package(Boost 1.81 REQUIRED)  # headers alone: Asio and Beast, in src/net
 endif()

@@ -431,6 +431,7 @@ def http_seeds():
     plain = head + b"Content-Length: 5\r\n\r\nhello"
     yield "small", "requests", b"\x05" + chunked + plain + b"\r\nGET / HTTP/1.0\r\n\r\n"
     yield "small", "refused", b"\x01" + head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    yield "small", "refused twice", b"\x04" + head + b"a\rb: c\r\n" + LETTERS[:1_000]
     yield "large", "byte by byte", b"\x00" + head + b"Content-Length: 60000\r\n\r\n" + LETTERS[:60_000]
     yield "large", "chunks", (b"\x00" + head + b"Transfer-Encoding: chunked\r\n\r\n" +
                               b"1\r\na\r\n" * 60_000 + b"0\r\n\r\n")

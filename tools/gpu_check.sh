@@ -91,6 +91,9 @@ configure() {
   [[ -z $deps ]] || options+=("-DCMAKE_PREFIX_PATH=$(realpath "$deps")")
   # Ubuntu has no oneDNN package that CMake finds.
   echo '#include <dnnl.h>' | g++ -E -x c++ - >/dev/null 2>&1 || options+=(-DQUANTSPEC_GEMM=OPENBLAS)
+  # Boost would be 180 MB to take along, and the server is tested elsewhere.
+  printf '#include <boost/version.hpp>\n#if BOOST_VERSION < 108100\n#error old\n#endif\n' |
+    g++ -E -x c++ - >/dev/null 2>&1 || options+=(-DQUANTSPEC_SERVER=OFF)
   # shellcheck disable=SC2086  # several options
   cmake -S . -B "$build" -G Ninja --log-level=WARNING "${options[@]}" ${CMAKE_FLAGS:-}
 }

@@ -54,6 +54,7 @@ void Connection::spawn(Awaitable<> work) {
                    self->channel_.reset();
                    error_code ignored;
                    self->socket_.close(ignored);
+                   self->uncount_body();
                    self->hub_.remove(*self);
                  });
 }
@@ -199,7 +200,17 @@ Connection::Awaitable<Connection::Read> Connection::read_request() {
       }
     }
     reader_.commit(n);
+    if (reader_.is_in_body() && !count_body(n)) {
+      refuse(503, "the server reads too many bodies at once");
+      co_return Read::kAnswered;
+    }
   }
+}
+
+bool Connection::count_body(std::size_t n) {
+  counted_ += n;
+  hub_.body_bytes += n;
+  return hub_.body_bytes <= limits_.all_bodies_bytes;
 }
 
 // Whether the request may have its body read.
@@ -243,6 +254,7 @@ Connection::Awaitable<bool> Connection::handle_request() {
   });
   phase_ = Phase::kHandling;
   call_handler();
+  uncount_body();
   reader_.release();
   if (!channel_->is_given()) watch();
   const bool is_whole = co_await write_output();
@@ -322,6 +334,7 @@ void Connection::refuse(int status, std::string text) {
 }
 
 void Connection::answer(const Answer& answer) {
+  uncount_body();
   text_ = answer_text(answer, framing(), std::time(nullptr));
   // A client that takes a byte at a time makes progress, too: it has a second for each KiB.
   enter(Phase::kAnswering, limits_.write_time + std::chrono::seconds(text_.size() >> 10));

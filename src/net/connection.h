@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "net/answer_text.h"
 #include "net/channel.h"
@@ -73,6 +74,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void add_events(const Channel::Output& output);
 
   void skip_request();
+  bool count_body(std::size_t n);
+  void uncount_body() { hub_.body_bytes -= std::exchange(counted_, 0); }
   void call_handler();
   Framing framing();
   void enter(Phase phase, Milliseconds time);
@@ -90,6 +93,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string text_;                  // that is written
   std::shared_ptr<Channel> channel_;  // of the request that is handled
   boost::asio::steady_timer output_comes_;
+  std::size_t counted_ = 0;  // bytes in Hub::body_bytes
   Phase phase_ = Phase::kIdle;
   Clock::time_point deadline_{};  // of the phase; kHandling has none
   Clock::time_point progress_{};  // when the client last took something

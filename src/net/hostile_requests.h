@@ -61,6 +61,7 @@ inline std::vector<HostileRequest> hostile_requests() {
       {"a header without a colon", with("Content-Length 2\r\n"), 400},
       {"lines that end with LF", "GET / HTTP/1.1\nHost: a\n\n", 400},
       {"1 MB of headers", with("X: " + string(1 << 20, 'a') + "\r\n"), 431},
+      {"CR in a head that is too long", with("X: a\rb" + string(20'000, 'a') + "\r\n"), 400},
       {"1,500 fields", with(many), 431},
       {"a long target", "GET /" + string(20'000, 'a') + " HTTP/1.1\r\nHost: a\r\n\r\n", 431},
       {"an absolute target", "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n", 400},

@@ -55,6 +55,7 @@ struct Hub {
   bool is_stopping = false;
   std::vector<std::shared_ptr<Connection>> connections;
   std::unordered_map<std::string, int> connections_of;  // by client_key()
+  std::size_t body_bytes = 0;                           // of bodies that are being read
   int num_refused = 0;                   // of the connections: those that only get a refusal
   std::array<char, 16 << 10> discarded;  // what nobody reads
   std::shared_ptr<Loop> loop;

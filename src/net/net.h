@@ -39,7 +39,8 @@ struct Limits {
   std::size_t header_bytes = std::size_t{16} << 10;
   std::size_t header_fields = 100;
   std::size_t body_bytes = std::size_t{8} << 20;
-  std::size_t outbox_bytes = std::size_t{64} << 10;  // of a stream
+  std::size_t all_bodies_bytes = std::size_t{256} << 20;  // that are being read at once
+  std::size_t outbox_bytes = std::size_t{64} << 10;       // of a stream
   std::size_t outbox_events = 512;
   int connections = 4096;
   int connections_per_address = 512;  // of a /64 network for IPv6; not for a Unix socket

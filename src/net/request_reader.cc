@@ -85,15 +85,17 @@ RequestReader::State RequestReader::read_head() {
   const std::size_t end = rest().find(kEnd, from);
   const bool is_whole = end != rest().npos;
   const std::size_t bytes = is_whole ? end + kEnd.size() : rest().size();
-  if (bytes > limits_.header_bytes) {
-    return refuse({431, "the head of a request is too long"});
-  }
   // What is no text, as TLS, would otherwise wait for its end until time is up.
   if (!std::isalpha(static_cast<unsigned char>(rest().front()))) {
     return refuse({400, "a request begins with a method"});
   }
-  if (auto refusal = check_head_bytes(rest().substr(0, bytes), std::min(checked_, bytes))) {
+  // First, so that what is refused does not depend on how much of it came at once.
+  if (auto refusal = check_head_bytes(rest().substr(0, std::min(bytes, limits_.header_bytes)),
+                                      std::min(checked_, bytes))) {
     return refuse(std::move(*refusal));
+  }
+  if (bytes > limits_.header_bytes) {
+    return refuse({431, "the head of a request is too long"});
   }
   checked_ = bytes;
   if (!is_whole) return State::kWantsMore;

@@ -13,6 +13,7 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
+#include <cstring>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -148,7 +149,8 @@ class Server::Impl {
                  error != asio::error::connection_aborted) {
         const auto now = Clock::now();
         if (now - warned >= std::chrono::seconds(10)) {
-          log_warning(Message::format("no connection can be accepted: {}", error.message()));
+          log_warning(
+              Message::format("no connection can be accepted: {}", std::strerror(error.value())));
           warned = now;
         }
         pause.expires_after(kBackoff);

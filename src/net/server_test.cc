@@ -121,6 +121,29 @@ TEST(Server, RefusesALongBodyThatIsUnderWay) {
   EXPECT_EQ(reply.body, "the body of a request is too long\n");
 }
 
+TEST(Server, ReadsSoManyBodiesAtOnce) {
+  TestServer server([](Options& options) { options.limits.all_bodies_bytes = 1000; });
+  const auto begin = [&](Client& client) {
+    client.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n");
+    std::this_thread::sleep_for(Milliseconds(20));
+    client.send(std::string(600, 'x'));
+  };
+  Client first = server.connect(), second = server.connect();
+  begin(first);
+  std::this_thread::sleep_for(Milliseconds(20));
+  begin(second);
+  EXPECT_EQ(second.read().status, 503);
+  first.send(std::string(300, 'x'));
+  EXPECT_EQ(first.read().body.size(), 900u);
+  for (int i = 0; i < 10; ++i) {  // what was counted is counted off, whatever became of it
+    Client other = server.connect();
+    begin(other);
+    if (i % 2 == 0) continue;
+    other.send(std::string(300, 'x'));
+    EXPECT_EQ(other.read().status, 200);
+  }
+}
+
 TEST(Server, MakesRefusalsAsItIsTold) {
   TestServer server([](Options& options) {
     options.refuse = [](int status, std::string_view text) -> Answer {

@@ -34,7 +34,7 @@ namespace quantspec::net {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// Times are kept to within a tenth of the shortest of them, and 250 ms.
+// What takes too long is noticed at most a tenth of the shortest of these times later, or 250 ms.
 struct Limits {
   std::size_t header_bytes = std::size_t{16} << 10;
   std::size_t header_fields = 100;

@@ -417,6 +417,40 @@ def json_seeds():
     yield "large", "shallow", b"[" + b"[[[[[[]]]]]]," * 50_000 + b"1]"
 
 
+def chat_seeds():
+    """Of small templates of the tests those of one construct at a time."""
+    constructs = {}
+    for line in (ROOT / "tests/testdata/chat/snippets.txt").read_text().split("\n"):
+        if line.startswith("## "):
+            templates = constructs.setdefault(line[3:].replace(" ", "-"), [])
+        elif line and "\u23ce" not in line:
+            templates.append(line)
+    constructs.pop("errors-of-syntax")
+    for construct, templates in constructs.items():
+        yield "small", construct, "\n".join(templates).encode()
+        for number, template in enumerate(templates):
+            yield "small", f"{construct}-{number}", template.encode()
+    yield "small", "variables", b"{{ a.b }}" + CUT + dump({"a": {"b": [1, "x", None, 1e-7]}, "named": {"default": "y"}})
+    yield "large", "tags", b"{% if a %}x{% endif %}\n" * 40_000
+    yield "large", "raw", b"{%- raw %}{% {{ {% endraw -%}  \n" * 30_000
+    yield "large", "comments", b"{#- a -#}   \n" * 70_000
+    yield "large", "filters of filters", b"{{ 'a' | map(*(['map'] * 300000)) }}"
+    yield "large", "filters of arguments", (b"{% set t = [0] * 60000 %}"
+                                            b"{{ (['a'] * 50000) | map('first', *t) | list | length }}")
+    yield "large", "affixes", (b"{% set t = ('x',) * 300000 %}"
+                               b"{% for i in range(1000) %}{{ 'a'.startswith(t) }}{{ 'a'.endswith(t) }}{% endfor %}")
+    yield "large", "sum", b"{{ 0" + b" + 1" * 200_000 + b" }}"
+    yield "large", "list", b"{{ [" + b"1," * 400_000 + b"] }}"
+    yield "large", "dict", b"{{ {" + b",".join(b"%d:1" % i for i in range(100_000)) + b"} }}"
+    yield "large", "deep", b"{{ " + b"(" * 1_000_000
+    yield "large", "names", b"".join(b"{%% set a%d = 1 %%}" % i for i in range(40_000))
+    yield "large", "macro", (b"{% macro f() %}" + b"".join(b"{%% set a%d = 1 %%}" % i for i in range(40_000))
+                             + b"{% endmacro %}{% for i in range(100) %}{{ f() }}{% endfor %}")
+    yield "large", "texts", (b"{% set s = 'ab' * 500000 %}{% for i in range(10000) %}{{ (s.split('b') | length) + "
+                             b"s.count('ba') + s.rfind('aab') + (s | upper | length) + s.strip('ab') | length }}{% endfor %}")
+    yield "large", "variables", b"{{ a | tojson }}" + CUT + dump({"a": [{"b": LETTERS.decode()}] * 40})
+
+
 def text_seeds():
     yield "small", "characters", "caf\u00e9 \u202e\u2028\x1b[2J\n\t\"\\ \U0001F600".encode()
     yield "small", "broken", b"\xC3\xE2\x82\xF0\x9F\x98\xED\xA0\x80\xC0\x80\xFF\x9B\x00"
@@ -445,7 +479,7 @@ TARGETS = {
     "fuzz_draft_store": draft_store_seeds, "fuzz_plan_file": plan_file_seeds,
     "fuzz_datasets": dataset_seeds, "fuzz_stop_strings": stop_string_seeds,
     "fuzz_stream_decoder": stream_decoder_seeds, "fuzz_json": json_seeds, "fuzz_text": text_seeds,
-    "fuzz_trace": trace_seeds, "fuzz_http": http_seeds,
+    "fuzz_trace": trace_seeds, "fuzz_http": http_seeds, "fuzz_chat": chat_seeds,
 }
 
 

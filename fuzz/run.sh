@@ -23,6 +23,7 @@ seeds_of() {
     fuzz_tokenizer_model) find tests/testdata models -name 'tokenizer.model' ;;
     fuzz_json) find tests/testdata/configs tests/testdata/datasets -name '*.json' ;;
     fuzz_trace) find tests/testdata/traces -name '*.jsonl' ;;
+    fuzz_chat) find tests/testdata/chat -name '*.jinja' ;;
     fuzz_text) find tests/testdata/datasets -name '*.raw' ;;
   esac
   files_in "fuzz/seeds/$1" "$build/seeds/small/$1"

@@ -15,6 +15,7 @@ class Pieces : public Tokenizer {
   std::optional<TokenId> bos() const override { return std::nullopt; }
   std::optional<TokenId> eos() const override { return std::nullopt; }
   bool is_special(TokenId) const override { return false; }
+  std::string name(TokenId) const override { return {}; }
   bool marks_every_bad_byte() const override { return true; }
 
  private:

@@ -63,9 +63,30 @@ TEST(GgufConfig, TokensThatBeginAndEndATextAreTheVocabularys) {
   file.set("tokenizer.ggml.bos_token_id", 1u).set("tokenizer.ggml.eos_token_id", 7u);
   EXPECT_EQ(file.config().bos_token, 1);
   EXPECT_EQ(file.config().eos_tokens, std::vector<TokenId>{7});
-  EXPECT_FALSE(open_model(file.write())->has_chat_template());
+}
+
+TEST(GgufConfig, ChatTemplatesHaveNames) {
+  TinyFile file;
+  EXPECT_TRUE(open_model(file.write())->chat_templates().empty());
   file.set("tokenizer.chat_template", "{{ messages }}");
-  EXPECT_TRUE(open_model(file.write())->has_chat_template());
+  file.set("tokenizer.chat_templates", std::vector<std::string>{"default", "tool_use", "missing"});
+  file.set("tokenizer.chat_template.tool_use", "{{ tools }}");
+  const auto templates = open_model(file.write())->chat_templates();
+  ASSERT_EQ(templates.size(), 2u);
+  EXPECT_EQ(templates[0].name, "default");
+  EXPECT_EQ(templates[1].name, "tool_use");
+  EXPECT_EQ(templates[1].source, "{{ tools }}");
+}
+
+TEST(GgufConfig, AChatTemplateThatIsNoTextIsWarnedOf) {
+  TinyFile file;
+  file.set("tokenizer.chat_template", "");
+  EXPECT_TRUE(open_model(file.write())->chat_templates().empty());
+  file.set("tokenizer.chat_template", 1u);
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(open_model(file.write())->chat_templates().empty());
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("tokenizer.chat_template"), std::string::npos) << log;
 }
 
 TEST(GgufConfig, ASlidingWindowIsOfEveryLayer) {

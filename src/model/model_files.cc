@@ -11,6 +11,7 @@
 #include "base/fields.h"
 #include "base/files.h"
 #include "gguf/gguf.h"
+#include "model/chat_templates.h"
 #include "model/coded_source.h"
 #include "model/gguf_source.h"
 #include "model/pass_bytes.h"
@@ -41,7 +42,9 @@ class FolderFiles final : public ModelFiles {
     const bool coded = target == TargetWeights::k8Bits;
     return quantspec::weight_bytes(coded ? kept : dense_format(config().dtype), kept.group);
   }
-  bool has_chat_template() const override { return quantspec::has_chat_template(folder_); }
+  std::vector<NamedChatTemplate> chat_templates() const override {
+    return folder_chat_templates(folder_);
+  }
 
  private:
   std::filesystem::path folder_;
@@ -84,7 +87,6 @@ Vocabulary vocabulary_of(const Gguf& file) {
   v.add_eos = data.flag("tokenizer.ggml.add_eos_token");
   v.add_space_prefix = data.flag("tokenizer.ggml.add_space_prefix");
   v.remove_extra_whitespaces = data.flag("tokenizer.ggml.remove_extra_whitespaces");
-  v.chat_template = text("tokenizer.chat_template");
   return v;
 }
 
@@ -107,7 +109,6 @@ class GgufFiles final : public ModelFiles {
     const Vocabulary vocabulary = read([&] { return vocabulary_of(*file_); });
     config_.eos_tokens = end_of_generation(vocabulary);
     config_.bos_token = vocabulary.bos;
-    has_template_ = !vocabulary.chat_template.empty();
   }
 
   ModelConfig config() const override { return config_; }
@@ -120,12 +121,13 @@ class GgufFiles final : public ModelFiles {
     const auto source = encoded(target, RowEncoder{kept});
     return mean_weight_bytes(matrix_formats(config_, *source), kept.group);
   }
-  bool has_chat_template() const override { return has_template_; }
+  std::vector<NamedChatTemplate> chat_templates() const override {
+    return read([&] { return gguf_chat_templates(file_->metadata()); });
+  }
 
  private:
   std::shared_ptr<const Gguf> file_;
   ModelConfig config_;
-  bool has_template_ = false;
 };
 
 }  // namespace

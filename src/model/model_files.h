@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "model/config.h"
 #include "quant/weight_format.h"
@@ -15,6 +16,7 @@ class Tokenizer;
 class WeightSource;
 class WeightMemory;
 struct RowEncoder;
+struct NamedChatTemplate;
 
 class ModelFiles {
  public:
@@ -32,8 +34,8 @@ class ModelFiles {
   // Of the matrices that passes multiply by, with elements that become codes in the format `kept`.
   // Of a folder's as its config says, so that there need be no checkpoint.
   virtual WeightBytes weight_bytes(TargetWeights target, const WeightFormat& kept) const = 0;
-  // Whether there is a chat template. It is not used yet: prompts are continued as they are.
-  virtual bool has_chat_template() const = 0;
+  // Texts of them, none where it has none. What is no text is only warned of (base/log.h).
+  virtual std::vector<NamedChatTemplate> chat_templates() const = 0;
 
  protected:
   std::unique_ptr<WeightSource> encoded(TargetWeights target, const RowEncoder& encoder) const;

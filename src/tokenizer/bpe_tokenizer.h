@@ -60,6 +60,9 @@ class BpeTokenizer final : public Tokenizer {
   bool is_special(TokenId id) const override {
     return id >= 0 && id < vocab_size() && is_special_[id];
   }
+  std::string name(TokenId id) const override {
+    return id >= 0 && id < vocab_size() ? tokens_[id] : std::string();
+  }
   // NOTE: for a broken run of byte tokens Hugging Face's ByteFallback writes U+FFFD for every byte
   // of the run, valid characters included; that could not be streamed. SentencePiece, whose models
   // these are, writes one per broken byte, and so does this.

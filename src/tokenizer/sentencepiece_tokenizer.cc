@@ -83,6 +83,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::optional<TokenId> bos() const override { return bos_; }
   std::optional<TokenId> eos() const override { return eos_; }
   bool is_special(TokenId id) const override;
+  std::string name(TokenId id) const override;
   bool marks_every_bad_byte() const override { return true; }
 
  private:
@@ -221,6 +222,12 @@ bool SentencePieceTokenizer::is_special(TokenId id) const {
   const auto added = added_.find(id);
   if (added != added_.end()) return added->second.special;
   return is_piece(id) && processor_->IsControl(id);
+}
+
+std::string SentencePieceTokenizer::name(TokenId id) const {
+  const auto added = added_.find(id);
+  if (added != added_.end()) return added->second.content;
+  return is_piece(id) ? processor_->IdToPiece(id) : std::string();
 }
 
 std::string SentencePieceTokenizer::token_bytes(TokenId id, bool& at_start) const {

@@ -89,10 +89,4 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir
        model_dir.string());
 }
 
-bool has_chat_template(const std::filesystem::path& model_dir) {
-  return file_exists(model_dir / "chat_template.jinja") ||
-         file_exists(model_dir / "chat_template.json") ||
-         load_tokenizer_config(model_dir).has_chat_template;
-}
-
 }  // namespace quantspec

@@ -50,6 +50,8 @@ class Tokenizer {
 
   // Whether the token is a control token, which is never part of a text.
   virtual bool is_special(TokenId id) const = 0;
+  // What the vocabulary calls a token: by this encode() recognizes an added one.
+  virtual std::string name(TokenId id) const = 0;
 
   // How many U+FFFD stand for a broken UTF-8 sequence: one per byte, or one per maximal subpart
   // (Unicode 15, section 3.9). The library whose format it is decides.
@@ -67,9 +69,6 @@ void require_text(std::string_view text, std::string_view source);
 
 // `text` without a byte-order mark and with the line ends of Unix: as texts are read from files.
 std::string unix_text(std::string_view text);
-
-// Whether the folder has a chat template. It is not used yet: prompts are continued as they are.
-bool has_chat_template(const std::filesystem::path& model_dir);
 
 // Text of a stream of tokens. Every output is valid UTF-8: the bytes of an unfinished character are
 // held back. The outputs, put together, are decode() of all the tokens.

@@ -53,7 +53,6 @@ void read_config(const JsonField& config, TokenizerConfig& result) {
   result.bos = read_token_text(config, "bos_token");
   result.eos = read_token_text(config, "eos_token");
   result.legacy = config.boolean_or("legacy", false);
-  result.has_chat_template = config.find("chat_template").has_value();
   if (const auto table = config.find("added_tokens_decoder")) {
     read_decoder_table(*table, result.added_tokens);
   }

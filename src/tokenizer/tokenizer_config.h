@@ -19,7 +19,6 @@ struct TokenizerConfig {
   std::optional<std::string> eos;
   bool legacy = false;  // the text after an added token gets a leading space too
   std::vector<AddedToken> added_tokens;
-  bool has_chat_template = false;
 };
 
 // Reads both files of the folder; a missing one says nothing.

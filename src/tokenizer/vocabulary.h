@@ -29,7 +29,6 @@ struct Vocabulary {
 
   std::optional<TokenId> bos, eos, eot, eom, unknown, padding;
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
-  std::string chat_template;  // tokenizer.chat_template; not read here
 };
 
 // The ids equal those of the library that made the vocabulary: SentencePiece, or Hugging Face's

@@ -10,6 +10,10 @@ class Pieces : public Tokenizer {
  public:
   explicit Pieces(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
   std::vector<TokenId> encode(std::string_view, bool) const override { return {}; }
+  std::vector<TokenId> encode(std::string_view, bool, std::span<const TextRange>) const override {
+    return {};
+  }
+  std::vector<TextRange> special_tokens_in(std::string_view) const override { return {}; }
   std::string token_bytes(TokenId id, bool&) const override { return pieces_.at(id); }
   int vocab_size() const override { return static_cast<int>(pieces_.size()); }
   std::optional<TokenId> bos() const override { return std::nullopt; }

@@ -130,7 +130,21 @@ std::vector<AddedTokenMatcher::Match> AddedTokenMatcher::matches(std::string_vie
   return matches;
 }
 
-std::vector<AddedTokenMatcher::Piece> AddedTokenMatcher::split(std::string_view text) const {
+std::vector<AddedTokenMatcher::Found> AddedTokenMatcher::find(std::string_view text) const {
+  std::vector<Found> tokens;
+  std::size_t at = 0;
+  const std::vector<Match> found = matches(text);
+  for (auto match = found.rbegin(); match != found.rend(); ++match) {
+    if (match->begin < at) continue;
+    const Known& token = known_[match->known];
+    at = match->begin + token.length;
+    tokens.push_back({{match->begin, at}, token.id});
+  }
+  return tokens;
+}
+
+std::vector<AddedTokenMatcher::Piece> AddedTokenMatcher::split(
+    std::string_view text, std::span<const TextRange> plain_ranges) const {
   std::vector<Piece> pieces;
   std::size_t plain = 0;      // where the text not yet cut off begins
   std::size_t at = 0;         // the end of the last match
@@ -140,7 +154,12 @@ std::vector<AddedTokenMatcher::Piece> AddedTokenMatcher::split(std::string_view 
     if (match->begin < at) continue;
     const Known& token = known_[match->known];
     std::size_t begin = match->begin;
-    std::size_t end = at = begin + token.length;
+    std::size_t end = begin + token.length;
+    while (!plain_ranges.empty() && plain_ranges.front().end <= begin) {
+      plain_ranges = plain_ranges.subspan(1);
+    }
+    if (!plain_ranges.empty() && plain_ranges.front().begin < end) continue;
+    at = end;
     if (token.single_word &&
         (ends_inside_word(text.substr(0, begin)) || begins_inside_word(text.substr(end)))) {
       continue;

@@ -9,11 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/token.h"
+#include "tokenizer/tokenizer.h"
 
 namespace quantspec {
 
@@ -51,8 +53,15 @@ class AddedTokenMatcher {
   // less in all.
   explicit AddedTokenMatcher(std::vector<Pattern> patterns);
 
-  // Cuts `text` at the tokens. Plain pieces are not empty. REQUIRES: valid UTF-8.
-  std::vector<Piece> split(std::string_view text) const;
+  // Cuts `text` at the tokens, but for those that touch one of `plain`, which are in order. Plain
+  // pieces are not empty. REQUIRES: valid UTF-8.
+  std::vector<Piece> split(std::string_view text, std::span<const TextRange> plain = {}) const;
+  // Where the tokens are, without the white space that they swallow.
+  struct Found {
+    TextRange range;
+    TokenId id;
+  };
+  std::vector<Found> find(std::string_view text) const;
 
  private:
   static constexpr std::int32_t kNone = -1;

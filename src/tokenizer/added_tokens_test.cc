@@ -32,6 +32,26 @@ AddedTokenMatcher matcher_of(std::vector<AddedToken> tokens) {
   return AddedTokenMatcher(patterns);
 }
 
+TEST(AddedTokens, AreNotFoundWhereATextIsPlain) {
+  const auto matcher = matcher_of({{.content = "<a>"}, {.content = "<b>", .rstrip = true}});
+  const std::string_view text = "<a>x<a><b> <a>";
+  const auto pieces = [&](std::vector<TextRange> plain) {
+    std::string result;
+    for (const auto& piece : matcher.split(text, plain)) {
+      result += piece.id ? fmt::format("{} ", *piece.id) : fmt::format("[{}] ", piece.text);
+    }
+    return result;
+  };
+  EXPECT_EQ(pieces({}), "0 [x] 0 1 0 ");
+  EXPECT_EQ(pieces({{4, 7}}), "0 [x<a>] 1 0 ");
+  EXPECT_EQ(pieces({{0, 1}, {9, 10}}), "[<a>x] 0 [<b> ] 0 ");
+  EXPECT_EQ(pieces({{3, 4}}), "0 [x] 0 1 0 ");  // it touches none
+  EXPECT_EQ(pieces({{0, text.size()}}), fmt::format("[{}] ", text));
+  std::vector<TextRange> ranges;
+  for (const auto& [range, id] : matcher.find(text)) ranges.push_back(range);
+  EXPECT_EQ(ranges, (std::vector<TextRange>{{0, 3}, {4, 7}, {7, 10}, {11, 14}}));
+}
+
 TEST(AddedTokens, TheLeftmostAndOfThoseTheLongestIsFound) {
   const auto matcher = matcher_of({{.content = "ab"}, {.content = "abcd"}, {.content = "bcde"}});
   EXPECT_EQ(cut(matcher, "xabcdex"), "[x] 1 [ex] ");

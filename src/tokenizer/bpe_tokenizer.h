@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -50,7 +51,12 @@ class BpeTokenizer final : public Tokenizer {
   // The id of a token of the vocabulary or of an added one.
   std::optional<TokenId> find(const std::string& token) const;
 
-  std::vector<TokenId> encode(std::string_view text, bool add_special) const override;
+  std::vector<TokenId> encode(std::string_view text, bool add_special) const override {
+    return encode(text, add_special, {});
+  }
+  std::vector<TokenId> encode(std::string_view text, bool add_special,
+                              std::span<const TextRange> plain) const override;
+  std::vector<TextRange> special_tokens_in(std::string_view text) const override;
 
   using Tokenizer::token_bytes;
   std::string token_bytes(TokenId id, bool& at_start) const override;
@@ -78,7 +84,8 @@ class BpeTokenizer final : public Tokenizer {
     std::vector<TokenId> ids;
   };
 
-  void encode_plain(std::string_view text, bool at_start, Encoding& encoding) const;
+  void encode_plain(std::string_view text, bool at_start, bool has_tokens,
+                    Encoding& encoding) const;
   void encode_word(const std::string& word, Encoding& encoding) const;
 
   BpeParts parts_;
@@ -87,6 +94,7 @@ class BpeTokenizer final : public Tokenizer {
   std::unordered_map<std::string, TokenId, TableHash, std::equal_to<>> added_;
   std::vector<AddedTokenMatcher::Pattern> raw_;         // until finish()
   std::vector<AddedTokenMatcher::Pattern> normalized_;  // as well
+  bool has_special_normalized_ = false;
   std::size_t added_bytes_ = 0;
   AddedTokenMatcher raw_matcher_;         // before the normalizer
   AddedTokenMatcher normalized_matcher_;  // after it

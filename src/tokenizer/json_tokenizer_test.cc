@@ -134,6 +134,30 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"/post_processor", "{\"type\": \"RobertaProcessing\"}", kUnsupported,
                 "\"RobertaProcessing\""}));
 
+// What is found after the normalizer is not what stands in the text: all of the piece is said.
+TEST(JsonTokenizer, SpecialTokensThatANormalizerMakesAreFound) {
+  Json file = small_file();
+  file["normalizer"] = Json::parse(
+      R"({"type": "Sequence", "normalizers": [
+        {"type": "Replace", "pattern": {"String": "Q"}, "content": "<stop"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u0120"}]})");
+  file["added_tokens"].push_back(
+      Json::parse(R"({"id": 8, "content": "<stop >", "special": true, "normalized": true})"));
+  const auto tokenizer = make(file);
+  using Ranges = std::vector<TextRange>;
+  EXPECT_EQ(tokenizer->special_tokens_in("ab <end> ab"), (Ranges{{3, 8}}));
+  EXPECT_EQ(tokenizer->special_tokens_in("ab"), Ranges());
+  for (const std::string hidden : {"<stop >", "Q >"}) {
+    const std::string text = "ab <end>a" + hidden + "b<end>";
+    EXPECT_EQ(tokenizer->encode(hidden, false), Ids{8});
+    const Ranges ranges = tokenizer->special_tokens_in(text);
+    EXPECT_EQ(ranges, (Ranges{{3, 8}, {8, 10 + hidden.size()}, {text.size() - 5, text.size()}}));
+    for (const TokenId id : tokenizer->encode(text, false, ranges)) {
+      EXPECT_FALSE(tokenizer->is_special(id));
+    }
+  }
+}
+
 TEST(JsonTokenizer, TextThatIsNotJsonIsCorrupt) {
   for (const char* text : {"", "{", "[]", "null", "\"\xFF\"", "{\"model\": "}) {
     try {

@@ -75,7 +75,12 @@ class SentencePieceTokenizer final : public Tokenizer {
     adds_eos_ = config.adds_eos.value_or(false);
   }
 
-  std::vector<TokenId> encode(std::string_view text, bool add_special) const override;
+  std::vector<TokenId> encode(std::string_view text, bool add_special) const override {
+    return encode(text, add_special, {});
+  }
+  std::vector<TokenId> encode(std::string_view text, bool add_special,
+                              std::span<const TextRange> plain) const override;
+  std::vector<TextRange> special_tokens_in(std::string_view text) const override;
 
   using Tokenizer::token_bytes;
   std::string token_bytes(TokenId id, bool& at_start) const override;
@@ -180,11 +185,20 @@ std::optional<TokenId> SentencePieceTokenizer::find(const std::string& token) co
   return id;
 }
 
-std::vector<TokenId> SentencePieceTokenizer::encode(std::string_view text, bool add_special) const {
+std::vector<TextRange> SentencePieceTokenizer::special_tokens_in(std::string_view text) const {
+  std::vector<TextRange> ranges;
+  for (const auto& [range, id] : matcher_.find(text)) {
+    if (is_special(id)) ranges.push_back(range);
+  }
+  return ranges;
+}
+
+std::vector<TokenId> SentencePieceTokenizer::encode(std::string_view text, bool add_special,
+                                                    std::span<const TextRange> plain) const {
   std::vector<TokenId> ids;
   if (add_special && adds_bos_ && bos_) ids.push_back(*bos_);
   const std::string valid_text = repair_utf8(text);
-  for (const auto& piece : matcher_.split(valid_text)) {
+  for (const auto& piece : matcher_.split(valid_text, plain)) {
     if (piece.id) {
       ids.push_back(*piece.id);
     } else {

@@ -8,6 +8,7 @@
 // stream. Text is UTF-8; the bytes of an invalid sequence count as U+FFFD.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -20,6 +21,13 @@
 
 namespace quantspec {
 
+// Bytes of a text, from begin on and before end.
+struct TextRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  bool operator==(const TextRange&) const = default;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -31,6 +39,16 @@ class Tokenizer {
   // SentencePiece model of words or characters, so does (kUnsupportedModel) a text in which one of
   // them is a control token: the library cannot encode it.
   virtual std::vector<TokenId> encode(std::string_view text, bool add_special) const = 0;
+
+  // The same, but that no added token is recognized where it touches one of `plain`, which are in
+  // order: for text of others inside a text of one's own. REQUIRES: valid UTF-8.
+  virtual std::vector<TokenId> encode(std::string_view text, bool add_special,
+                                      std::span<const TextRange> plain) const = 0;
+  // Where encode() recognizes special tokens, in order; a range may have more text than its token.
+  // NOTE: those that a SentencePiece model has
+  // as user-defined symbols are the library's to find, and are not among them. REQUIRES: valid
+  // UTF-8.
+  virtual std::vector<TextRange> special_tokens_in(std::string_view text) const = 0;
 
   // The text of `ids`: valid UTF-8, without special tokens.
   std::string decode(std::span<const TokenId> ids) const;

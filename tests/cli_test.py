@@ -28,7 +28,7 @@ MEMORY_KEYS = ["weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes",
                "kv_fp16_bytes", "peak_rss_bytes"]
 
 
-COMMANDS = [["generate"], ["info"], ["tokenize"], ["bench"], ["prepare"], ["roofline"],
+COMMANDS = [["generate"], ["chat"], ["serve"], ["info"], ["tokenize"], ["bench"], ["prepare"], ["roofline"],
             ["eval", "perplexity"], ["eval", "axes"], ["eval", "fidelity"], ["eval", "prefill"],
             ["eval", "targets"], ["eval", "sensitivity"], ["eval", "lossless"]]
 
@@ -111,7 +111,7 @@ class Usage(CliTest):
                 self.check_error(quantspec("generate", "-p", PROMPT, *args), 2, word)
 
     def test_a_subcommand_is_needed(self):
-        self.check_error(quantspec(), 2, "generate, info, tokenize, bench")
+        self.check_error(quantspec(), 2, "generate, chat, info, tokenize")
 
     def test_what_is_near_a_name_is_asked_after(self):
         for typed, name in ((["genrate"], "generate"), (["generate", "--drft-len", "3"], "--draft-len"),
@@ -386,10 +386,10 @@ class Generate(CliTest):
         self.assertNotIn("chat template", log(MODEL))
         with Folder() as model:
             (model / "chat_template.jinja").write_text("{{ messages }}")
-            self.assertIn("has a chat template, which is not used", log(model))
+            self.assertIn("has a chat template, which --chat uses", log(model))
         with Folder() as model:
             replace(model / "tokenizer_config.json", b'{"chat_template": "{{ messages }}"}')
-            self.assertIn("has a chat template, which is not used", log(model))
+            self.assertIn("has a chat template, which --chat uses", log(model))
 
     def test_stop_texts_end_the_text_and_are_not_part_of_it(self):
         args = ["-p", PROMPT, "-n", "40", "--temp", "0"]

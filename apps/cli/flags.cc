@@ -37,7 +37,7 @@ constexpr Row kFlags[] = {
     {field::kKvCache, "--kv-cache"},
     {field::kPageMemory, "--page-memory"},
     {field::kHostCache, "--host-cache"},
-    {field::kDraftWeights, "generate --draft-weights"},  // which the other commands lack
+    {field::kDraftWeights, "generate --draft-weights"},  // which measurements lack
     {field::kTargetWeights, "--target-weights"},
     {field::kDraftStore, "--draft-store"},
     {field::kPlan, "--plan"},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/cli/command.h"
+#include "apps/cli/conversation.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/messages.h"
 #include "apps/cli/options.h"
@@ -17,6 +18,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/system_memory.h"
+#include "engine/chat_prompts.h"
 
 namespace quantspec::cli {
 
@@ -99,13 +101,6 @@ void print(const GenerateArgs& args, const std::string& text) {
   say(text + (tints_text(args) ? legend(use_color(args.color, stderr)) : ""));
 }
 
-void require_use_of_budget(const GenerateArgs& args, const Engine& engine) {
-  if (!args.engine.draft_budget.given() || engine.drafts_by_budget()) return;
-  throw UsageError(fmt::format(
-      "--draft-budget {}: {} reads all pages; it is for a sparse plan, such as quantspec+sparse",
-      args.engine.draft_budget.text(), args.engine.plan));
-}
-
 int finish(const GenerateArgs& args, const Run& run) {
   if (args.json) write_output(dump_json(to_json(run)) + "\n");
   print(args, summary(run));
@@ -123,7 +118,28 @@ int finish(const GenerateArgs& args, const Run& run, const Run& baseline, bool c
   return 0;
 }
 
-// What may be asked for and yet surprise.
+std::vector<TokenId> prompt_tokens(const Engine& engine, const GenerateArgs& args,
+                                   const std::string& text) {
+  if (!args.chat) return engine.encode(text, true, engine.ctx_size());
+  if (engine.chat_prompts().empty()) {
+    fail(ErrorKind::kInvalidRequest,
+         "{}: has no chat template, being a base model; without --chat it continues the prompt",
+         args.engine.model.string());
+  }
+  Conversation conversation(args.system);
+  conversation.add_user(text);
+  return conversation.tokens(engine);
+}
+
+}  // namespace
+
+void require_use_of_budget(const GenerateArgs& args, const Engine& engine) {
+  if (!args.engine.draft_budget.given() || engine.drafts_by_budget()) return;
+  throw UsageError(fmt::format(
+      "--draft-budget {}: {} reads all pages; it is for a sparse plan, such as quantspec+sparse",
+      args.engine.draft_budget.text(), args.engine.plan));
+}
+
 void warn_of(const GenerateArgs& args, const ChosenSampling& sampling) {
   warn_of_threads(args.engine.num_threads);
   const bool repeats = sampling.mode == SpecSampling::kCoupled || sampling.params.greedy();
@@ -132,8 +148,6 @@ void warn_of(const GenerateArgs& args, const ChosenSampling& sampling) {
       "--spec-sampling rejection: the seed may give another text next time, as what is drafted "
       "follows from times; --spec-sampling coupled repeats it");
 }
-
-}  // namespace
 
 int run(const GenerateArgs& args) {
   set_up_log(args.loudness());
@@ -148,12 +162,12 @@ int run(const GenerateArgs& args) {
   options.spec_sampling = sampling.mode;
   spdlog::debug("sampling: {}", describe(sampling));
   warn_of(args, sampling);
-  if (engine->has_chat_template()) {
+  if (!args.chat && !engine->chat_prompts().empty()) {
     spdlog::debug(
-        "the model has a chat template, which is not used: the prompt is continued as it is");
+        "the model has a chat template, which --chat uses: the prompt is continued as it is");
   }
   // Not polled for interrupts: until the text begins, there is nothing to lose.
-  const std::vector<TokenId> prompt = engine->encode(text, true, engine->ctx_size());
+  const std::vector<TokenId> prompt = prompt_tokens(*engine, args, text);
   require_use_of_budget(args, *engine);
 
   const PolledInterrupts polled;

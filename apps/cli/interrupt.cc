@@ -17,7 +17,12 @@ bool on_terminal = false;          // standard error is
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void on_signal(int signal) {
-  signal_seen = signal;
+  int none = 0;
+  if (signal == SIGINT) {  // which does not hide what is to end the program
+    signal_seen.compare_exchange_strong(none, signal);
+  } else {
+    signal_seen = signal;
+  }
   if (num_polled > 0) return;
   constexpr std::string_view kMessage = "\r\x1b[Kquantspec: interrupted\n";  // over a progress bar
   const std::string_view text = kMessage.substr(on_terminal ? 0 : kMessage.find('q'));
@@ -42,6 +47,12 @@ void catch_interrupts() {
 bool interrupted() { return signal_seen != 0; }
 
 int interrupted_exit_code() { return 128 + signal_seen; }
+
+void forget_interrupt() {
+  int ctrl_c = SIGINT;
+  signal_seen.compare_exchange_strong(ctrl_c, 0);
+  catch_interrupts();
+}
 
 PolledInterrupts::PolledInterrupts() { ++num_polled; }
 PolledInterrupts::~PolledInterrupts() { --num_polled; }

@@ -8,11 +8,13 @@ namespace quantspec::cli {
 // Thrown where there is nothing to show yet: while the model loads or reads the prompt.
 struct Interrupted {};
 
-// Signals that are ignored, as those of a job in the background, stay so.
+// May be called again. Signals that are ignored, as those of a job in the background, stay so.
 void catch_interrupts();
 bool interrupted();
 // 128 and the signal's number, as shells have it: 130 after a Ctrl-C. REQUIRES: interrupted().
 int interrupted_exit_code();
+// A Ctrl-C was taken: the next one is the first again.
+void forget_interrupt();
 
 // While it lives, someone calls interrupted() again and again.
 class PolledInterrupts {

@@ -21,8 +21,8 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
-constexpr std::string_view kCommands[] = {"generate", "info",    "tokenize", "bench",
-                                          "eval",     "prepare", "roofline"};
+constexpr std::string_view kCommands[] = {"generate", "chat", "serve",   "info",    "tokenize",
+                                          "bench",    "eval", "prepare", "roofline"};
 
 constexpr std::string_view kMeasurements[] = {"perplexity", "axes",        "fidelity", "targets",
                                               "prefill",    "sensitivity", "lossless"};

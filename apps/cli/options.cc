@@ -98,16 +98,15 @@ void add_sampling(CLI::App& app, SamplingArgs& sampling) {
           -1);
   add_seed(app,
            "of the random numbers: repeats a text (default: another\n"
-           "each time, shown by -v and in --json). With\n"
+           "each time, shown by -v). With\n"
            "--spec-sampling rejection it may not, as draft lengths\n"
            "follow from times",
            [&sampling](std::uint64_t seed) { sampling.seed = seed; });
 }
 
-void add_generation(CLI::App& app, GenerateArgs& args) {
+void add_generation(CLI::App& app, GenerateArgs& args, const char* tokens) {
   app.option_defaults()->group("Length and end");
-  add_int(app, "-n,--predict", "N", "tokens to write; -1: until the end (default: 256)",
-          args.generation.predict, -1, kMostTokens, 0);
+  add_int(app, "-n,--predict", "N", tokens, args.generation.predict, -1, kMostTokens, 0);
   app.add_option("--stop", args.generation.stop, "end before this text; may be given again")
       ->option_text("TEXT")
       ->allow_extra_args(false);
@@ -131,22 +130,31 @@ void add_speculation(CLI::App& app, GenerateArgs& args) {
       app, "--spec-sampling", "HOW",
       "rejection: the text has the model's distribution;\n"
       "coupled: and is, for a seed, always the same, and what\n"
-      "--draft-len 0 writes (default: rejection; with --seed or\n"
-      "--compare: coupled)",
+      "--draft-len 0 writes (default: rejection; with --seed\n"
+      "or where runs are compared: coupled)",
       {{"rejection", SpecSampling::kRejection}, {"coupled", SpecSampling::kCoupled}},
       args.sampling.mode);
-  app.add_flag("--compare", args.compare, "then decode plainly too, and print both side by side");
+}
+
+void add_color(CLI::App& app, Color& color, Color otherwise, const char* what) {
+  color = otherwise;
+  add_choice<Color>(app, "--color", "WHEN", what,
+                    {{"auto", Color::kAuto}, {"always", Color::kAlways}, {"never", Color::kNever}},
+                    color);
+}
+
+void add_loudness(CLI::App& app, GenerateArgs& args) {
+  app.add_flag("-q,--quiet", args.quiet, "nothing on standard error but errors");
+  app.add_flag("-v,--verbose", args.verbose, "say what is chosen, and why");
 }
 
 void add_output(CLI::App& app, GenerateArgs& args) {
   app.option_defaults()->group("Output");
   app.add_flag("--json", args.json, "print one JSON object at the end instead of the text");
-  add_choice<Color>(
-      app, "--color", "WHEN",
-      "tint drafted text: auto, always or never (default:\nauto, on a terminal without $NO_COLOR)",
-      {{"auto", Color::kAuto}, {"always", Color::kAlways}, {"never", Color::kNever}}, args.color);
-  app.add_flag("-q,--quiet", args.quiet, "nothing on standard error but errors");
-  app.add_flag("-v,--verbose", args.verbose, "say what is chosen, and why");
+  add_color(
+      app, args.color, Color::kAuto,
+      "tint drafted text: auto, always or never (default:\nauto, on a terminal without $NO_COLOR)");
+  add_loudness(app, args);
 }
 
 // --- subcommands ---------------------------------------------------------------------------------
@@ -155,12 +163,18 @@ void add_generate(CLI::App& app, GenerateArgs& args) {
   CLI::App* command = add_command(app, "generate", "Continue a text.");
   args.generation.predict = 256;
   add_prompt(*command, args.prompt, "the text to continue");
+  command->add_flag("--chat", args.chat,
+                    "the text is what a user says, by the model's chat\ntemplate");
+  add_value(*command, "--system", "TEXT", "with --chat: what the model is told before",
+            [&args](const std::string& text) { args.system = text; });
   add_model(*command, args.engine.model);
   add_engine(*command, args.engine);
   add_threads(*command, args.engine.num_threads);
-  add_generation(*command, args);
+  add_generation(*command, args, "tokens to write; -1: until the end (default: 256)");
   add_sampling(*command, args.sampling);
   add_speculation(*command, args);
+  command->add_flag("--compare", args.compare,
+                    "then decode plainly too, and print both side by side");
   add_output(*command, args);
   finish_command(*command,
                  "Examples:\n"
@@ -170,6 +184,34 @@ void add_generate(CLI::App& app, GenerateArgs& args) {
                  "The text goes to standard output, everything else to standard error.\n"
                  "Exit code: 0, 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C,\n"
                  "143 after SIGTERM.");
+}
+
+void add_chat(CLI::App& app, ChatArgs& args) {
+  CLI::App* command = add_command(app, "chat", "Talk with a model in the terminal.");
+  GenerateArgs& generate = args.generate;
+  generate.generation.predict = -1;
+  command->option_defaults()->group("Conversation");
+  add_value(*command, "--system", "TEXT", "what the model is told before you speak",
+            [&args](const std::string& text) { args.system = text; });
+  add_path(*command, "--load", "FILE", "go on with a conversation that /save wrote", args.load);
+  add_model(*command, generate.engine.model);
+  add_engine(*command, generate.engine);
+  add_threads(*command, generate.engine.num_threads);
+  add_generation(*command, generate, "tokens of an answer; -1: until its end (default: -1)");
+  add_sampling(*command, generate.sampling);
+  add_speculation(*command, generate);
+  command->option_defaults()->group("Output");
+  add_color(*command, generate.color, Color::kNever,
+            "tint drafted text: auto, always or never (default:\nnever)");
+  add_loudness(*command, generate);
+  finish_command(
+      *command,
+      "Examples:\n"
+      "  quantspec chat -m SmolLM2-135M-Instruct.Q4_1.gguf\n"
+      "  quantspec chat --system 'You answer in rhymes.' --temp 0.6\n\n"
+      "A line is what you say; one that ends in \\ goes on in the next, and lines\n"
+      "between two of \"\"\" are one text. /help lists commands. Ctrl-C stops an answer,\n"
+      "Ctrl-D ends. A model without a chat template continues the text instead.");
 }
 
 void add_info(CLI::App& app, InfoArgs& args) {
@@ -200,9 +242,13 @@ void add_tokenize(CLI::App& app, TokenizeArgs& args) {
 
 // --- the whole -----------------------------------------------------------------------------------
 
-constexpr std::pair<const char*, const char*> kExclusive[] = {
-    {"--prompt", "--file"},        {"--quiet", "--verbose"}, {"--ids", "--json"},
-    {"--plan", "--draft-weights"}, {"--plan", "--kv-cache"}, {"--draft-store", "--draft-weights"}};
+constexpr std::pair<const char*, const char*> kExclusive[] = {{"--prompt", "--file"},
+                                                              {"--quiet", "--verbose"},
+                                                              {"--ids", "--json"},
+                                                              {"--system", "--load"},
+                                                              {"--plan", "--draft-weights"},
+                                                              {"--plan", "--kv-cache"},
+                                                              {"--draft-store", "--draft-weights"}};
 
 void refuse_both(const CLI::App& command, const char* one, const char* other) {
   for (const char* option : {one, other}) {
@@ -308,6 +354,9 @@ void require_sense(const GenerateArgs& args) {
   if (args.compare && args.quiet && !args.json) {
     throw UsageError("--compare has nowhere to print with --quiet; --json works with both");
   }
+  if (!args.system.empty() && !args.chat) {
+    throw UsageError("--system: is a message of a conversation; --chat makes one");
+  }
   for (const std::string& stop : args.generation.stop) {
     if (stop.empty()) throw UsageError("--stop '': must be some text");
   }
@@ -323,6 +372,7 @@ std::function<int()> runner(Args& args, std::filesystem::path& model) {
 
 std::optional<std::function<int()>> parse_command_line(int argc, char** argv) {
   GenerateArgs generate;
+  ChatArgs chat;
   InfoArgs info;
   TokenizeArgs tokenize;
   CLI::App app("Runs language models, long texts above all; the model drafts for itself.");
@@ -336,6 +386,7 @@ std::optional<std::function<int()>> parse_command_line(int argc, char** argv) {
       "Example:\n  quantspec generate -p 'It was a dark night'\n\n"
       "quantspec COMMAND --help tells more.");
   add_generate(app, generate);
+  add_chat(app, chat);
   add_info(app, info);
   add_tokenize(app, tokenize);
   const std::vector<Subcommand> others = add_subcommands(app);
@@ -351,6 +402,11 @@ std::optional<std::function<int()>> parse_command_line(int argc, char** argv) {
     refuse_both(*app.get_subcommands().front(), one, other);
   for (const Subcommand& other : others) {
     if (other.app->parsed()) return other.run;
+  }
+  if (app.got_subcommand("chat")) {
+    require_sense(chat.generate);
+    choose_sampling(chat.generate.sampling, {}, false).params.validate();
+    return runner(chat, chat.generate.engine.model);
   }
   if (app.got_subcommand("info")) return runner(info, info.engine.model);
   if (app.got_subcommand("tokenize")) return runner(tokenize, tokenize.model);

@@ -27,6 +27,8 @@ class UsageError : public std::runtime_error {
 struct GenerateArgs {
   EngineOptions engine;
   PromptArgs prompt;
+  bool chat = false;           // the prompt is what a user says, by the model's chat template
+  std::string system;          // what is said before
   GenerateOptions generation;  // without its sampling, which needs the model
   SamplingArgs sampling;
   bool compare = false;
@@ -51,6 +53,12 @@ struct GenerateArgs {
   }
 };
 
+struct ChatArgs {
+  GenerateArgs generate;  // without a prompt
+  std::string system;     // the first message; empty: none
+  std::filesystem::path load;
+};
+
 struct InfoArgs {
   EngineOptions engine;
   bool json = false;
@@ -68,8 +76,14 @@ struct TokenizeArgs {
 // Throws UsageError, or Error(kInvalidRequest) about a field; and Error when there is no model.
 std::optional<std::function<int()>> parse_command_line(int argc, char** argv);
 
+// Once the model is known: throws UsageError for a budget that no plan keeps to, and says what may
+// be asked for and yet surprise.
+void require_use_of_budget(const GenerateArgs& args, const Engine& engine);
+void warn_of(const GenerateArgs& args, const ChosenSampling& sampling);
+
 // Each returns the exit code. Errors are thrown.
 int run(const GenerateArgs& args);
+int run(const ChatArgs& args);
 int run(const InfoArgs& args);
 int run(const TokenizeArgs& args);
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/system_memory.h"
+#include "engine/chat_prompts.h"
 #include "engine/engine_impl.h"
 #include "engine/fields.h"
 #include "engine/memory_plan.h"
@@ -122,7 +123,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   resolved.host_cache = memory.host_cache_bytes;
   auto impl = std::make_unique<Impl>(std::move(resolved), std::move(backend), std::move(model),
                                      std::move(tokenizer));
-  impl->has_chat_template = files->has_chat_template();
+  impl->chat_prompts = std::make_unique<ChatPrompts>(files->chat_templates(), *impl->tokenizer);
   impl->load_ms = clock.milliseconds();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -132,7 +133,7 @@ Engine::~Engine() = default;
 
 const ModelConfig& Engine::config() const { return impl_->model.config(); }
 const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
-bool Engine::has_chat_template() const { return impl_->has_chat_template; }
+const ChatPrompts& Engine::chat_prompts() const { return *impl_->chat_prompts; }
 std::string Engine::backend_name() const { return impl_->backend->name(); }
 std::string Engine::backend_description() const { return impl_->backend->description(); }
 int Engine::ctx_size() const { return impl_->options.ctx_size; }

@@ -102,6 +102,7 @@ struct Listener {
   std::function<void(Outcome)> on_end = {};  // once, after all else
 };
 
+class ChatPrompts;
 class Engine;
 class Model;
 class PagePool;
@@ -172,8 +173,8 @@ class Engine {
 
   const ModelConfig& config() const;
   const Tokenizer& tokenizer() const;
-  // Whether the model has one. It is not used yet: prompts are continued as they are.
-  bool has_chat_template() const;
+  // Conversations as prompts (engine/chat_prompts.h). submit() and sessions continue what they get.
+  const ChatPrompts& chat_prompts() const;
   std::string backend_name() const;         // "cpu", never "auto"
   std::string backend_description() const;  // one line
   int ctx_size() const;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/chat_prompts.h"
 #include "engine/engine.h"
 #include "engine/request_loop.h"
 
@@ -36,7 +37,7 @@ struct Engine::Impl {
   std::unique_ptr<Tokenizer> tokenizer;
   PagePool pool;
   std::vector<Plan> draft_plans;
-  bool has_chat_template = false;
+  std::unique_ptr<const ChatPrompts> chat_prompts;
   double load_ms = 0;
   mutable std::mutex loop_mutex;  // of its start
   std::unique_ptr<RequestLoop> loop;

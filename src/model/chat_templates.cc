@@ -67,8 +67,8 @@ std::vector<NamedChatTemplate> in_gguf(const GgufMetadata& data) {
     if (source) templates.push_back({std::string(name), std::string(*source)});
   };
   add("default", std::string(kKey));
-  for (const std::string_view name : data.texts(fmt::format("{}s", kKey)).value_or(
-           std::vector<std::string_view>())) {
+  for (const std::string_view name :
+       data.texts(fmt::format("{}s", kKey)).value_or(std::vector<std::string_view>())) {
     if (name != "default") add(name, fmt::format("{}.{}", kKey, name));
   }
   std::erase_if(templates, is_empty);

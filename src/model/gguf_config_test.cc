@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "chat/chat.h"
 #include "model/gguf_test_support.h"
 #include "model/rope.h"
 

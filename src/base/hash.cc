@@ -1,5 +1,6 @@
 #include "base/hash.h"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <new>
@@ -21,6 +22,11 @@ std::uint64_t table_seed() {
 
 std::uint64_t hash_bytes(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+std::string hash_text_128(std::string_view text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
 Hasher::Hasher() : state_(XXH3_createState(), [](XXH3_state_s* state) { XXH3_freeState(state); }) {

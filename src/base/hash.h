@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 struct XXH3_state_s;
@@ -14,7 +15,10 @@ namespace quantspec {
 // XXH3, 64 bits (https://xxhash.com).
 std::uint64_t hash_bytes(std::span<const std::byte> bytes);
 
-// The same of bytes that come piece by piece.
+// XXH3, 128 bits, in 32 hexadecimal digits.
+std::string hash_text_128(std::string_view text);
+
+// The first of bytes that come piece by piece.
 class Hasher {
  public:
   Hasher();

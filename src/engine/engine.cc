@@ -137,6 +137,8 @@ const ChatPrompts& Engine::chat_prompts() const { return *impl_->chat_prompts; }
 std::string Engine::backend_name() const { return impl_->backend->name(); }
 std::string Engine::backend_description() const { return impl_->backend->description(); }
 int Engine::ctx_size() const { return impl_->options.ctx_size; }
+int Engine::page_size() const { return impl_->options.page_size; }
+int Engine::sequences() const { return impl_->options.sequences; }
 double Engine::load_ms() const { return impl_->load_ms; }
 const std::vector<Plan>& Engine::draft_plans() const { return impl_->draft_plans; }
 const Model& Engine::model() const { return impl_->model; }

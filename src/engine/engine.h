@@ -178,6 +178,11 @@ class Engine {
   std::string backend_name() const;         // "cpu", never "auto"
   std::string backend_description() const;  // one line
   int ctx_size() const;
+  int page_size() const;  // tokens
+  int sequences() const;  // requests that are in the cache at once
+  // What tokens are a function of beside the request (docs/design.md, section 3): equal where they
+  // are. Begins with "b", as llama.cpp's do. Reads every byte of the checkpoint, at each call.
+  std::string fingerprint() const;
   double load_ms() const;
   std::unique_ptr<Session> create_session() { return std::make_unique<Session>(*this); }
 

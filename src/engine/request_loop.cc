@@ -327,6 +327,7 @@ bool RequestLoop::preempt(RequestId id) {
 void RequestLoop::Impl::publish() {
   totals.scheduler = scheduler.statistics();
   totals.prefixes = tree.statistics();
+  totals.pages = options.pages;
   totals.free_pages = pool.free();
   totals.free_slots = static_cast<int>(free_sequences.size());
   totals.free_host_pages = host.free();

@@ -139,6 +139,7 @@ class RequestLoop {
   struct Statistics {
     Scheduler::Statistics scheduler;
     PrefixTree::Statistics prefixes;
+    std::size_t pages = 0;  // that there are, of the cache
     std::size_t free_pages = 0;
     int free_slots = 0;
     // Of preemptions: what requests held went to the host's memory, or is to be read again. Pages

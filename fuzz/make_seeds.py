@@ -472,6 +472,27 @@ def http_seeds():
     yield "large", "lines", b"\x00" + b"\r\n" * 200_000 + plain
 
 
+def request_body_seeds():
+    chat = [{"role": "developer", "content": "Be kind."},
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+            {"role": "tool", "content": "42", "tool_call_id": "1"}]
+    how = {"max_tokens": 5, "n": 2, "seed": 7, "temperature": 0.5, "top_k": -1, "stop": ["a", "b"],
+           "stop_token_ids": [1], "stream": True, "stream_options": {"include_usage": True},
+           "draft_len": "auto", "spec_sampling": "coupled", "logit_bias": {}, "min_tokens": 0,
+           "response_format": {"type": "text"}, "unknown": None}
+    yield "small", "chat", dump({"messages": chat, "logprobs": True, "top_logprobs": 0,
+                                 "chat_template_kwargs": {"enable_thinking": False}, **how})
+    for i, prompt in enumerate(["Hi", ["Hi", "Ho"], [1, 2], [[1, 2], [3]], ["Hi", 1], [["a", 1], "b"]]):
+        yield "small", f"text {i}", dump({"prompt": prompt, "echo": True, "best_of": 2, **how})
+    yield "small", "tokens", dump({"content": "Hi", "with_pieces": True, "add_special": False})
+    yield "small", "ids", dump({"tokens": [1, 2, 3]})
+    yield "large", "deep", b"[" * 1_000_000
+    yield "large", "ids", dump({"prompt": [7] * 200_000, "tokens": [7] * 200_000})
+    yield "large", "keys", dump({f"key {i}": {} for i in range(90_000)})
+    yield "large", "messages", dump({"messages": chat[:2] * 10_000})
+
+
 TARGETS = {
     "fuzz_safetensors": safetensors, "fuzz_gguf": gguf_seeds,
     "fuzz_tokenizer_json": tokenizer_json_seeds,
@@ -480,6 +501,7 @@ TARGETS = {
     "fuzz_datasets": dataset_seeds, "fuzz_stop_strings": stop_string_seeds,
     "fuzz_stream_decoder": stream_decoder_seeds, "fuzz_json": json_seeds, "fuzz_text": text_seeds,
     "fuzz_trace": trace_seeds, "fuzz_http": http_seeds, "fuzz_chat": chat_seeds,
+    "fuzz_request_body": request_body_seeds,
 }
 
 

@@ -27,7 +27,7 @@ FLOORS = [
     {"speculative", "roofline", "prepare"},
     {"scheduler"},
     {"engine"},
-    {"bench", "eval"},
+    {"bench", "eval", "api"},
     {"apps/cli", "apps/server", "apps/bench", "examples"},
     {"tests"},
 ]

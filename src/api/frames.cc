@@ -1,0 +1,204 @@
+#include "api/frames.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "api/core.h"
+#include "api/head.h"
+#include "base/json.h"
+#include "base/utf8.h"
+
+namespace quantspec::api {
+
+namespace {
+
+OrderedJson list_of(OrderedJson one) {
+  OrderedJson list = OrderedJson::array();
+  list.push_back(std::move(one));
+  return list;
+}
+
+double per(double count, double amount) { return amount > 0 ? count / amount : 0.0; }
+
+}  // namespace
+
+std::string event_of(std::string_view json) { return fmt::format("data: {}\n\n", json); }
+
+OrderedJson to_json(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+OrderedJson timings_of(const std::vector<const GenerateResult*>& results) {
+  double prompt_ms = 0, predicted_ms = 0;
+  std::int64_t prompt = 0, cached = 0, predicted = 0, drafted = 0, accepted = 0;
+  for (const GenerateResult* result : results) {
+    prompt += result->prompt_tokens - result->cached_tokens;
+    cached += result->cached_tokens;
+    predicted += std::ssize(result->tokens);
+    prompt_ms = std::max(prompt_ms, result->timings.prefill_ms);
+    predicted_ms = std::max(predicted_ms, result->timings.decode_ms);
+    drafted += result->speculation.drafted;
+    accepted += result->speculation.accepted;
+  }
+  const auto n = static_cast<double>(prompt), m = static_cast<double>(predicted);
+  return {{"cache_n", cached},
+          {"prompt_n", prompt},
+          {"prompt_ms", prompt_ms},
+          {"prompt_per_token_ms", per(prompt_ms, n)},
+          {"prompt_per_second", per(1e3 * n, prompt_ms)},
+          {"predicted_n", predicted},
+          {"predicted_ms", predicted_ms},
+          {"predicted_per_token_ms", per(predicted_ms, m)},
+          {"predicted_per_second", per(1e3 * m, predicted_ms)},
+          {"draft_n", drafted},
+          {"draft_n_accepted", accepted}};
+}
+
+OrderedJson speculation_of(const std::vector<const GenerateResult*>& results) {
+  RoundStats all;
+  for (const GenerateResult* result : results) all += result->speculation;
+  return {
+      {"rounds", all.rounds},
+      {"drafted", all.drafted},
+      {"accepted", all.accepted},
+      {"acceptance_rate", per(static_cast<double>(all.accepted), static_cast<double>(all.drafted))},
+      {"accepted_per_position", all.accepted_per_position()}};
+}
+
+std::string_view finish_of(StopReason reason) {
+  const bool stopped = reason == StopReason::kEos || reason == StopReason::kStop;
+  return stopped ? "stop" : "length";
+}
+
+void LogProbs::add(TokenId id, float log_prob) {
+  const std::string bytes = tokenizer_.token_bytes(id);
+  std::string text = repair_utf8(bytes);
+  if (!chat_) {
+    tokens_.push_back(std::move(text));
+    log_probs_.push_back(log_prob);
+    offsets_.push_back(characters_);
+    for (const char c : bytes) characters_ += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    return;
+  }
+  OrderedJson numbers = OrderedJson::array();
+  for (const char byte : bytes) numbers.push_back(static_cast<unsigned char>(byte));
+  content_.push_back({{"token", text},
+                      {"logprob", log_prob},
+                      {"bytes", std::move(numbers)},
+                      {"top_logprobs", OrderedJson::array()}});
+}
+
+// NOTE: JSON is made of copies of vectors, whether they are moved or not.
+OrderedJson LogProbs::take() {
+  if (chat_) {
+    return {{"content", std::exchange(content_, OrderedJson::array())}, {"refusal", nullptr}};
+  }
+  OrderedJson top = nullptr;
+  if (top_) {
+    top = OrderedJson::array();
+    for (std::size_t i = 0; i < tokens_.size(); ++i) top.push_back({{tokens_[i], log_probs_[i]}});
+  }
+  return {{"tokens", std::exchange(tokens_, {})},
+          {"token_logprobs", std::exchange(log_probs_, {})},
+          {"top_logprobs", std::move(top)},
+          {"text_offset", std::exchange(offsets_, {})}};
+}
+
+Frames::Frames(bool chat, const std::string& model, const std::string& fingerprint)
+    : chat_(chat),
+      id_((chat ? "chatcmpl-" : "cmpl-") + random_hex(128)),
+      created_(seconds_of_epoch()),
+      model_(model),
+      fingerprint_(fingerprint) {
+  const OrderedJson head = {{"id", id_},
+                            {"object", chat ? "chat.completion.chunk" : "text_completion"},
+                            {"created", created_},
+                            {"model", model_},
+                            {"system_fingerprint", fingerprint_}};
+  head_ = dump_json(head);
+  head_.back() = ',';
+}
+
+std::string Frames::chunk(const OrderedJson& choices, const std::optional<OrderedJson>& usage,
+                          const OrderedJson* ends) const {
+  std::string text = head_ + "\"choices\":" + dump_json(choices);
+  if (usage) text += ",\"usage\":" + dump_json(*usage);
+  if (ends != nullptr) {
+    for (const auto& [name, value] : ends->items()) {
+      text += fmt::format(",\"{}\":{}", name, dump_json(value));
+    }
+  }
+  return event_of(text + "}");
+}
+
+std::string Frames::role(int index, bool has_usage) const {
+  const OrderedJson delta = {{"role", "assistant"}, {"content", nullptr}};
+  const OrderedJson choice = {
+      {"index", index}, {"delta", delta}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  return chunk(list_of(choice), has_usage ? std::optional<OrderedJson>(nullptr) : std::nullopt,
+               nullptr);
+}
+
+std::string Frames::text(int index, std::string_view text, const OrderedJson& log_probs,
+                         const OrderedJson* tokens, const std::optional<OrderedJson>& usage) const {
+  OrderedJson choice = {{"index", index}};
+  if (chat_) {
+    choice["delta"] = {{"content", text}};
+  } else {
+    choice["text"] = text;
+  }
+  choice["logprobs"] = log_probs;
+  choice["finish_reason"] = nullptr;
+  if (tokens != nullptr) choice["tokens"] = *tokens;
+  return chunk(list_of(std::move(choice)), usage, nullptr);
+}
+
+std::string Frames::finish(int index, std::string_view reason,
+                           const std::optional<OrderedJson>& usage, const OrderedJson* ends) const {
+  OrderedJson choice = {{"index", index}};
+  if (chat_) {
+    choice["delta"] = OrderedJson::object();
+  } else {
+    choice["text"] = "";
+  }
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = reason;
+  return chunk(list_of(std::move(choice)), usage, ends);
+}
+
+std::string Frames::usage(const OrderedJson& usage, const OrderedJson& ends) const {
+  return chunk(OrderedJson::array(), usage, &ends);
+}
+
+OrderedJson Frames::choice(int index, std::string_view text, std::string_view reason,
+                           OrderedJson log_probs, const OrderedJson* tokens) const {
+  OrderedJson choice = {{"index", index}};
+  if (chat_) {
+    choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+  } else {
+    choice["text"] = text;
+  }
+  choice["logprobs"] = std::move(log_probs);
+  choice["finish_reason"] = reason;
+  if (tokens != nullptr) choice["tokens"] = *tokens;
+  return choice;
+}
+
+OrderedJson Frames::whole(OrderedJson choices, OrderedJson usage, const OrderedJson& ends) const {
+  OrderedJson answer = {{"id", id_},
+                        {"object", chat_ ? "chat.completion" : "text_completion"},
+                        {"created", created_},
+                        {"model", model_},
+                        {"system_fingerprint", fingerprint_},
+                        {"choices", std::move(choices)},
+                        {"usage", std::move(usage)}};
+  for (const auto& [name, value] : ends.items()) answer[name] = value;
+  return answer;
+}
+
+}  // namespace quantspec::api

@@ -1,0 +1,89 @@
+// Answers of generation as OpenAI has them: objects, and the chunks of streams. Private to api/.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/api.h"
+#include "base/token.h"
+#include "engine/engine.h"
+
+namespace quantspec::api {
+
+inline constexpr std::string_view kDone = "data: [DONE]\n\n";
+inline constexpr std::string_view kPing = ":\n\n";
+
+std::string event_of(std::string_view json);  // "data: ...\n\n"
+
+struct Usage {
+  int prompt_tokens = 0;
+  int cached_tokens = 0;
+  int completion_tokens = 0;
+};
+OrderedJson to_json(const Usage& usage);
+
+// Of all answers to a request: llama.cpp's times, and what speculation did.
+OrderedJson timings_of(const std::vector<const GenerateResult*>& results);
+OrderedJson speculation_of(const std::vector<const GenerateResult*>& results);
+
+// "stop" or "length".
+std::string_view finish_of(StopReason reason);
+
+// Log-probabilities of an answer's tokens, or of one of them.
+class LogProbs {
+ public:
+  // top: with the likeliest token's, which is the one chosen.
+  LogProbs(const Tokenizer& tokenizer, bool chat, bool top)
+      : tokenizer_(tokenizer), chat_(chat), top_(top) {}
+  void add(TokenId id, float log_prob);
+  OrderedJson take();
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool chat_;
+  bool top_;
+  OrderedJson content_ = OrderedJson::array();  // of a chat
+  std::vector<std::string> tokens_;
+  std::vector<float> log_probs_;
+  std::vector<std::size_t> offsets_;  // of their texts, in characters
+  std::size_t characters_ = 0;
+};
+
+class Frames {
+ public:
+  Frames(bool chat, const std::string& model, const std::string& fingerprint);
+
+  const std::string& id() const { return id_; }
+
+  // --- of a stream: events that are ready to send ---
+  // usage: null is written as null, which a stream with usage has in all but one; absent: none.
+  std::string role(int index, bool has_usage) const;
+  std::string text(int index, std::string_view text, const OrderedJson& log_probs,
+                   const OrderedJson* tokens, const std::optional<OrderedJson>& usage) const;
+  std::string finish(int index, std::string_view reason, const std::optional<OrderedJson>& usage,
+                     const OrderedJson* ends) const;
+  std::string usage(const OrderedJson& usage, const OrderedJson& ends) const;
+
+  // --- of an answer that is whole ---
+  OrderedJson choice(int index, std::string_view text, std::string_view reason,
+                     OrderedJson log_probs, const OrderedJson* tokens) const;
+  // ends: members that the answer, or the last event of a stream, has beside OpenAI's.
+  OrderedJson whole(OrderedJson choices, OrderedJson usage, const OrderedJson& ends) const;
+
+ private:
+  std::string chunk(const OrderedJson& choices, const std::optional<OrderedJson>& usage,
+                    const OrderedJson* ends) const;
+
+  bool chat_;
+  std::string id_;
+  std::int64_t created_;
+  std::string model_;
+  std::string fingerprint_;
+  std::string head_;  // of every chunk, up to its choices
+};
+
+}  // namespace quantspec::api

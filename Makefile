@@ -6,6 +6,8 @@ CMAKE_FLAGS ?=
 DEMO_FLAGS ?= -n 256 -s 1
 DEPS ?= build
 RESULTS_FLAGS ?=
+FETCH ?=
+REAL ?= $(or $(QUANTSPEC_REAL),../real)
 PYTHON ?= /usr/bin/python3
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
@@ -14,7 +16,7 @@ JOBS := $(shell nproc 2>/dev/null || echo 2)
 configure = cmake -S . -B $(BUILD) -G Ninja --log-level=NOTICE -DCMAKE_BUILD_TYPE=Release \
   $(CMAKE_FLAGS) -DQUANTSPEC_TESTS=
 
-.PHONY: help deps build demo build-tests test test-arm benchmarks results format clean install
+.PHONY: help deps build demo fetched chat serve build-tests test test-arm benchmarks results format clean install
 
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -28,6 +30,19 @@ build: deps ## build the program: build/quantspec
 
 demo: build ## plain and self-speculative decoding, side by side, on a long prompt
 	./$(BUILD)/quantspec generate --compare -f prompts/the-lighthouse-clock.txt $(DEMO_FLAGS)
+
+# SmolLM2-135M-Instruct where it is at hand, else the bundled model, which was not made to answer.
+# NOTE: asked by the shell, as make looks into a folder once.
+talks_with = $$(ls $(REAL)/SmolLM2-135M-Instruct.Q4_1.gguf 2>/dev/null || echo models/pg-24m)
+
+fetched: build
+	@[ -z "$(FETCH)" ] || QUANTSPEC_REAL=$(REAL) tools/real_models.sh --no-build
+
+chat: fetched ## talk with a small model; FETCH=1 fetches one that answers, 100 MB, once
+	@./$(BUILD)/quantspec chat -m $(talks_with)
+
+serve: fetched ## serve it over HTTP at 127.0.0.1:8080; FETCH=1 as above
+	@./$(BUILD)/quantspec serve -m $(talks_with)
 
 build-tests: ## build the program and its tests
 	@tools/install_deps.sh test

@@ -70,7 +70,7 @@ ROOM_SEES = {"backend", "backend/params", "backend/host", "sampler", "quant", "b
 SEES_ONLY = {
     "examples": set(),
     "apps/cli": {"engine", "tokenizer", "sampler", "base", "datasets", "roofline", "prepare", "bench",
-                 "eval"},
+                 "eval", "api", "net"},
     "apps/bench": {"speculative", "gguf", "backend", "backend/params", "sampler", "base"},
 }
 SEEN_BY_ALL = {"model/model_files.h", "model/weight_source.h"}  # a model, before it is loaded

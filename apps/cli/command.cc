@@ -133,7 +133,11 @@ std::filesystem::path resolve_model(const std::filesystem::path& typed) {
 }
 
 std::vector<Subcommand> add_subcommands(CLI::App& app) {
-  return {add_bench(app), add_eval(app), add_prepare(app), add_roofline(app)};
+  return {
+#ifdef QUANTSPEC_SERVER
+      add_serve(app),
+#endif
+      add_bench(app), add_eval(app), add_prepare(app), add_roofline(app)};
 }
 
 }  // namespace quantspec::cli

@@ -24,6 +24,7 @@ Subcommand add_bench(CLI::App& app);
 Subcommand add_eval(CLI::App& app);
 Subcommand add_prepare(CLI::App& app);
 Subcommand add_roofline(CLI::App& app);
+Subcommand add_serve(CLI::App& app);
 // All of them.
 std::vector<Subcommand> add_subcommands(CLI::App& app);
 

@@ -79,69 +79,7 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-// Unicode says that these are no characters, so that programs may use them for themselves.
-constexpr std::string_view kOpen = "\xEF\xB7\x90";   // U+FDD0
-constexpr std::string_view kClose = "\xEF\xB7\x91";  // U+FDD1
-
-// Those that stand in a text already would be taken for ours.
-void add_marks(std::string_view text, std::vector<TextRange>& ranges) {
-  for (const std::string_view mark : {kOpen, kClose}) {
-    for (std::size_t at = 0; (at = text.find(mark, at)) != text.npos; at += mark.size()) {
-      ranges.push_back({at, at + mark.size()});
-    }
-  }
-}
-
 }  // namespace
-
-std::string Disguise::put_on(std::string_view text) {
-  std::vector<TextRange> ranges = tokenizer_.special_tokens_in(text);
-  add_marks(text, ranges);
-  std::ranges::sort(ranges, {}, &TextRange::begin);
-  std::string disguised;
-  std::size_t at = 0;
-  for (const auto& [begin, end] : ranges) {
-    if (begin < at) continue;
-    disguised += text.substr(at, begin - at);
-    disguised += fmt::format("{}{}{}", kOpen, names_.size(), kClose);
-    names_.emplace_back(text.substr(begin, end - begin));
-    at = end;
-  }
-  return disguised += text.substr(at);
-}
-
-void Disguise::put_on(OrderedJson& value) {
-  if (value.is_string()) {
-    value = put_on(value.get_ref<const std::string&>());
-  } else if (value.is_structured()) {
-    for (OrderedJson& one : value) put_on(one);
-  }
-}
-
-// What a template made of a name that is none of ours stays as it is.
-Rendered Disguise::take_off(std::string_view text) const {
-  Rendered rendered;
-  while (!text.empty()) {
-    const std::size_t open = std::min(text.find(kOpen), text.size());
-    rendered.text += text.substr(0, open);
-    text.remove_prefix(open);
-    if (text.empty()) break;
-    const std::string_view number = text.substr(kOpen.size());
-    std::size_t index = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), index);
-    const std::string_view rest = number.substr(end - number.data());
-    if (error != std::errc() || index >= names_.size() || !rest.starts_with(kClose)) {
-      rendered.text += kOpen;
-      text = number;
-      continue;
-    }
-    const std::size_t begin = rendered.text.size();
-    rendered.text += names_[index];
-    rendered.plain.push_back({begin, rendered.text.size()});
-    text = rest.substr(kClose.size());
-  }
-  return rendered;
-}
 
 Rendered render(const Core& core, const Wanted& wanted) {
   require_template(core);

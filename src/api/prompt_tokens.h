@@ -6,6 +6,7 @@
 
 #include "api/core.h"
 #include "api/wanted.h"
+#include "engine/chat_prompts.h"
 
 namespace quantspec::api {
 
@@ -13,24 +14,7 @@ namespace quantspec::api {
 // there are not.
 std::vector<TokenId> tokens_of(const Engine& engine, const Prompt& prompt, bool add_special);
 
-// The text that a conversation becomes, and where special tokens stand in it that are a message's:
-// plain text, whatever they look like.
-struct Rendered {
-  std::string text;
-  std::vector<TextRange> plain;
-};
-// Messages in which special tokens have other names, which templates pass on as they do any text.
-class Disguise {
- public:
-  explicit Disguise(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-  void put_on(OrderedJson& value);  // all texts in it
-  std::string put_on(std::string_view text);
-  Rendered take_off(std::string_view text) const;
-
- private:
-  const Tokenizer& tokenizer_;
-  std::vector<std::string> names_;  // by number
-};
+using Rendered = Disguise::Rendered;
 
 // Throws kInvalidRequest where the model has no template, and what the template does.
 Rendered render(const Core& core, const Wanted& wanted);

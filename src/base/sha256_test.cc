@@ -22,7 +22,8 @@ TEST(Sha256, PadsEveryLength) {
   std::string digests;
   for (std::size_t size = 0; size < 130; ++size) digests += hex(sha256(std::string(size, 'x')));
   // hashlib.sha256("".join(hashlib.sha256(b"x" * n).hexdigest() for n in range(130)).encode())
-  EXPECT_EQ(hex(sha256(digests)), "199af942eba7fa5d1e16d475169eb24018b14e69339c93d26a9ea6d873b4ace6");
+  EXPECT_EQ(hex(sha256(digests)),
+            "199af942eba7fa5d1e16d475169eb24018b14e69339c93d26a9ea6d873b4ace6");
 }
 
 TEST(Sha256, ComparesAllBytes) {

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""End-to-end tests of the server. Usage: serve_cli_test.py BINARY [unittest arguments]
+
+Runs the binary on the bundled model and asks it over HTTP. Standard library only.
+"""
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import cli_support
+from cli_support import HANGS, PROMPT, CliTest, Folder, environment, generate_json, quantspec
+
+
+class Server:
+    """One that runs; `with` ends it by SIGTERM, and checks that this is a good end."""
+
+    def __init__(self, *args):
+        self.args = args
+
+    def __enter__(self):
+        command = [cli_support.binary, "serve", "--port", "0", "-c", "1024", "-t", "1", *self.args]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        env=environment())
+        line = self.process.stdout.readline().decode()
+        if " at http://" not in line:
+            self.process.kill()
+            raise AssertionError(line + self.process.stderr.read().decode())
+        self.port = int(line.rsplit(":", 1)[1].split("/")[0])
+        return self
+
+    def __exit__(self, kind, *_):
+        self.process.send_signal(signal.SIGTERM if kind is None else signal.SIGKILL)
+        _, errors = self.process.communicate(timeout=HANGS)
+        if kind is None and self.process.returncode != 0:
+            raise AssertionError(errors.decode())
+
+    def ask(self, method, path, body=None, headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANGS)
+        text = json.dumps(body) if body is not None else None
+        given = {"Content-Type": "application/json", **(headers or {})}
+        connection.request(method, path, text, given)
+        answer = connection.getresponse()
+        read = answer.read().decode()
+        connection.close()
+        return answer.status, read
+
+    def post(self, path, **body):
+        status, text = self.ask("POST", path, body)
+        return status, json.loads(text)
+
+
+class Serve(CliTest):
+    def test_a_base_model_continues_texts_as_generate_does(self):
+        expected = generate_json("--temp", "0", "-n", "24", "-p", PROMPT)
+        with Server() as server:
+            self.assertEqual(server.ask("GET", "/health")[0], 200)
+            models = json.loads(server.ask("GET", "/v1/models")[1])
+            self.assertEqual(models["data"][0]["id"], "pg-24m")
+            wanted = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0}
+            status, answer = server.post("/v1/completions", **wanted)
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(answer["choices"][0]["text"], expected["text"])
+            self.assertEqual(answer["usage"]["completion_tokens"], 24)
+            status, answer = server.post("/v1/chat/completions",
+                                         messages=[{"role": "user", "content": "hello"}])
+            self.assertEqual(status, 400)
+            self.assertIn("chat template", answer["error"]["message"])
+            status, text = server.ask("POST", "/v1/completions", {**wanted, "stream": True})
+            events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+            self.assertEqual(events.pop(), "[DONE]")
+            told = "".join(json.loads(e)["choices"][0]["text"] for e in events)
+            self.assertEqual(told, expected["text"])
+            self.assertIn("requests_running", server.ask("GET", "/metrics")[1])
+            for _ in range(20):
+                status, text = server.ask("GET", "/props")
+                self.assertEqual(status, 200)
+                self.assertEqual(json.loads(text)["model_alias"], "pg-24m")
+                self.assertEqual(json.loads(text)["system_fingerprint"],
+                                 json.loads(events[0])["system_fingerprint"])
+
+    def test_what_is_refused_before_it_is_read_has_openais_form(self):
+        with Server("--allow-host", "models.example") as server:
+            def error_of(status, **headers):
+                got, text = server.ask("GET", "/v1/models", headers=headers)
+                self.assertEqual(got, status)
+                return json.loads(text)["error"]
+
+            self.assertEqual(error_of(403, Host="evil.example")["type"], "permission_error")
+            self.assertEqual(error_of(431, X="x" * 40000)["type"], "invalid_request_error")
+            for host in ["models.example", "localhost", f"127.0.0.1:{server.port}", "[::1]"]:
+                self.assertEqual(server.ask("GET", "/v1/models", headers={"Host": host})[0], 200)
+
+    def test_a_stream_has_each_header_once(self):
+        with Server() as server:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANGS)
+            connection.request("POST", "/v1/completions",
+                               json.dumps({"prompt": PROMPT, "max_tokens": 2, "stream": True}),
+                               {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            answer.read()
+            names = [name.lower() for name, _ in answer.getheaders()]
+            self.assertEqual(len(names), len(set(names)), names)
+            self.assertIn("text/event-stream", answer.getheader("Content-Type"))
+            connection.close()
+
+    def test_signals_before_it_serves_are_kept(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [cli_support.binary, "serve", "--port", str(port), "-c", "1024", "-t", "1"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=environment())
+        for _ in range(HANGS * 100):  # until it listens; it loads then
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                time.sleep(0.01)
+        process.send_signal(signal.SIGHUP)  # a wish for keys, not for an end
+        self.assertIn(" at http://", process.stdout.readline().decode())
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=HANGS)
+        self.assertEqual(process.returncode, 0, errors.decode())
+
+    def test_a_seed_repeats_an_answer_beside_others(self):
+        with Server() as server:
+            wanted = {"prompt": PROMPT, "max_tokens": 32, "temperature": 0.9, "seed": 5}
+            alone = server.post("/v1/completions", **wanted)[1]["choices"][0]["text"]
+            texts = [None] * 6
+
+            def ask(i):
+                texts[i] = server.post("/v1/completions", **{**wanted, "draft_len": i})[1]
+
+            threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(texts))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual([t["choices"][0]["text"] for t in texts], [alone] * len(texts))
+
+    def test_a_model_with_a_template_answers(self):
+        with Folder() as model:
+            (model / "chat_template.jinja").write_text(
+                "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:",
+                encoding="utf-8")
+            with Server("-m", model) as server:
+                messages = [{"role": "user", "content": "hello"}]
+                prompt = server.post("/apply-template", messages=messages)[1]["prompt"]
+                self.assertEqual(prompt, "user: hello\nassistant:")
+                status, answer = server.post("/v1/chat/completions", messages=messages, max_tokens=8)
+                self.assertEqual(status, 200, answer)
+                self.assertEqual(answer["choices"][0]["message"]["role"], "assistant")
+
+    def test_a_key_is_asked_for_and_read_again_after_a_hang_up(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = Path(folder) / "keys"
+            keys.write_text("\ufeff# ours\nfirst\n", encoding="utf-8")
+            with Server("--api-key-file", keys) as server:
+                def status_of(key):
+                    return server.ask("GET", "/v1/models", headers={"Authorization": "Bearer " + key})[0]
+
+                self.assertEqual(server.ask("GET", "/v1/models")[0], 401)
+                self.assertEqual(status_of("first"), 200)
+                keys.write_text("\ufeffsecond\n", encoding="utf-8")
+                server.process.send_signal(signal.SIGHUP)
+                for _ in range(HANGS * 10):
+                    if status_of("second") == 200:
+                        break
+                self.assertEqual(status_of("second"), 200)
+                self.assertEqual(status_of("first"), 401)
+
+    def test_what_cannot_be_is_said(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            self.check_error(quantspec("serve", "--port", port), 1, port)
+        self.check_error(quantspec("serve", "--port", "70000"), 2, "--port")
+        self.check_error(quantspec("serve", "--api-key-file", "/nowhere"), 1, "/nowhere")
+
+
+if __name__ == "__main__":
+    cli_support.main(__doc__)

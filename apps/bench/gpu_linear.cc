@@ -104,7 +104,7 @@ struct Planes {
     backend.synchronize();
   }
   Planes(Backend& backend, const Matrix& full, WeightRead read) {
-    const PlaneBytes bytes = backend.plane_bytes(full.rows, full.cols);
+    const PlaneBytes bytes = backend.plane_bytes(full.rows, full.cols, sliced_format());
     lower = aligned(bytes.upper);
     const bool both = read == WeightRead::kBoth;
     memory = backend.allocate(both ? lower + bytes.lower : bytes.upper);

@@ -107,12 +107,13 @@ struct Sampling {
   const char* name;
   SamplingParams params;
   SpecSampling mode = SpecSampling::kRejection;
+  LogitBiases biases = {};
 };
 
 void PrintTo(const Sampling& sampling, std::ostream* out) { *out << sampling.name; }
 
 std::vector<Sampling> samplings() {
-  SamplingParams greedy, warm, cut, nucleus, penalized, penalized_greedy;
+  SamplingParams greedy, warm, cut, nucleus, penalized, penalized_greedy, counted;
   greedy.temperature = 0;
   cut.top_k = 20;
   cut.top_p = 0.9f;
@@ -122,13 +123,19 @@ std::vector<Sampling> samplings() {
   penalized_greedy = penalized;
   penalized_greedy.temperature = 0;
   penalized_greedy.repeat_last_n = -1;
+  counted.presence_penalty = 0.5f;
+  counted.frequency_penalty = 0.5f;
   return {{"greedy", greedy},
           {"temperature", warm},
           {"temperature coupled", warm, SpecSampling::kCoupled},
           {"top-k top-p min-p", cut},
           {"top-p coupled", nucleus, SpecSampling::kCoupled},
           {"repeat penalty", penalized},
-          {"greedy repeat penalty", penalized_greedy}};
+          {"greedy repeat penalty", penalized_greedy},
+          {"counts and biases",
+           counted,
+           SpecSampling::kRejection,
+           {.always = {{5, 1}, {7, -1}}, .ends = {2}, .min_tokens = 9}}};
 }
 
 std::vector<Plan> plans_named(const std::string& spec, const Model& model) {
@@ -183,8 +190,11 @@ TEST_P(EverySampling, RoundsAllocateNothing) {
   for (const std::string spec : {"quantspec", "quantspec+sparse", "auto"}) {
     for (const std::optional<int> draft_len : {std::optional(0), std::optional(4), {}}) {
       SCOPED_TRACE(spec + ", draft length " + std::to_string(draft_len.value_or(-1)));
-      expect_none(model.in_steady_state(
-          {GetParam().params, GetParam().mode, draft_len, plans_named(spec, model.model)}));
+      expect_none(model.in_steady_state({.sampling = GetParam().params,
+                                         .spec_sampling = GetParam().mode,
+                                         .draft_len = draft_len,
+                                         .plans = plans_named(spec, model.model),
+                                         .biases = GetParam().biases}));
     }
   }
 }

@@ -55,6 +55,9 @@ TEST_P(BatchExactness, RoundsOfManySequencesGiveEachWhatItGivesAlone) {
     options.spec_sampling = SpecSampling::kCoupled;  // or rejection would depend on the lengths
     if (i % 3 != 0) options.sampling.temperature = 0.8f;
     options.sampling.seed = 100 + i;
+    if (i % 4 == 1) options.sampling.presence_penalty = 0.5f;
+    if (i % 4 == 2) options.sampling.frequency_penalty = 0.25f;
+    if (i % 4 == 3) options.biases = {.always = {{i, 3}}, .ends = {0, 1}, .min_tokens = 10};
     requests.push_back({text(uniform(1, 7 * kPage)), options, uniform(0, 10)});
   }
   const auto make = [&](const Request& request) {

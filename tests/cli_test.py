@@ -375,7 +375,8 @@ class Generate(CliTest):
         self.assertEqual(sampling["repeat_last_n"], {"value": 32, "from": "option"})
         self.assertEqual(sampling["seed"], {"value": 9, "from": "option"})
         self.assertEqual(set(sampling), {"temperature", "top_k", "top_p", "min_p", "repeat_penalty",
-                                         "repeat_last_n", "seed", "spec_sampling"})
+                                         "repeat_last_n", "presence_penalty",
+                                         "frequency_penalty", "seed", "spec_sampling"})
         for words in ("--temp 0.3 (option)", "--top-p 0.5 (generation_config.json)",
                       "--seed 9 (option)", "--spec-sampling coupled (--seed)"):
             self.assertIn(words, log)

@@ -65,6 +65,9 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
       request.sampling.temperature = i % 3 == 0 ? 0.0f : 0.8f;
       request.sampling.repeat_penalty = i % 2 == 0 ? 1.0f : 1.3f;
       request.sampling.seed = 1000 + i;
+      if (i % 4 == 2) request.sampling.presence_penalty = 0.5f;
+      if (i % 5 == 2) request.sampling.frequency_penalty = 0.25f;
+      if (i % 5 == 3) request.biases = {.always = {{i, 3}}, .ends = {0, 1}, .min_tokens = 10};
       request.log_probs = true;
       catalogue_.push_back(request);
       expected_.push_back(alone(request));
@@ -73,6 +76,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
   Output alone(const Request& request) {
     DecodingOptions options;
     options.sampling = request.sampling;
+    options.biases = request.biases;
     options.spec_sampling = SpecSampling::kCoupled;
     options.draft_len = 0;
     options.log_probs = true;

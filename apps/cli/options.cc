@@ -96,6 +96,11 @@ void add_sampling(CLI::App& app, SamplingArgs& sampling) {
   add_int(app, "--repeat-last-n", "N",
           "how many tokens back that is; -1: all, 0: off\n(default: 64)", sampling.repeat_last_n,
           -1);
+  add_float(app, "--presence-penalty",
+            "lowers logits of tokens that the text has got; 0: off\n(default: 0)",
+            sampling.presence_penalty);
+  add_float(app, "--frequency-penalty", "the same, each time that it got them (default: 0)",
+            sampling.frequency_penalty);
   add_seed(app,
            "of the random numbers: repeats a text (default: another\n"
            "each time, shown by -v). With\n"
@@ -104,11 +109,34 @@ void add_sampling(CLI::App& app, SamplingArgs& sampling) {
            [&sampling](std::uint64_t seed) { sampling.seed = seed; });
 }
 
+LogitBias parse_logit_bias(const std::string& text) {
+  const std::size_t sign = text.find_first_of("+-");
+  if (sign != std::string::npos) {
+    const auto id = parse_number<TokenId>(text.substr(0, sign));
+    const auto add = parse_number<float>(text.substr(sign + (text[sign] == '+')));
+    if (id && *id >= 0 && add) return {*id, *add};
+  }
+  throw UsageError(fmt::format(
+      "--logit-bias '{}': must be a token's id and what is added, as 15043+5 or 15043-100", text));
+}
+
 void add_generation(CLI::App& app, GenerateArgs& args, const char* tokens) {
   app.option_defaults()->group("Length and end");
   add_int(app, "-n,--predict", "N", tokens, args.generation.predict, -1, kMostTokens, 0);
   app.add_option("--stop", args.generation.stop, "end before this text; may be given again")
       ->option_text("TEXT")
+      ->allow_extra_args(false);
+  add_int(app, "--min-tokens", "N", "tokens that nothing ends the text before (default: 0)",
+          args.generation.min_tokens, 0, kMostTokens);
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [&args](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) {
+             args.generation.logit_bias.push_back(parse_logit_bias(text));
+           }
+         },
+         "added to a token's logit, as 15043+5 or 15043-100; may\nbe given again")
+      ->option_text("ID+X")
       ->allow_extra_args(false);
   app.add_flag("--ignore-eos", args.generation.ignore_eos, "go on after the model's end of text");
 }

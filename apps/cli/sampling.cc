@@ -63,6 +63,8 @@ ChosenSampling choose_sampling(const SamplingArgs& args, const GenerationDefault
   choose<&P::min_p>(chosen, args.min_p, model.min_p, 0.05f);
   choose<&P::repeat_penalty>(chosen, args.repeat_penalty, model.repetition_penalty, 1.0f);
   choose<&P::repeat_last_n>(chosen, args.repeat_last_n, none(0), P{}.repeat_last_n);
+  choose<&P::presence_penalty>(chosen, args.presence_penalty, none(0.0f), 0.0f);
+  choose<&P::frequency_penalty>(chosen, args.frequency_penalty, none(0.0f), 0.0f);
   choose<&P::seed>(chosen, args.seed, none(std::uint64_t{0}),
                    std::uint64_t{std::random_device{}()});
   if (!args.seed) chosen.from["seed"] = "random";

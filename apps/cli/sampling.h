@@ -20,6 +20,8 @@ struct SamplingArgs {
   std::optional<float> min_p;
   std::optional<float> repeat_penalty;
   std::optional<int> repeat_last_n;
+  std::optional<float> presence_penalty;
+  std::optional<float> frequency_penalty;
   std::optional<std::uint64_t> seed;
   std::optional<SpecSampling> mode;
 };

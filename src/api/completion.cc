@@ -52,6 +52,8 @@ GenerateOptions Completion::options_of(const Choice& choice, int index_in_prompt
   options.stop = wanted_.stop;
   options.stop_ids = wanted_.stop_ids;
   options.ignore_eos = wanted_.ignore_eos;
+  options.min_tokens = wanted_.min_tokens;
+  options.logit_bias = wanted_.logit_bias;
   options.sampling = wanted_.sampling;
   options.sampling.seed = wanted_.seed ? *wanted_.seed + static_cast<std::uint64_t>(index_in_prompt)
                                        : std::stoull(random_hex(64), nullptr, 16);

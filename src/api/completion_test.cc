@@ -278,12 +278,52 @@ TEST_F(Completions, EveryEventIsValidUtf8) {
   EXPECT_EQ(reply->texts().at(0), whole);
 }
 
+TEST_F(Completions, BiasesAndPenaltiesChangeWhatIsChosen) {
+  const OrderedJson plain = {{"max_tokens", 12}, {"temperature", 0}, {"ignore_eos", true}};
+  const std::string text = text_of(plain);
+  const auto with = [&](std::string_view name, std::string_view value) {
+    OrderedJson more = plain;
+    more[std::string(name)] = OrderedJson::parse(value);
+    return text_of(more);
+  };
+  OrderedJson forced = plain;
+  forced["logit_bias"] = {{"300", 100}};
+  forced["return_tokens"] = true;
+  EXPECT_EQ(answer(kText, body(forced))["choices"][0]["tokens"],
+            OrderedJson(std::vector<int>(12, 300)));
+  EXPECT_EQ(with("logit_bias", R"({"300": 100})"), with("logit_bias", "[[300, 100]]"));
+  EXPECT_NE(with("logit_bias", R"({"300": 100})"), text);
+  EXPECT_EQ(with("logit_bias", R"({})"), text);
+  OrderedJson forbidden = plain;
+  forbidden["return_tokens"] = true;
+  const auto first_token = [&] {
+    return answer(kText, body(forbidden))["choices"][0]["tokens"][0].get<TokenId>();
+  };
+  const TokenId first = first_token();
+  forbidden["logit_bias"] = {{first, false}};
+  EXPECT_NE(first_token(), first);
+  EXPECT_NE(with("presence_penalty", "-2"), with("presence_penalty", "2"));
+  EXPECT_NE(with("frequency_penalty", "-2"), with("frequency_penalty", "2"));
+  EXPECT_EQ(with("frequency_penalty", "0"), text);
+}
+
 // --- refusals ------------------------------------------------------------------------------------
 
 TEST_F(Completions, RefusalsNameTheirField) {
   refused(kText, body({{"n", 17}}), 400, "n");
   refused(kText, body({{"temperature", -1}}), 400, "temperature");
-  refused(kText, body({{"logit_bias", {{"1", 5}}}}), 400, "logit_bias");
+  refused(kText, body({{"presence_penalty", 2.5}}), 400, "presence_penalty");
+  refused(kText, body({{"frequency_penalty", -2.5}}), 400, "frequency_penalty");
+  refused(kText, body({{"min_tokens", 6}, {"max_tokens", 5}}), 400, "min_tokens");
+  for (const char* bias :
+       {R"({"1": 101})", R"({"1": true})", R"({"one": 1})", R"({"1 ": 1})", R"({"-1": 1})",
+        R"({"99999999999": 1})", R"({"1000000": 1})", R"({"1": 1, "01": 1})", R"([[1, 2, 3]])",
+        R"([["a", 2]])", R"([1])", R"("1")", R"([[1, 2], [1, 3]])"}) {
+    refused(kText, body({{"logit_bias", OrderedJson::parse(bias)}}), 400, "logit_bias");
+  }
+  OrderedJson biases;
+  for (int id = 0; id < 301; ++id) biases[std::to_string(id)] = 1;
+  refused(kText, body({{"logit_bias", biases}}), 400, "logit_bias");
   refused(kText, body({{"response_format", {{"type", "json_object"}}}}), 400, "response_format");
   refused(kChat, chat({{"tools", {{{"type", "function"}}}}}), 400, "tools");
   refused(kChat, chat({{"top_logprobs", 3}}), 400, "top_logprobs");

@@ -96,6 +96,8 @@ void choose_defaults(Core& core) {
   choose<&P::min_p>(core, model.min_p);
   choose<&P::repeat_penalty>(core, model.repetition_penalty);
   choose<&P::repeat_last_n>(core, std::optional<int>());
+  choose<&P::presence_penalty>(core, std::optional<float>());
+  choose<&P::frequency_penalty>(core, std::optional<float>());
   core.defaults.validate();
 }
 

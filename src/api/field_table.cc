@@ -1,5 +1,7 @@
 // The rows. In the order of docs/server.md.
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -164,6 +166,38 @@ void set_seed(const Row& row, const J& value, Wanted& wanted) {
   wanted.seed = value.get<std::uint64_t>();
 }
 
+[[noreturn]] void refuse_bias(const Row& row) {
+  fail(ErrorKind::kInvalidRequest,
+       "{}: must be an object or a list of pairs, of at most {} token ids, each with a number from "
+       "{} to {} or false",
+       Field{row.name}, kMostBiases, -kLargestLogitBias, kLargestLogitBias);
+}
+
+LogitBias read_bias(const Row& row, const J& id, const J& add) {
+  if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<TokenId>::max()) {
+    refuse_bias(row);
+  }
+  if (add == false) return {id.get<TokenId>(), -std::numeric_limits<float>::infinity()};
+  if (!add.is_number() || !(std::abs(add.get<double>()) <= kLargestLogitBias)) refuse_bias(row);
+  return {id.get<TokenId>(), add.get<float>()};
+}
+
+// {"15": -100} as OpenAI has it, or [[15, -100]] as llama.cpp does.
+void set_logit_bias(const Row& row, const J& value, Wanted& wanted) {
+  if (!value.is_structured() || value.size() > row.most) refuse_bias(row);
+  for (const auto& [name, one] : value.items()) {
+    if (value.is_object()) {
+      TokenId id = 0;
+      const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+      if (error != std::errc() || end != name.data() + name.size()) refuse_bias(row);
+      wanted.logit_bias.push_back(read_bias(row, id, one));
+    } else {
+      if (!one.is_array() || one.size() != 2) refuse_bias(row);
+      wanted.logit_bias.push_back(read_bias(row, one[0], one[1]));
+    }
+  }
+}
+
 void set_stop(const Row&, const J& value, Wanted& wanted) {
   if (value.is_string()) {
     wanted.stop = {value.get<std::string>()};
@@ -245,12 +279,9 @@ void set_ids(const Row& row, const J& value, Wanted& wanted) {
       value.get<std::vector<TokenId>>();
 }
 
-constexpr std::string_view kNoBias = "comes with constrained output";
 constexpr std::string_view kNoTools = "tools come with constrained output";
 constexpr std::string_view kNoGrammar = "constrained output comes later";
 constexpr std::string_view kNoSampler = "there is no such sampler";
-constexpr std::string_view kNoPenalty =
-    "penalties by count come later; repetition_penalty is there";
 
 using W = Wanted;
 using S = SamplingParams;
@@ -297,7 +328,9 @@ constexpr auto kRows = std::to_array<Row>({
             "tokens that end the answer"),
     flag("ignore_eos", kBoth, "false", set<&W::ignore_eos, bool>,
          "go on after the model's end of text"),
-    neutral("min_tokens", kBoth, "[0]", "comes with logit_bias"),
+    whole("min_tokens", kBoth, 0, kMostInt, "0", set<&W::min_tokens, int>,
+          "tokens that nothing ends the answer before: no end of text or stop token is chosen, and "
+          "stop texts are looked for from the last of them on"),
     neutral("include_stop_str_in_output", kBoth, "[false]", "a stop string is no part of a text"),
     neutral("truncate_prompt_tokens", kBoth, "[]", "a prompt is never cut"),
     neutral("t_max_predict_ms", kBoth, "[0, -1]", "the server has one limit for all"),
@@ -312,6 +345,13 @@ constexpr auto kRows = std::to_array<Row>({
     sampling<&S::repeat_penalty>("repeat_penalty", "the same", "the same, as llama.cpp calls it"),
     sampling<&S::repeat_last_n>("repeat_last_n", "64",
                                 "how many tokens back that is; -1: all, 0: off"),
+    sampling<&S::presence_penalty>("presence_penalty", "0",
+                                   "lowers the logits of tokens that the answer has"),
+    sampling<&S::frequency_penalty>("frequency_penalty", "0",
+                                    "the same, for each time that the answer has them"),
+    of_type(FieldType::kAny, "logit_bias", kBoth, kMostBiases, "{}", set_logit_bias,
+            "added to logits before penalties: up to 300 token ids, each with a number from -100 "
+            "to 100, as an object or a list of pairs; false instead of the number: never chosen"),
     whole("seed", kBoth, -1, std::numeric_limits<std::uint64_t>::max(), "another each time",
           set_seed,
           "repeats an answer, to the byte, whatever else runs (coupled sampling); choice i of n "
@@ -327,9 +367,6 @@ constexpr auto kRows = std::to_array<Row>({
     of_type(FieldType::kAny, "draft_len", kBoth, 0, "auto", set_draft_len,
             "tokens that a round drafts: auto or 0 (plain decoding) to 16; what is greedy or has a "
             "seed stays the same"),
-    neutral("presence_penalty", kBoth, "[0]", kNoPenalty),
-    neutral("frequency_penalty", kBoth, "[0]", kNoPenalty),
-    neutral("logit_bias", kBoth, "[{}, []]", kNoBias),
     neutral("typical_p", kBoth, "[1]", kNoSampler),
     neutral("top_n_sigma", kBoth, "[-1, 0]", kNoSampler),
     neutral("xtc_probability", kBoth, "[0]", kNoSampler),

@@ -20,7 +20,11 @@ constexpr std::pair<Field, std::string_view> kNames[] = {
     {field::kMinP, "min_p"},
     {field::kRepeatPenalty, "repetition_penalty"},
     {field::kRepeatLastN, "repeat_last_n"},
+    {field::kPresencePenalty, "presence_penalty"},
+    {field::kFrequencyPenalty, "frequency_penalty"},
     {field::kSeed, "seed"},
+    {field::kLogitBias, "logit_bias"},
+    {field::kMinTokens, "min_tokens"},
     {field::kPredict, "max_tokens"},
     {field::kDraftLen, "draft_len"},
 };

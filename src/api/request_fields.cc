@@ -182,6 +182,10 @@ void require_sense(const Wanted& wanted) {
     refuse_pair("continue_final_message",
                 "with add_generation_prompt; a message is continued or begun, not both");
   }
+  if (wanted.max_tokens.value_or(-1) >= 0 && wanted.min_tokens > *wanted.max_tokens) {
+    fail(ErrorKind::kInvalidRequest, "{}: {}, but at most {} are generated", Field{"min_tokens"},
+         wanted.min_tokens, *wanted.max_tokens);
+  }
   if (wanted.include_usage && !wanted.stream) {
     refuse_pair("stream_options", "is for a stream; give stream true as well");
   }
@@ -189,10 +193,13 @@ void require_sense(const Wanted& wanted) {
 
 // What else the likeliest token is, nobody asked the model.
 void require_chosen_is_likeliest(const Wanted& wanted) {
-  if (!wanted.top_log_prob || (wanted.sampling.greedy() && !wanted.sampling.penalizes())) return;
+  const bool as_they_are = !wanted.sampling.penalizes() && wanted.logit_bias.empty();
+  if (!wanted.top_log_prob || (wanted.sampling.greedy() && as_they_are && wanted.min_tokens == 0)) {
+    return;
+  }
   fail(ErrorKind::kInvalidRequest,
        "{}: 1 asks for the likeliest token's, which is known where that one is chosen: a "
-       "temperature of 0 without a penalty works, and so does 0",
+       "temperature of 0 without penalties and biases works, and so does 0",
        Field{"logprobs"});
 }
 

@@ -34,6 +34,7 @@ enum class Honour {
   kNeutral,   // not there: taken only where it asks for nothing, as `values` say
 };
 
+inline constexpr std::size_t kMostBiases = 300;  // as OpenAI
 inline constexpr std::size_t kMostStops = 16;
 inline constexpr std::size_t kMostStopBytes = 256;
 inline constexpr int kMostN = 16;

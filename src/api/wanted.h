@@ -46,6 +46,8 @@ struct Wanted {
   std::vector<std::string> stop = {};
   std::vector<TokenId> stop_ids = {};
   bool ignore_eos = false;
+  int min_tokens = 0;
+  std::vector<LogitBias> logit_bias = {};
   SamplingParams sampling = {};  // what is not said is as the server has it
   std::optional<std::uint64_t> seed = {};
   std::optional<SpecSampling> spec_sampling = {};

@@ -24,17 +24,25 @@ struct Chosen {
 struct RoundSetup {
   RoundSetup(Backend& backend, const TokenRule& rule)
       : backend(backend),
-        rule(backend, std::vector<TokenRule>{rule}),
+        biases(backend, std::vector<LogitBias>{{3, 4.0f}, {700, -100.0f}, {3, -INFINITY}}),
+        rule(backend, std::vector<TokenRule>{with_biases(rule, biases.data())}),
         tokens(backend, history()),
         round(backend, std::vector<Round>{{.length = kHistory, .drafted = 0}}),
         at{this->rule.data(), rule.by_argmax(), tokens.data(), round.data(), kVocab} {}
 
+  static TokenRule with_biases(TokenRule rule, const LogitBias* biases) {
+    rule.prompt_length = kHistory - 6;
+    rule.biases = biases;
+    return rule;
+  }
   static std::vector<TokenId> history() {
     std::vector<TokenId> tokens(kHistory + kManyRounds * (kMaxDraftLen + 1), -1);
     for (int i = 0; i < kHistory; ++i) tokens[i] = 50 * i % kVocab;
     return tokens;
   }
-  bool intact() const { return rule.intact() && tokens.intact() && round.intact(); }
+  bool intact() const {
+    return biases.intact() && rule.intact() && tokens.intact() && round.intact();
+  }
 
   // The target's logits are the draft's with a little noise.
   Chosen run(int draft_len) {
@@ -87,6 +95,7 @@ struct RoundSetup {
   }
 
   Backend& backend;
+  Guarded<LogitBias> biases;  // two, and an end
   Guarded<TokenRule> rule;
   Guarded<TokenId> tokens;
   Guarded<Round> round;
@@ -104,6 +113,16 @@ std::vector<TokenRule> rules() {
     rules.push_back({sampling, SpecSampling::kCoupled});
   }
   rules.push_back({greedy, SpecSampling::kRejection, 0.7f});
+  const SamplingParams counted{.presence_penalty = 0.5f, .frequency_penalty = 0.25f, .seed = 9};
+  for (const SamplingParams& sampling : {greedy, counted}) {
+    for (const SpecSampling mode : {SpecSampling::kRejection, SpecSampling::kCoupled}) {
+      TokenRule biased{sampling, mode};
+      biased.num_biases = 2;
+      biased.num_ends = 1;
+      biased.min_tokens = 10;
+      rules.push_back(biased);
+    }
+  }
   return rules;
 }
 

@@ -23,6 +23,20 @@ constexpr std::size_t kBytesPerToken = 16;
        prompt_tokens, room, field::kContext);
 }
 
+// What keeps a text from ending too early, beside what the caller adds.
+LogitBiases biases_of(const GenerateOptions& options, const ModelConfig& config) {
+  LogitBiases biases{.always = options.logit_bias, .min_tokens = options.min_tokens};
+  if (options.min_tokens <= 0) return biases;
+  std::vector<TokenId>& ends = biases.ends;
+  ends = options.stop_ids;
+  if (!options.ignore_eos) {
+    ends.insert(ends.end(), config.eos_tokens.begin(), config.eos_tokens.end());
+  }
+  std::ranges::sort(ends);
+  ends.erase(std::ranges::unique(ends).begin(), ends.end());
+  return biases;
+}
+
 }  // namespace
 
 void Ticket::cancel() const { loop_->cancel(id_); }
@@ -68,6 +82,7 @@ Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& option
   request.prompt = std::move(prompt);
   request.predict = options.predict < 0 ? most : std::min(options.predict, most);
   request.sampling = options.sampling;
+  request.biases = biases_of(options, config());
   request.spec_sampling = options.spec_sampling;
   request.draft_len = options.draft_len;
   request.owner = options.owner;

@@ -117,6 +117,36 @@ TEST_F(Door, ARequestIsToldItsTextAndItsEnd) {
 
 // Each where a round of drafts goes beyond it, and beside others: text, tokens, log-probabilities
 // and reason are those of plain decoding alone.
+TEST_F(Door, BiasesForceAndForbidAndAnswersHaveTheirLeastTokens) {
+  GenerateOptions options = coupled(40);
+  const GenerateResult whole = alone(options);
+  const TokenId often = *std::ranges::max_element(
+      whole.tokens, {}, [&](TokenId id) { return std::ranges::count(whole.tokens, id); });
+  options.logit_bias = {{often, -100}};
+  EXPECT_EQ(std::ranges::count(alone(options).tokens, often), 0);
+  options.logit_bias = {{often, 100}};
+  EXPECT_EQ(alone(options).tokens, std::vector<TokenId>(40, often));
+  // Of the text's probabilities biases are no part.
+  EXPECT_EQ(alone(options).log_probs[0] < -0.5f, whole.tokens[0] != often);
+  // A bias of 2 a time is outweighed after 100 of them.
+  options.predict = 200;
+  options.sampling.frequency_penalty = 2;
+  const std::vector<TokenId> tokens = alone(options).tokens;
+  EXPECT_EQ(std::count(tokens.begin(), tokens.begin() + 20, often), 20);
+  EXPECT_LT(std::ranges::count(tokens, often), 100);
+
+  options = coupled(40);
+  options.stop_ids = {whole.tokens[0], whole.tokens[1]};
+  EXPECT_EQ(alone(options).tokens.size(), 1u);
+  options.min_tokens = 25;
+  EXPECT_GE(alone(options).tokens.size(), 25u);
+  for (const auto& [bias, what] :
+       {std::pair(LogitBias{-1, 1}, "-1 is no token"), {LogitBias{1, 101}, "from -100 to 100"}}) {
+    options.logit_bias = {bias};
+    expect_error(ErrorKind::kInvalidRequest, {"logit bias", what}, [&] { alone(options); });
+  }
+}
+
 TEST_F(Door, EndsAreThoseOfPlainDecodingInCompanyToo) {
   const GenerateResult whole = alone(coupled(120));
   std::vector<GenerateOptions> wanted;
@@ -130,6 +160,17 @@ TEST_F(Door, EndsAreThoseOfPlainDecodingInCompanyToo) {
     wanted.push_back(coupled(120));
     wanted.back().stop_ids = {whole.tokens[index]};
     wanted.push_back(coupled(index));
+  }
+  for (const int index : {3, 18, 70}) {  // the first come too early to end it
+    wanted.push_back(coupled(120));
+    wanted.back().stop_ids = {whole.tokens[index]};
+    wanted.back().min_tokens = 30;
+    wanted.back().stop = {whole.text.substr(whole.text.size() / 3, 9)};
+    wanted.back().logit_bias = {{whole.tokens[index + 1], -100}, {whole.tokens[index + 5], 2}};
+    wanted.back().sampling.frequency_penalty = 0.3f;
+    wanted.push_back(wanted.back());
+    wanted.back().sampling.temperature = 0;
+    wanted.back().sampling.presence_penalty = -0.3f;
   }
   std::vector<GenerateResult> expected;
   for (const GenerateOptions& options : wanted) expected.push_back(alone(options));
@@ -149,7 +190,7 @@ TEST_F(Door, EndsAreThoseOfPlainDecodingInCompanyToo) {
       EXPECT_EQ(result.stop_reason, expected[i].stop_reason);
       EXPECT_EQ(readers[i]->text, expected[i].text);
       EXPECT_EQ(readers[i]->log_probs, expected[i].log_probs);
-      if (!wanted[i].stop.empty()) {
+      if (!wanted[i].stop.empty() && wanted[i].min_tokens == 0) {
         EXPECT_EQ(expected[i].text, whole.text.substr(0, whole.text.find(wanted[i].stop[0])));
       }
     }

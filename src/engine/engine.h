@@ -52,6 +52,8 @@ struct GenerateOptions {
   // The model's generation_config.json is the caller's to read. Equal prompts of equal seeds may
   // get equal texts: a request has a seed of its own.
   SamplingParams sampling = {};
+  std::vector<LogitBias> logit_bias = {};  // added to logits before penalties
+  int min_tokens = 0;  // before so many were chosen neither a token nor a text ends it
   SpecSampling spec_sampling = SpecSampling::kRejection;  // kCoupled: a seed repeats its text
   std::optional<int> draft_len = {};                      // nullopt: chosen; 0: plain decoding
   bool log_probs = false;                                 // of every token

@@ -11,7 +11,8 @@ namespace {
 TextStream::Rules rules(const Engine& engine, const GenerateOptions& options) {
   return {.eos = options.ignore_eos ? std::vector<TokenId>() : engine.config().eos_tokens,
           .stop_ids = options.stop_ids,
-          .stop = options.stop};
+          .stop = options.stop,
+          .min_tokens = options.min_tokens};
 }
 
 double per_second(double count, double milliseconds) {

@@ -156,6 +156,7 @@ void require(const Request& request, const Model& model, std::size_t num_plans) 
     }
   }
   request.sampling.validate();
+  request.biases.validate(vocab);
 }
 
 // What can never be, whoever else there is.

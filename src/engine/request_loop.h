@@ -43,6 +43,7 @@ struct Request {
   std::vector<TokenId> prompt;
   int predict = 1;  // tokens to generate, at least 1
   SamplingParams sampling = {};
+  LogitBiases biases = {};
   SpecSampling spec_sampling = SpecSampling::kCoupled;
   // How many tokens it always drafts, as far as pages allow; none: what yields most.
   std::optional<int> draft_len = {};

@@ -134,7 +134,8 @@ void RequestLoop::Impl::begin(Live& request, int found_tokens) {
   sequence.set_options({.sampling = wanted.sampling,
                         .spec_sampling = wanted.spec_sampling,
                         .plans = options.plans,
-                        .log_probs = wanted.log_probs});
+                        .log_probs = wanted.log_probs,
+                        .biases = wanted.biases});
   if (found_tokens > 0) sequence.attach(request.path.pages());
   request.found_until(found_tokens);
   request.reader = decoder.begin_prompt(sequence, wanted.prompt);

@@ -20,6 +20,8 @@ std::optional<StopReason> TextStream::push(TokenEvent event, const TokenCallback
   if (eos || stop_id) {
     text = stops_.push(decoder_.flush());
     if (!stops_.stopped()) text += stops_.flush();
+  } else if (std::cmp_less(tokens_.size(), rules_.min_tokens)) {
+    text = decoder_.push(event.id);
   } else {
     text = stops_.push(decoder_.push(event.id));
   }

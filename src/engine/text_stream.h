@@ -23,6 +23,7 @@ class TextStream {
     std::vector<TokenId> eos = {};       // end the text as kEos; they have no text themselves
     std::vector<TokenId> stop_ids = {};  // the same as kStop
     std::vector<std::string> stop = {};  // text that ends it as kStop, and is no part of it
+    int min_tokens = 0;                  // from which token on that text is looked for
   };
   // `tokenizer` outlives the stream, which begins inside a text.
   TextStream(const Tokenizer& tokenizer, Rules rules);

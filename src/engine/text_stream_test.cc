@@ -118,6 +118,18 @@ TEST(TextStream, TokensThatEndTheTextHaveNone) {
   }
 }
 
+TEST(TextStream, StopStringsAreLookedForFromTheLeastTokensOn) {
+  const Pieces pieces({"a", "STOP", "</s>"});
+  for (const int least : {0, 1, 2, 3}) {
+    TextStream stream(pieces, {.eos = {2}, .stop = {"STOP", "aS"}, .min_tokens = least});
+    Shown shown;
+    EXPECT_EQ(stream.push({.id = 0}, shown.callback()), std::nullopt);
+    const auto end = stream.push({.id = 1}, shown.callback());
+    EXPECT_EQ(end, least < 3 ? std::optional(StopReason::kStop) : std::nullopt);
+    EXPECT_EQ(stream.text(), least == 3 ? "aSTOP" : least == 2 ? "a" : "");
+  }
+}
+
 TEST(TextStream, TheCallerMayCancel) {
   const Pieces pieces({"a", "b"});
   TextStream stream(pieces, {});

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "sampler/parameters.h"
 #include "sampler/softmax.h"
 
@@ -17,19 +17,35 @@ bool more_probable(const Candidate& a, const Candidate& b) {
 }
 bool less_probable(const Candidate& a, const Candidate& b) { return more_probable(b, a); }
 
-void penalize_repeats(const SamplingParams& params, std::span<const TokenId> history,
-                      std::span<float> logits, std::vector<char>& seen) {
-  if (params.repeat_last_n >= 0) {
-    history = history.last(std::min<std::size_t>(params.repeat_last_n, history.size()));
-  }
+// Calls visit(logit) for each distinct token of `tokens`, once.
+void for_each_distinct(std::span<const TokenId> tokens, std::span<float> logits,
+                       std::vector<char>& seen, const auto& visit) {
   seen.resize(logits.size());
-  for (const TokenId id : history) {
-    if (seen[id]) continue;
-    seen[id] = 1;
-    float& logit = logits[id];
-    logit = logit > 0 ? logit / params.repeat_penalty : logit * params.repeat_penalty;
+  for (const TokenId id : tokens) {
+    if (!std::exchange(seen[id], 1)) visit(logits[id]);
   }
-  for (const TokenId id : history) seen[id] = 0;
+  for (const TokenId id : tokens) seen[id] = 0;
+}
+
+// In this order, for all backends: the bits of a logit depend on it.
+void edit_logits(const SamplingParams& params, const SamplerInput& input, std::span<float> logits,
+                 std::vector<char>& seen) {
+  for (const LogitBias& bias : input.biases) logits[bias.id] += bias.add;
+  if (params.penalizes_repeats()) {
+    std::span<const TokenId> last = input.history;
+    if (params.repeat_last_n >= 0) {
+      last = last.last(std::min<std::size_t>(params.repeat_last_n, last.size()));
+    }
+    for_each_distinct(last, logits, seen, [&](float& logit) {
+      logit = logit > 0 ? logit / params.repeat_penalty : logit * params.repeat_penalty;
+    });
+  }
+  if (params.penalizes_counts()) {
+    const std::span<const TokenId> chosen = input.history.last(input.chosen);
+    for_each_distinct(chosen, logits, seen,
+                      [&](float& logit) { logit -= params.presence_penalty; });
+    for (const TokenId id : chosen) logits[id] -= params.frequency_penalty;
+  }
 }
 
 // The k most probable, unordered, in one pass: `kept` grows to 2k before it is cut back to k, so
@@ -100,24 +116,17 @@ void keep_top(const SamplingParams& params, std::span<float> probs,
 }
 
 // All that the distributions below, and the draws of draw.cc, go by.
-static_assert(are_all_sampling_params<&SamplingParams::temperature, &SamplingParams::top_k,
-                                      &SamplingParams::top_p, &SamplingParams::min_p,
-                                      &SamplingParams::repeat_penalty,
-                                      &SamplingParams::repeat_last_n, &SamplingParams::seed>());
+static_assert(are_all_sampling_params<
+              &SamplingParams::temperature, &SamplingParams::top_k, &SamplingParams::top_p,
+              &SamplingParams::min_p, &SamplingParams::repeat_penalty,
+              &SamplingParams::repeat_last_n, &SamplingParams::presence_penalty,
+              &SamplingParams::frequency_penalty, &SamplingParams::seed>());
 
 }  // namespace
 
-void SamplingParams::validate() const {
-  for_each_sampling_param([&](const auto& param) {
-    const auto value = this->*param.member;
-    if (value >= param.low && value <= param.high) return;  // a NaN is not
-    fail(ErrorKind::kInvalidRequest, "{} is {}; it must be {}", param.field, value, param.range);
-  });
-}
-
-void to_probabilities(const SamplingParams& params, std::span<const TokenId> history,
-                      std::span<float> row, SamplerScratch& scratch) {
-  if (params.penalizes()) penalize_repeats(params, history, row, scratch.seen);
+void to_probabilities(const SamplingParams& params, const SamplerInput& input, std::span<float> row,
+                      SamplerScratch& scratch) {
+  edit_logits(params, input, row, scratch.seen);
   if (params.greedy()) {
     const TokenId best = argmax(row);
     std::ranges::fill(row, 0.0f);

@@ -31,10 +31,20 @@ struct SamplerScratch {
   std::vector<char> seen;  // [vocab_size], 0 between calls
 };
 
+// What the distribution of a token depends on beside its logits and the parameters.
+struct SamplerInput {
+  std::span<const TokenId> history = {};  // all tokens before it
+  std::size_t chosen = 0;  // of them, how many of the last were chosen; a prompt's are those before
+  std::span<const LogitBias> biases = {};  // of different tokens, but for such of -infinity
+};
+
 // Turns one row of logits, [vocab_size], into the distribution of the next token, in place:
+//   biases          are added
 //   repeat penalty  each distinct token among the last repeat_last_n of `history` has its logit
 //                   divided by the penalty if positive, multiplied by it if negative (CTRL,
 //                   arXiv:1909.05858, as in Hugging Face's generate)
+//   presence and    each distinct token that was chosen has its logit lowered by the one, and by
+//   frequency       the other each time that it was, as in OpenAI's API
 //   temperature     logits / temperature, softmax
 //   top-k           the k most probable tokens
 //   top-p           the fewest most probable of those that hold a share top_p of their mass
@@ -43,12 +53,12 @@ struct SamplerScratch {
 // probability exactly 0. Greedy gives 1 to argmax() of the penalized logits.
 // A logit of -infinity is a token that cannot be chosen; a NaN, or an infinity, or nothing but
 // -infinity throws Error(kCorruptFile): a broken checkpoint is what makes them. REQUIRES: params
-// are valid; ids of history < vocab_size.
-void to_probabilities(const SamplingParams& params, std::span<const TokenId> history,
+// are valid; ids are < vocab_size.
+void to_probabilities(const SamplingParams& params, const SamplerInput& input,
                       std::span<float> logits_then_probs, SamplerScratch& scratch);
 
-// The id of the largest logit, the lowest on ties: all that greedy decoding without a repeat
-// penalty needs. Throws as to_probabilities() does.
+// The id of the largest logit, the lowest on ties: all that greedy decoding without
+// penalties and biases needs. Throws as to_probabilities() does.
 TokenId argmax(std::span<const float> logits);
 
 // Inverse CDF in index order. `weights` need not be normalized. uniform in (0, 1). Never returns a

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
@@ -27,24 +28,38 @@ std::vector<float> random_logits(std::mt19937& engine, int vocab_size, float spr
   return logits;
 }
 
+// A text and what is added to logits; of the text, `chosen` tokens are an answer's.
+struct Given {
+  std::vector<TokenId> history = {};
+  std::size_t chosen = 0;
+  std::vector<LogitBias> biases = {};
+};
+
 std::vector<float> probabilities(const SamplingParams& params, std::vector<float> row,
-                                 const std::vector<TokenId>& history = {}) {
+                                 const Given& given = {}) {
   SamplerScratch scratch;
-  to_probabilities(params, history, row, scratch);
+  to_probabilities(params, {given.history, given.chosen, given.biases}, row, scratch);
+  EXPECT_EQ(std::ranges::count(scratch.seen, 0), std::ssize(scratch.seen));
   return row;
 }
 
 // The definition in sampler.h, step by step, with full sorts, in double.
 std::vector<double> obvious_probabilities(const SamplingParams& params,
-                                          const std::vector<float>& logits,
-                                          const std::vector<TokenId>& history) {
+                                          const std::vector<float>& logits, const Given& given) {
   const std::size_t n = logits.size();
+  const std::vector<TokenId>& history = given.history;
   std::vector<double> x(logits.begin(), logits.end());
+  for (const LogitBias& bias : given.biases) x[bias.id] += bias.add;
   const std::size_t last = params.repeat_last_n < 0
                                ? history.size()
                                : std::min<std::size_t>(history.size(), params.repeat_last_n);
   for (TokenId id : std::set<TokenId>(history.end() - last, history.end())) {
     x[id] = x[id] > 0 ? x[id] / params.repeat_penalty : x[id] * params.repeat_penalty;
+  }
+  std::map<TokenId, int> counts;
+  for (std::size_t i = history.size() - given.chosen; i < history.size(); ++i) ++counts[history[i]];
+  for (const auto& [id, count] : counts) {
+    x[id] -= double{params.presence_penalty} + double{params.frequency_penalty} * count;
   }
   const double max = *std::ranges::max_element(x);
   for (double& value : x) value = std::exp((value - max) / params.temperature);
@@ -129,7 +144,7 @@ TEST(SamplingParams, AllowedPenaltiesKeepLogitsFinite) {
   EXPECT_NE(error_of({.repeat_penalty = 1e38f}).find("repeat penalty"), std::string::npos);
   for (const float penalty : {0.01f, 100.0f}) {
     EXPECT_EQ(error_of({.repeat_penalty = penalty}), "");
-    EXPECT_NO_THROW(probabilities({.repeat_penalty = penalty}, {1e30f, -1e30f, 0}, {0, 1, 2}));
+    EXPECT_NO_THROW(probabilities({.repeat_penalty = penalty}, {1e30f, -1e30f, 0}, {{0, 1, 2}}));
   }
 }
 
@@ -168,9 +183,16 @@ TEST(ToProbabilities, EqualsTheObviousVersion) {
     if (engine() % 2) params.min_p = static_cast<float>(engine() % 50) / 100;
     if (engine() % 2) params.repeat_penalty = 1.3f;
     params.repeat_last_n = static_cast<int>(engine() % 30) - 1;
+    if (engine() % 2) params.presence_penalty = static_cast<float>(engine() % 400) / 100 - 2;
+    if (engine() % 2) params.frequency_penalty = static_cast<float>(engine() % 400) / 100 - 2;
+    Given given{history, engine() % (history.size() + 1)};
+    for (TokenId id = 0; id < vocab_size; id += 1 + static_cast<TokenId>(engine() % 50)) {
+      const bool forbids = engine() % 4 == 0 && id > 0;
+      given.biases.push_back({id, forbids ? -kInfinity : static_cast<float>(engine() % 60) / 10});
+    }
     if (params.top_k > vocab_size) params.top_k = vocab_size;
-    const auto expected = obvious_probabilities(params, logits, history);
-    const auto actual = probabilities(params, logits, history);
+    const auto expected = obvious_probabilities(params, logits, given);
+    const auto actual = probabilities(params, logits, given);
     for (int i = 0; i < vocab_size; ++i) {
       // fp32: the rounding of logits of up to 40 (2e-6 each side), and of exp and the sum.
       ASSERT_NEAR(actual[i], expected[i], 1e-5 * expected[i]) << "trial " << trial << " id " << i;
@@ -202,8 +224,59 @@ TEST(ToProbabilities, RanksEqualProbabilitiesById) {
 TEST(ToProbabilities, GreedyIsOneAtTheLowestArgmax) {
   EXPECT_EQ(probabilities({.temperature = 0}, {1, 3, -2, 3}), (std::vector<float>{0, 1, 0, 0}));
   // The penalty comes first: 3 / 2 < 2.
-  EXPECT_EQ(probabilities({.temperature = 0, .repeat_penalty = 2}, {2, 3, -2, 1}, {1, 1}),
+  EXPECT_EQ(probabilities({.temperature = 0, .repeat_penalty = 2}, {2, 3, -2, 1}, {{1, 1}}),
             (std::vector<float>{1, 0, 0, 0}));
+}
+
+TEST(ToProbabilities, CountsAreOfTheAnswerAlone) {
+  const SamplingParams presence{.temperature = 0, .presence_penalty = 1.5f};
+  const SamplingParams frequency{.temperature = 0, .frequency_penalty = 0.75f};
+  const std::vector<float> row = {2, 3, -2, 1}, first = {1, 0, 0, 0}, second = {0, 1, 0, 0};
+  EXPECT_EQ(probabilities(presence, row, {{1, 1, 2}}), second);      // a prompt's count for nothing
+  EXPECT_EQ(probabilities(presence, row, {{1, 1, 2}, 1}), second);   // 2 alone
+  EXPECT_EQ(probabilities(presence, row, {{1, 1, 2}, 2}), first);    // 3 - 1.5 < 2
+  EXPECT_EQ(probabilities(frequency, row, {{1, 1, 2}, 2}), second);  // 3 - 0.75 > 2
+  EXPECT_EQ(probabilities(frequency, row, {{1, 1, 2}, 3}), first);   // 3 - 2 * 0.75 < 2
+  EXPECT_EQ(probabilities({.temperature = 0, .presence_penalty = -2}, row, {{0}, 1}), first);
+}
+
+TEST(ToProbabilities, BiasesForceAndForbid) {
+  const std::vector<float> row = {2, 3, -2, 1};
+  EXPECT_EQ(probabilities({.temperature = 0}, row, {.biases = {{1, -2}}}),
+            (std::vector<float>{1, 0, 0, 0}));
+  EXPECT_EQ(probabilities({}, row, {.biases = {{3, 100}}}), (std::vector<float>{0, 0, 0, 1}));
+  const auto rest = probabilities({}, row, {.biases = {{1, -kInfinity}, {0, -kInfinity}}});
+  EXPECT_EQ(rest[0], 0);
+  EXPECT_EQ(rest[1], 0);
+  EXPECT_GT(rest[3], rest[2]);
+  // A token may be one of them as well as forbidden.
+  EXPECT_EQ(probabilities({.temperature = 0}, row, {.biases = {{1, 50}, {1, -kInfinity}}}),
+            (std::vector<float>{1, 0, 0, 0}));
+}
+
+TEST(LogitBiases, ValidateSaysWhatIsWrong) {
+  const auto error_of = [](const LogitBiases& biases) -> std::string {
+    try {
+      biases.validate(100);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of({}), "");
+  EXPECT_EQ(error_of({.always = {{0, 100}, {99, -100}, {5, -kInfinity}}, .ends = {5, 0}}), "");
+  EXPECT_EQ(error_of({.always = {{100, 1}}}), "logit bias: 100 is no token; ids go from 0 to 99");
+  EXPECT_EQ(error_of({.always = {{-1, 1}}}), "logit bias: -1 is no token; ids go from 0 to 99");
+  EXPECT_EQ(error_of({.always = {{7, 1}, {7, 2}}}),
+            "logit bias: token 7 is there twice; give it once");
+  for (const float add : {100.5f, kInfinity, std::nanf("")}) {
+    EXPECT_NE(error_of({.always = {{7, add}}}).find("must be from -100 to 100"), std::string::npos);
+  }
+  EXPECT_NE(error_of({.min_tokens = -1}).find("least tokens is -1"), std::string::npos);
+  EXPECT_NE(error_of({.ends = {100}}).find("100 is no token"), std::string::npos);
+  EXPECT_NE(error_of({.ends = std::vector<TokenId>(kMostLogitBiases + 1)}).find("at most 1024"),
+            std::string::npos);
 }
 
 TEST(ToProbabilities, TheSmallestTemperatureIsAlmostGreedy) {

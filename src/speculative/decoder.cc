@@ -74,6 +74,7 @@ Step Decoder::end_prompt(Sequence& sequence) {
     kept = kept_row(0);
     backend.copy(kept, prompt_row_.data(), prompt_row_.size());
   }
+  sequence.begin_answer();
   sequence.begin_round();
   const RoundLane lane{.at = sequence.on_backend(), .draft_len = 0};
   backend.begin_batch({&lane, 1});
@@ -113,6 +114,7 @@ std::span<const float> Decoder::log_probs(const float* logits, std::span<const T
 
 void Decoder::resume(Sequence& sequence, std::span<const TokenId> chosen) {
   check(!chosen.empty(), "a token is pending");
+  sequence.begin_answer();
   sequence.tokens_.insert(sequence.tokens_.end(), chosen.begin(), chosen.end());
 }
 

@@ -1,6 +1,7 @@
 // A sequence that rounds decode: what of it the backend has, and what it has measured.
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <utility>
 
 #include "backend/params/round.h"
@@ -25,8 +26,18 @@ Plan make_target(const Model& model, const KvOptions& kv) {
   return Plan::target(model.config().num_layers, kv.full_layers);
 }
 
+// What of it does not depend on a sequence's memory.
 TokenRule token_rule(const DecodingOptions& options) {
-  return {options.sampling, options.spec_sampling, options.simulated_acceptance};
+  TokenRule rule{options.sampling, options.spec_sampling, options.simulated_acceptance};
+  rule.num_biases = static_cast<int>(options.biases.always.size());
+  rule.min_tokens = options.biases.min_tokens;
+  if (rule.min_tokens > 0) rule.num_ends = static_cast<int>(options.biases.ends.size());
+  return rule;
+}
+
+void validate(const DecodingOptions& options, const Model& model) {
+  options.sampling.validate();
+  options.biases.validate(model.config().vocab_size);
 }
 
 }  // namespace
@@ -67,7 +78,7 @@ Sequence::Sequence(const Model& model, PagePool& pool, int capacity, DecodingOpt
       target_(make_target(model, kv)),
       options_(std::move(options)),
       drafts_(make_drafts()) {
-  options_.sampling.validate();
+  validate(options_, *model_);
   reserve();
 }
 
@@ -76,10 +87,11 @@ Sequence::Sequence(const Sequence& other, DecodingOptions options)
       model_(other.model_),
       tokens_(other.tokens_),
       cache_(other.cache_.fork(kv_options(options.plans).accesses)),
+      prompt_length_(other.prompt_length_),
       target_(other.target_),
       options_(std::move(options)),
       drafts_(make_drafts()) {
-  options_.sampling.validate();
+  validate(options_, *model_);
   reserve();
 }
 
@@ -95,6 +107,23 @@ void Sequence::reserve() {
   token_memory_ = backend.allocate(tokens * sizeof(TokenId));
   round_memory_ = backend.allocate(sizeof(Round));
   rule_memory_ = backend.allocate(sizeof(TokenRule));
+  bias_memory_ = backend.allocate(kMostLogitBiases * sizeof(LogitBias));
+}
+
+void Sequence::upload_biases() {
+  if (options_.biases.empty()) return;
+  std::vector<LogitBias> biases = options_.biases.always;
+  for (const TokenId end : options_.biases.ends) {
+    biases.push_back({end, -std::numeric_limits<float>::infinity()});
+  }
+  model_->backend().upload(bias_memory_.data(), biases.data(), biases.size() * sizeof(LogitBias));
+}
+
+TokenRule Sequence::rule() {
+  TokenRule rule = token_rule(options_);
+  rule.prompt_length = prompt_length_;
+  rule.biases = bias_memory_.as<LogitBias>();
+  return rule;
 }
 
 RoundTokens Sequence::on_backend() {
@@ -112,8 +141,9 @@ void Sequence::begin_round() {
     known_ = tokens_.size();
   }
   if (!rule_known_) {
-    const TokenRule rule = token_rule(options_);
+    const TokenRule rule = this->rule();
     backend.upload(rule_memory_.data(), &rule, sizeof(rule));
+    upload_biases();
     rule_known_ = true;
   }
   // Until the round has ended it is not known.
@@ -153,10 +183,16 @@ void Sequence::clear() {
   cache_.clear();
   known_ = 0;
   round_length_ = -1;
+  begin_answer();
+}
+
+void Sequence::begin_answer() {
+  prompt_length_ = static_cast<int>(tokens_.size());
+  rule_known_ = false;
 }
 
 void Sequence::set_options(DecodingOptions options) {
-  options.sampling.validate();
+  validate(options, *model_);
   const bool same_drafts =
       options.draft_len == options_.draft_len && options.plans == options_.plans;
   const bool same_rounds = same_drafts && options.spec_sampling == options_.spec_sampling &&

@@ -36,6 +36,7 @@ struct DecodingOptions {
   // For measurements of speed on weights that mean nothing (TokenRule); negative: off.
   float simulated_acceptance = -1.0f;
   bool log_probs = false;  // of every token (Step)
+  LogitBiases biases = {};
 };
 
 // What a round added to a sequence.
@@ -95,10 +96,13 @@ class Sequence {
   Sequence(const Sequence& other, DecodingOptions options);
   void reserve();
   SoloDrafts make_drafts() const;
+  TokenRule rule();
+  void upload_biases();
   RoundTokens on_backend();
   LaneKey lane_key() const;
   // By which it drafts, or did last; null: none.
   const Plan* draft_plan() const { return plan_ < 0 ? nullptr : &options_.plans[plan_]; }
+  void begin_answer();  // the tokens so far are what it answers
   // What the backend knows of the tokens and of the rule becomes what is known here.
   void begin_round();
   void begin_round(const Lane& lane);
@@ -112,9 +116,11 @@ class Sequence {
   Buffer token_memory_;  // TokenId by position; the first known_ are those of tokens_
   Buffer round_memory_;  // Round
   Buffer rule_memory_;   // TokenRule
+  Buffer bias_memory_;   // LogitBias
   std::size_t known_ = 0;
   int round_length_ = -1;  // as the backend has it
   bool rule_known_ = false;
+  int prompt_length_ = 0;  // of the tokens; those behind were chosen
   Plan target_;
   DecodingOptions options_;
   int plan_ = -1;  // of options_.plans

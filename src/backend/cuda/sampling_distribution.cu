@@ -1,6 +1,6 @@
-// to_probabilities() of sampler/ for rows of logits, in place: repeat penalty, softmax, top-k,
-// top-p, min-p. Each row by a cluster whose blocks hold it in shared memory from the first step to
-// the last.
+// to_probabilities() of sampler/ for rows of logits, in place: biases and penalties,
+// softmax, top-k, top-p, min-p. Each row by a cluster whose blocks hold it in shared memory from
+// the first step to the last.
 #include <algorithm>
 
 #include "backend/cuda/sampling.h"
@@ -15,10 +15,11 @@ namespace quantspec::cuda {
 namespace {
 
 // All that these kernels, and those of sampling.cu, go by.
-static_assert(are_all_sampling_params<&SamplingParams::temperature, &SamplingParams::top_k,
-                                      &SamplingParams::top_p, &SamplingParams::min_p,
-                                      &SamplingParams::repeat_penalty,
-                                      &SamplingParams::repeat_last_n, &SamplingParams::seed>());
+static_assert(are_all_sampling_params<
+              &SamplingParams::temperature, &SamplingParams::top_k, &SamplingParams::top_p,
+              &SamplingParams::min_p, &SamplingParams::repeat_penalty,
+              &SamplingParams::repeat_last_n, &SamplingParams::presence_penalty,
+              &SamplingParams::frequency_penalty, &SamplingParams::seed>());
 
 constexpr float kLargestFloat = 3.402823466e38f;
 
@@ -27,22 +28,62 @@ struct DistributionMemory {
   SelectMemory select;
 };
 
-// The penalized logits: each distinct token among the last of the history once; who sets its bit
-// does it. A __syncthreads() at both ends.
-__device__ void penalize_repeats(const SamplingParams& sampling, const TokenId* tokens, int history,
-                                 int first_token, RowPart part, std::uint32_t* met) {
+// Calls visit(logit) for each of the ids that is of the part.
+template <typename Visit>
+__device__ void for_each_of_part(const TokenId* ids, int count, int first_token, RowPart part,
+                                 Visit visit) {
+  for (int i = threadIdx.x; i < count; i += kRowThreads) {
+    const int index = ids[i] - first_token;
+    if (index >= 0 && index < part.count) visit(part.values[index], index);
+  }
+}
+
+// The same for each distinct one, once: who sets its bit does it. A __syncthreads() at both ends.
+template <typename Visit>
+__device__ void for_each_distinct(const TokenId* ids, int count, int first_token, RowPart part,
+                                  std::uint32_t* met, Visit visit) {
   for (int i = threadIdx.x; 32 * i < part.count; i += kRowThreads) met[i] = 0;
   __syncthreads();
-  const int last = sampling.repeat_last_n < 0 ? history : min(sampling.repeat_last_n, history);
-  for (int i = threadIdx.x; i < last; i += kRowThreads) {
-    const int index = tokens[history - last + i] - first_token;
-    if (index < 0 || index >= part.count) continue;
+  for_each_of_part(ids, count, first_token, part, [&](float& logit, int index) {
     const std::uint32_t bit = 1u << (index % 32);
-    if (atomicOr(&met[index / 32], bit) & bit) continue;
-    float& logit = part.values[index];
-    logit = logit > 0 ? logit / sampling.repeat_penalty : logit * sampling.repeat_penalty;
+    if (!(atomicOr(&met[index / 32], bit) & bit)) visit(logit);
+  });
+  __syncthreads();
+}
+
+__device__ bool edits_logits(const TokenRule& rule) {
+  const SamplingParams& sampling = rule.sampling;
+  return (sampling.repeat_penalty != 1.0f && sampling.repeat_last_n != 0) ||
+         sampling.presence_penalty != 0 || sampling.frequency_penalty != 0 ||
+         rule.num_biases + rule.num_ends > 0;
+}
+
+// Biases and penalties, in the order of sampler/. Where several threads add to one logit, they add
+// the same or one of them -infinity, so that their order does not matter.
+__device__ void edit_logits(const TokenRule& rule, const TokenId* tokens, int position,
+                            int first_token, RowPart part, std::uint32_t* met) {
+  const SamplingParams& sampling = rule.sampling;
+  __syncthreads();  // all have their part of the row
+  for (int i = threadIdx.x; i < rule.biases_at(position); i += kRowThreads) {
+    const int index = rule.biases[i].id - first_token;
+    if (index >= 0 && index < part.count) atomicAdd(&part.values[index], rule.biases[i].add);
   }
   __syncthreads();
+  if (sampling.repeat_penalty != 1.0f && sampling.repeat_last_n != 0) {
+    const int last = sampling.repeat_last_n < 0 ? position : min(sampling.repeat_last_n, position);
+    for_each_distinct(tokens + position - last, last, first_token, part, met, [&](float& logit) {
+      logit = logit > 0 ? logit / sampling.repeat_penalty : logit * sampling.repeat_penalty;
+    });
+  }
+  if (sampling.presence_penalty != 0 || sampling.frequency_penalty != 0) {
+    const TokenId* const chosen = tokens + rule.prompt_length;
+    const int count = position - rule.prompt_length;
+    for_each_distinct(chosen, count, first_token, part, met,
+                      [&](float& logit) { logit -= sampling.presence_penalty; });
+    for_each_of_part(chosen, count, first_token, part,
+                     [&](float& logit, int) { atomicAdd(&logit, -sampling.frequency_penalty); });
+    __syncthreads();
+  }
 }
 
 // exp((logits - most) / temperature) in place; the inverse of their sum. REQUIRES: temperature > 0.
@@ -101,8 +142,9 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   const RoundTokens at = lane->at;
   const int vocab_size = at.vocab_size;
   if (!draft && row > at.round->drafted) return;
-  const int history = at.round->length + (draft ? at.round->drafted : row);
-  const SamplingParams sampling = at.rule->sampling;
+  const int position = at.round->length + (draft ? at.round->drafted : row);
+  const TokenRule rule = *at.rule;
+  const SamplingParams& sampling = rule.sampling;
 
   const int first = blocks.rank() * part_size;
   const int count = max(0, min(part_size, vocab_size - first));
@@ -116,9 +158,9 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   } else {
     part.read(see);
   }
-  if (sampling.repeat_penalty != 1.0f && sampling.repeat_last_n != 0) {
+  if (edits_logits(rule)) {
     auto* const met = reinterpret_cast<std::uint32_t*>(dynamic) + (kStaged ? part_size : 0);
-    penalize_repeats(sampling, at.tokens, history, first, part, met);
+    edit_logits(rule, at.tokens, position, first, part, met);
     seen = {};
     part.read(see);
   }

@@ -6,16 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
-#include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "backend/cuda/cuda.h"
-#include "base/error.h"
+#include "backend/cuda/sampling_test_support.h"
 #include "base/exponential.h"
 #include "base/random.h"
 #include "sampler/acceptance.h"
@@ -23,160 +19,6 @@
 
 namespace quantspec {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// How many of `count` random trials a test makes: all, or the part that the environment variable
-// QUANTSPEC_TRIALS names, for tools that make each of them much slower (tools/gpu_check.sh).
-int trials(int count) {
-  static const char* const share = std::getenv("QUANTSPEC_TRIALS");
-  return share == nullptr ? count : std::max(1, static_cast<int>(count * std::atof(share)));
-}
-
-// An array on the device.
-template <typename T>
-class Array {
- public:
-  Array(cuda::Device& device, const std::vector<T>& values)
-      : device_(device), buffer_(device.allocate(values.size() * sizeof(T))) {
-    set(values);
-  }
-  void set(const std::vector<T>& values) {
-    device_.upload(buffer_.data(), values.data(), values.size() * sizeof(T));
-  }
-  std::vector<T> get() const {
-    std::vector<T> values(buffer_.size() / sizeof(T));
-    device_.download(values.data(), buffer_.data(), buffer_.size());
-    return values;
-  }
-  T* data() { return buffer_.template as<T>(); }
-
- private:
-  cuda::Device& device_;
-  Buffer buffer_;
-};
-
-// A sequence on the device, for a context of 4096.
-class Sequence {
- public:
-  Sequence(cuda::Device& device, int vocab_size, const SamplingParams& params,
-           SpecSampling mode = SpecSampling::kRejection, std::vector<TokenId> tokens = {})
-      : vocab_size_(vocab_size),
-        by_argmax_(TokenRule{params, mode}.by_argmax()),
-        rule_(device, {TokenRule{params, mode}}),
-        tokens_(device, std::vector<TokenId>(4096, -7)),
-        round_(device, {Round{}}),
-        lane_(device, {RoundLane{}}) {
-    set(tokens, 0);
-  }
-  // The known tokens, the last `drafted` of them proposed.
-  void set(std::vector<TokenId> tokens, int drafted) {
-    set_round(static_cast<int>(tokens.size()) - drafted, drafted);
-    tokens.resize(4096, -7);
-    tokens_.set(tokens);
-  }
-  void set_round(int length, int drafted) {
-    Round round{};
-    round.length = length;
-    round.drafted = drafted;
-    round_.set({round});
-  }
-  void simulate(float acceptance) {
-    auto rules = rule_.get();
-    rules[0].simulated_acceptance = acceptance;
-    rule_.set(rules);
-  }
-  // The one lane of a batch, which verifies so many rows. The functions by argmax take what goes by
-  // it, the others what does not.
-  RoundLane lane(int rows = 1, const float* draft_probs = nullptr) {
-    return {{rule_.data(), by_argmax_, tokens_.data(), round_.data(), vocab_size_},
-            rows - 1,
-            0,
-            draft_probs,
-            vocab_size_};
-  }
-  cuda::LaneTable view(bool by_argmax, int rows = 1, const float* draft_probs = nullptr) {
-    RoundLane lane = this->lane(rows, draft_probs);
-    lane.at.by_argmax = by_argmax;
-    lane_.set({lane});
-    return {lane_.data(), 1, 0, vocab_size_};
-  }
-  Round round() const { return round_.get()[0]; }
-  std::vector<TokenId> tokens() const {
-    auto tokens = tokens_.get();
-    const Round at = round();
-    tokens.resize(at.length + at.drafted);
-    return tokens;
-  }
-
- private:
-  int vocab_size_;
-  bool by_argmax_;
-  Array<TokenRule> rule_;
-  Array<TokenId> tokens_;
-  Array<Round> round_;
-  Array<RoundLane> lane_;
-};
-
-class CudaSampling : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    if (cuda::unavailable(0).empty()) device_ = std::make_unique<cuda::Device>(0);
-  }
-  static void TearDownTestSuite() { device_.reset(); }
-  void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "no GPU: " << cuda::unavailable(0);
-    current_.emplace(device_->gpu());
-  }
-  cuda::Device& device() { return *device_; }
-  std::mt19937 engine_{20};
-
-  std::vector<float> random_logits(int count, float spread = 3) {
-    std::normal_distribution<float> normal(0, spread);
-    std::vector<float> logits(count);
-    for (float& logit : logits) logit = normal(engine_);
-    return logits;
-  }
-  std::vector<TokenId> random_tokens(int count, int vocab_size) {
-    std::vector<TokenId> tokens(count);
-    for (TokenId& token : tokens) token = static_cast<TokenId>(engine_() % vocab_size);
-    return tokens;
-  }
-  SamplingParams random_params(int vocab_size) {
-    SamplingParams params;
-    params.temperature = 0.3f + static_cast<float>(engine_() % 100) / 50;
-    if (engine_() % 2) params.top_k = 1 + static_cast<int>(engine_() % (vocab_size + 3));
-    if (engine_() % 2) params.top_k = std::min(params.top_k, 50);
-    if (engine_() % 2) params.top_p = 0.05f + static_cast<float>(engine_() % 95) / 100;
-    if (engine_() % 3 == 0) params.min_p = static_cast<float>(engine_() % 50) / 1000;
-    if (engine_() % 2) params.repeat_penalty = 1.3f;
-    params.repeat_last_n = static_cast<int>(engine_() % 80) - 1;
-    params.seed = engine_();
-    return params;
-  }
-  // A distribution: softmax of random logits, sometimes with most tokens removed.
-  std::vector<float> random_probs(int vocab_size) {
-    auto probs = random_logits(vocab_size, 1 + static_cast<float>(engine_() % 4));
-    SamplerScratch scratch;
-    SamplingParams params;
-    if (engine_() % 2) params.top_p = 0.9f;
-    to_probabilities(params, {}, probs, scratch);
-    return probs;
-  }
-  std::string error_of(int status, int vocab_size) {
-    try {
-      cuda::require_chosen(status, vocab_size);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kCorruptFile);
-      return error.what();
-    }
-    return "";
-  }
-
- private:
-  static inline std::unique_ptr<cuda::Device> device_;
-  std::optional<cuda::CurrentGpu> current_;
-};
 
 TEST_F(CudaSampling, RandomWordsAndVariatesHaveTheBitsOfTheCpu) {
   constexpr int kCount = 100'000;
@@ -264,14 +106,17 @@ class Distributions : public CudaSampling {
  protected:
   // One row, as a draft's; how many of the probabilities differ from the CPU's.
   int differing(const SamplingParams& params, const std::vector<TokenId>& history,
-                const std::vector<float>& logits) {
+                const std::vector<float>& logits, const std::vector<LogitBias>& biases = {},
+                int prompt_length = 0) {
     const int vocab_size = static_cast<int>(logits.size());
     Sequence sequence(device(), vocab_size, params, SpecSampling::kRejection, history);
+    Array<LogitBias> there(device(), biases.empty() ? std::vector<LogitBias>(1) : biases);
+    sequence.bias(there.data(), static_cast<int>(biases.size()), prompt_length);
     Array<float> row(device(), logits);
     cuda::draft_distribution(device(), sequence.view(false, 2), 0, row.data());
     auto expected = logits;
     SamplerScratch scratch;
-    to_probabilities(params, history, expected, scratch);
+    to_probabilities(params, {history, history.size() - prompt_length, biases}, expected, scratch);
     const auto actual = row.get();
     int differing = 0;
     for (int i = 0; i < vocab_size; ++i) {
@@ -293,7 +138,9 @@ TEST_F(Distributions, EqualTheCpus) {
       const auto history = random_tokens(static_cast<int>(engine_() % 90), vocab_size);
       const SamplingParams params = random_params(vocab_size);
       ++rows;
-      rows_differing += differing(params, history, logits) > 0;
+      const int prompt_length = static_cast<int>(engine_() % (history.size() + 1));
+      rows_differing +=
+          differing(params, history, logits, random_biases(vocab_size), prompt_length) > 0;
       ASSERT_FALSE(HasFailure()) << "temperature " << params.temperature << " top_k "
                                  << params.top_k << " top_p " << params.top_p << " min_p "
                                  << params.min_p << " penalty " << params.repeat_penalty << " of "
@@ -335,6 +182,9 @@ TEST_F(Distributions, OfExtremes) {
   EXPECT_EQ(differing({.top_p = 0.5f}, {}, {5, -200, -300}), 0);
   const auto history = random_tokens(3000, 500);
   EXPECT_EQ(differing({.repeat_penalty = 1.7f, .repeat_last_n = -1}, history, random_logits(1000)),
+            0);
+  EXPECT_EQ(differing({.presence_penalty = 1.3f, .frequency_penalty = 0.01f}, history,
+                      random_logits(1000), {{3, 5.0f}, {3, -kInfinity}}, 100),
             0);
 }
 
@@ -544,6 +394,8 @@ TEST_F(CudaSampling, RoundsReplayFromAGraph) {
                                 .top_p = 0.9f,
                                 .repeat_penalty = 1.2f,
                                 .repeat_last_n = 20,
+                                .presence_penalty = 0.1f,
+                                .frequency_penalty = 0.1f,
                                 .seed = 99};
     Sequence sequence(device(), kVocab, params, mode, {17});
 
@@ -576,12 +428,13 @@ TEST_F(CudaSampling, RoundsReplayFromAGraph) {
       auto draft_rows = draft_logits, target_rows = target_logits;
       for (int row = 0; row < kDraftLen; ++row) {
         const auto probs = std::span(draft_rows).subspan(row * kVocab, kVocab);
-        to_probabilities(params, expected, probs, scratch);
+        to_probabilities(params, {expected, expected.size()}, probs, scratch);
         expected.push_back(
             draft_token(mode, probs, rng, static_cast<std::int64_t>(expected.size())));
       }
       for (int row = 0; row < kRows; ++row) {
-        to_probabilities(params, std::span<const TokenId>(expected).first(length + row),
+        to_probabilities(params,
+                         {std::span<const TokenId>(expected).first(length + row), length + row},
                          std::span(target_rows).subspan(row * kVocab, kVocab), scratch);
       }
       const Acceptance verdict =

@@ -75,9 +75,13 @@ void HostBackend::select_pages(const KvView& kv, int num_kv_heads) {
   }
 }
 
-void HostBackend::to_distribution(const RoundTokens& tokens, int length, float* logits) {
-  to_probabilities(tokens.rule->sampling, {tokens.tokens, static_cast<std::size_t>(length)},
-                   {logits, static_cast<std::size_t>(tokens.vocab_size)}, scratch_);
+void HostBackend::to_distribution(const RoundTokens& at, int position, float* logits) {
+  const TokenRule& rule = *at.rule;
+  to_probabilities(rule.sampling,
+                   {.history = {at.tokens, static_cast<std::size_t>(position)},
+                    .chosen = static_cast<std::size_t>(position - rule.prompt_length),
+                    .biases = {rule.biases, static_cast<std::size_t>(rule.biases_at(position))}},
+                   {logits, static_cast<std::size_t>(at.vocab_size)}, scratch_);
 }
 
 void HostBackend::propose(const ProposeParams& params) {

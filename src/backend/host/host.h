@@ -63,7 +63,7 @@ class HostBackend : public Backend {
   void select_pages(const KvView& kv, int num_kv_heads);
   void propose(const RoundTokens& at, float* logits);
   void judge(const RoundLane& lane, float* target_logits);
-  void to_distribution(const RoundTokens& tokens, int length, float* logits);
+  void to_distribution(const RoundTokens& at, int position, float* logits);
 
   using Rank = std::pair<int, float>;
   std::vector<int> order_;  // of select_pages: pages

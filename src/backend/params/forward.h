@@ -40,5 +40,6 @@ struct Round;
 struct RoundKey;
 struct RoundLane;
 struct RoundTokens;
+struct TokenRule;
 
 }  // namespace quantspec

@@ -18,9 +18,22 @@ struct TokenRule {
   // For measurements of speed alone, on weights that mean nothing: drafted tokens are accepted with
   // this probability whatever the target says. Negative: they are judged.
   float simulated_acceptance = -1.0f;
+  int prompt_length = 0;  // tokens at positions from there on were chosen
+  // In the backend's memory: LogitBiases::always, and then an addition of -infinity for each of its
+  // ends, which are left out once min_tokens were chosen.
+  const LogitBias* biases = nullptr;
+  int num_biases = 0;
+  int num_ends = 0;
+  int min_tokens = 0;
 
-  // Greedy without a penalty needs no distribution, only the largest logit.
-  bool by_argmax() const { return sampling.greedy() && !sampling.penalizes(); }
+  // Of the token at `position`.
+  constexpr int biases_at(int position) const {
+    return position - prompt_length < min_tokens ? num_biases + num_ends : num_biases;
+  }
+  // Greedy decoding that leaves logits as they are needs no distribution, only the largest of them.
+  bool by_argmax() const {
+    return sampling.greedy() && !sampling.penalizes() && num_biases + num_ends == 0;
+  }
 };
 
 // Where a sequence's round stands, in the backend's memory.

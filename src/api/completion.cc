@@ -61,6 +61,8 @@ GenerateOptions Completion::options_of(const Choice& choice, int index_in_prompt
   options.spec_sampling = wanted_.spec_sampling.value_or(usual);
   options.draft_len = wanted_.draft_len;
   options.log_probs = wanted_.log_probs;
+  options.top_log_probs = wanted_.top_log_probs;
+  options.prompt_log_probs = wanted_.log_probs && wanted_.echo;
   options.owner = call_.caller.owner;
   options.salt = call_.caller.salt + ":" + wanted_.cache_salt;
   if (!wanted_.cache_prompt) options.salt += ":" + frames_.id() + std::to_string(choice.prompt);
@@ -73,7 +75,7 @@ void Completion::start(std::vector<PromptTokens> prompts) {
   const int n = wanted_.n;
   for (std::size_t i = 0; i < prompts_.size() * n; ++i) {
     choices_.push_back(
-        {.prompt = i / n, .log_probs = {core_.engine.tokenizer(), chat_, wanted_.top_log_prob}});
+        {.prompt = i / n, .log_probs = {core_.engine.tokenizer(), chat_, wanted_.top_log_probs}});
   }
   if (auto refusal = core_.full(prompt_tokens_)) throw Refused(std::move(*refusal));
   core_.live.add(number_, shared_from_this(), prompt_tokens_);
@@ -136,7 +138,9 @@ void Completion::submit_all() {
     try {
       ticket = core_.engine.submit(
           prompts_[choices_[i].prompt].ids, options,
-          {.on_token = [self = shared_from_this(),
+          {.on_prompt_log_probs = [self = shared_from_this(),
+                                   i](const PromptLogProbs& read) { self->take_prompt(i, read); },
+           .on_token = [self = shared_from_this(),
                         i](const TokenEvent& event) { return self->take(i, event); },
            .on_end =
                [self = shared_from_this(), i](Outcome outcome) {
@@ -167,7 +171,7 @@ void Completion::open() {
     const int index = static_cast<int>(i);
     if (chat_) first.push_back(frames_.role(index, wanted_.include_usage));
     const std::string& echo = prompts_[choices_[i].prompt].echo;
-    if (!echo.empty()) {
+    if (!echo.empty() && !wanted_.log_probs) {  // which come when the prompt is read
       first.push_back(frames_.text(index, echo, nullptr, nullptr, usage_of_chunk()));
     }
   }
@@ -179,6 +183,22 @@ void Completion::open() {
 }
 
 // --- tokens, by the engine's thread --------------------------------------------------------------
+
+void Completion::take_prompt(std::size_t index, const PromptLogProbs& read) {
+  const std::lock_guard lock(mutex_);
+  if (answered_) return;
+  Choice& choice = choices_[index];
+  const PromptTokens& prompt = prompts_[choice.prompt];
+  for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
+    const std::size_t top = i == 0 ? 0 : wanted_.top_log_probs;
+    choice.log_probs.add(prompt.ids[i],
+                         i == 0 ? std::nullopt : std::optional(read.log_probs[i - 1]),
+                         std::span(read.top).subspan(i == 0 ? 0 : (i - 1) * top, top));
+  }
+  if (!wanted_.stream) return;
+  push(frames_.text(static_cast<int>(index), prompt.echo, choice.log_probs.take(), nullptr,
+                    usage_of_chunk()));
+}
 
 bool Completion::take(std::size_t index, const TokenEvent& event) {
   ++core_.beats;
@@ -195,7 +215,7 @@ bool Completion::take(std::size_t index, const TokenEvent& event) {
       core_.metrics.next_token(now - choice.last_token_seconds);
     }
     choice.last_token_seconds = now;
-    if (event.log_prob) choice.log_probs.add(event.id, *event.log_prob);
+    if (event.log_prob) choice.log_probs.add(event.id, event.log_prob, event.top_log_probs);
     if (wanted_.return_tokens) choice.untold.push_back(event.id);
   }
   if (wanted_.stream) tell(choice, index, event);

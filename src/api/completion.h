@@ -45,7 +45,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   struct Choice {
     std::size_t prompt = 0;  // of prompts_
     std::optional<Ticket> ticket = {};
-    LogProbs log_probs;
+    ShownLogProbs log_probs;
     int tokens = 0;
     double first_token_seconds = 0;
     double last_token_seconds = 0;
@@ -57,6 +57,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   GenerateOptions options_of(const Choice& choice, int index_in_prompt) const;
   void submit_all();
   void open();  // the answer of a stream begins
+  void take_prompt(std::size_t index, const PromptLogProbs& read);
   bool take(std::size_t index, const TokenEvent& event);
   void end(std::size_t index, Outcome outcome);
   void end_locked(std::size_t index, Outcome outcome);

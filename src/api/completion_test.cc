@@ -246,6 +246,68 @@ TEST_F(Completions, LogProbabilitiesAreTheEngines) {
   EXPECT_EQ(OrderedJson(streamed), content);
 }
 
+TEST_F(Completions, TheLikeliestComeWithLogProbabilities) {
+  const OrderedJson chosen = {{"temperature", 1.2}, {"seed", 4}};
+  OrderedJson more = chosen;
+  more["top_logprobs"] = 4;
+  const OrderedJson whole = answer(kChat, chat(more));
+  for (const OrderedJson& one : whole["choices"][0]["logprobs"]["content"]) {
+    ASSERT_EQ(one["top_logprobs"].size(), 4u);
+    EXPECT_GE(one["top_logprobs"][0]["logprob"], one["top_logprobs"][1]["logprob"]);
+    EXPECT_GE(one["top_logprobs"][0]["logprob"], one["logprob"]);
+    EXPECT_TRUE(one["top_logprobs"][3]["bytes"].is_array());
+  }
+  more = chosen;
+  more["logprobs"] = 4;
+  const OrderedJson text = answer(kText, body(more))["choices"][0]["logprobs"];
+  for (std::size_t i = 0; i < text["tokens"].size(); ++i) {
+    const OrderedJson& top = text["top_logprobs"][i];
+    EXPECT_GE(top.size(), 4u);
+    EXPECT_LE(top.size(), 5u);
+    EXPECT_EQ(top[text["tokens"][i].get<std::string>()], text["token_logprobs"][i]);
+  }
+}
+
+// As evaluation harnesses ask for it.
+TEST_F(Completions, AnEchoedPromptHasItsLogProbabilities) {
+  const OrderedJson more = {{"prompt", "It was a dark night"},
+                            {"echo", true},
+                            {"max_tokens", 1},
+                            {"temperature", 0},
+                            {"logprobs", 1}};
+  const OrderedJson reply = answer(kText, body(more));
+  const OrderedJson& choice = reply["choices"][0];
+  const OrderedJson& told = choice["logprobs"];
+  const std::size_t prompt = reply["usage"]["prompt_tokens"];
+  ASSERT_EQ(told["tokens"].size(), prompt + 1);
+  ASSERT_EQ(told["token_logprobs"].size(), prompt + 1);
+  ASSERT_EQ(told["top_logprobs"].size(), prompt + 1);
+  EXPECT_TRUE(told["token_logprobs"][0].is_null());
+  EXPECT_TRUE(told["top_logprobs"][0].is_null());
+  EXPECT_EQ(told["text_offset"][0], 0);
+  for (std::size_t i = 1; i <= prompt; ++i) {
+    EXPECT_LE(told["token_logprobs"][i], 0);
+    const OrderedJson& top = told["top_logprobs"][i];
+    EXPECT_EQ(top[told["tokens"][i].get<std::string>()], told["token_logprobs"][i]);
+    EXPECT_GE(told["text_offset"][i], told["text_offset"][i - 1]);
+  }
+  EXPECT_EQ(choice["text"].get<std::string>().find("It was a dark night"), 0u);
+  EXPECT_EQ(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+  OrderedJson streamed = more;
+  streamed["stream"] = true;
+  OrderedJson tokens = OrderedJson::array();
+  std::string text;
+  for (const std::string& event : ask(post(kText, body(streamed)))->events()) {
+    if (event == "[DONE]") continue;
+    const OrderedJson one = OrderedJson::parse(event)["choices"][0];
+    text += one["text"].get<std::string>();
+    if (one["logprobs"].is_null()) continue;
+    for (const OrderedJson& number : one["logprobs"]["token_logprobs"]) tokens.push_back(number);
+  }
+  EXPECT_EQ(tokens, told["token_logprobs"]);
+  EXPECT_EQ(text, choice["text"]);
+}
+
 // Each event has its own tokens' alone.
 TEST_F(Completions, StreamedLogProbabilitiesOfTextsAreTheWholes) {
   const OrderedJson whole = answer(kText, body({{"logprobs", 1}}))["choices"][0]["logprobs"];
@@ -326,7 +388,8 @@ TEST_F(Completions, RefusalsNameTheirField) {
   refused(kText, body({{"logit_bias", biases}}), 400, "logit_bias");
   refused(kText, body({{"response_format", {{"type", "json_object"}}}}), 400, "response_format");
   refused(kChat, chat({{"tools", {{{"type", "function"}}}}}), 400, "tools");
-  refused(kChat, chat({{"top_logprobs", 3}}), 400, "top_logprobs");
+  refused(kChat, chat({{"logprobs", true}, {"top_logprobs", 21}}), 400, "top_logprobs");
+  refused(kText, body({{"logprobs", 21}}), 400, "logprobs");
   refused(kText, body({{"prompt", ""}, {"add_special_tokens", false}}), 400, "prompt");
   refused(kText, body({{"prompt", {1 << 29}}}), 400, "prompt");
   refused(kText, {{"max_tokens", 1}}, 400, "prompt");
@@ -459,7 +522,11 @@ TEST_F(Completions, MetricsCountThem) {
   answer(kText, body({{"max_tokens", 5}, {"ignore_eos", true}, {"n", 2}}));
   ask(post(kText, body({{"n", 99}})));
   EXPECT_TRUE(wait_until([&] { return api().live() == 0; }));
-  const std::string text = ask(get("/metrics"))->body();
+  std::string text;
+  EXPECT_TRUE(wait_until([&] {  // the engine's loop goes on for a moment
+    text = ask(get("/metrics"))->body();
+    return text.find("vllm:num_requests_running 0\n") != text.npos;
+  }));
   for (const char* line :
        {"vllm:generation_tokens_total 10\n", "llamacpp:tokens_predicted_total 10\n",
         "vllm:request_success_total{finished_reason=\"length\"} 2\n",

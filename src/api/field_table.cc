@@ -233,7 +233,12 @@ void set_stream_options(const Row& row, const J& value, Wanted& wanted) {
 }
 
 void set_chat_log_probs(const Row&, const J& value, Wanted& wanted) {
-  wanted.log_probs = value.get<bool>();
+  wanted.log_probs |= value.get<bool>();
+}
+
+void set_top_log_probs(const Row&, const J& value, Wanted& wanted) {
+  wanted.top_log_probs = value.get<int>();
+  wanted.log_probs |= wanted.top_log_probs > 0;
 }
 
 void set_log_probs(const Row& row, const J& value, Wanted& wanted) {
@@ -241,16 +246,12 @@ void set_log_probs(const Row& row, const J& value, Wanted& wanted) {
     wanted.log_probs = value.get<bool>();
     return;
   }
-  if (!value.is_number_integer() || value < 0) {
-    fail(ErrorKind::kInvalidRequest, "{}: must be 0 or 1", Field{row.name});
-  }
-  if (value > 1) {
-    fail(ErrorKind::kInvalidRequest,
-         "{}: {}; log-probabilities of tokens that were not chosen come later, 0 or 1 works",
-         Field{row.name}, value.get<std::int64_t>());
+  if (!value.is_number_integer() || value < 0 || value > kMostTopLogProbs) {
+    fail(ErrorKind::kInvalidRequest, "{}: must be a whole number from 0 to {}", Field{row.name},
+         kMostTopLogProbs);
   }
   wanted.log_probs = true;
-  wanted.top_log_prob = value == 1;
+  wanted.top_log_probs = value.get<int>();
 }
 
 void set_add_generation_prompt(const Row&, const J& value, Wanted& wanted) {
@@ -403,13 +404,13 @@ constexpr auto kRows = std::to_array<Row>({
     flag("logprobs", kChat, "false", set_chat_log_probs,
          "the model's own log-probability of each token, before temperature"),
     of_type(FieldType::kAny, "logprobs", kText, 0, "none", set_log_probs,
-            "0: the same; 1: and the likeliest token's, where that is the one chosen (temperature "
-            "0); not with echo"),
-    neutral("top_logprobs", kChat, "[0]",
-            "log-probabilities of tokens that were not chosen come later"),
-    neutral("n_probs", kBoth, "[0]", "log-probabilities of tokens that were not chosen come later"),
+            "0 to 20: the same, and so many of the likeliest at its place; with echo those of the "
+            "prompt, too, of which nothing is then found in the cache"),
+    whole("top_logprobs", kChat, 0, kMostTopLogProbs, "0", set_top_log_probs,
+          "log-probabilities, and those of so many of the likeliest at each token's place"),
+    neutral("n_probs", kBoth, "[0]", "logprobs, and in chats top_logprobs, say the same"),
     neutral("post_sampling_probs", kBoth, "[false]", "log-probabilities are the model's own"),
-    neutral("prompt_logprobs", kBoth, "[]", "log-probabilities of a prompt come later"),
+    neutral("prompt_logprobs", kBoth, "[]", "echo with logprobs has them, of texts"),
     flag("return_tokens", kBoth, "false", set<&W::return_tokens, bool>,
          "the ids of an answer's tokens, as `tokens` of its choice"),
     neutral("timings_per_token", kBoth, "[false]", "the last event has the times"),

@@ -75,37 +75,61 @@ std::string_view finish_of(StopReason reason) {
   return stopped ? "stop" : "length";
 }
 
-void LogProbs::add(TokenId id, float log_prob) {
+namespace {
+
+// JSON has no infinity: what OpenAI says of a token that cannot be.
+float shown(float log_prob) { return std::max(log_prob, -9999.0f); }
+
+OrderedJson bytes_of(std::string_view text) {
+  OrderedJson numbers = OrderedJson::array();
+  for (const char byte : text) numbers.push_back(static_cast<unsigned char>(byte));
+  return numbers;
+}
+
+}  // namespace
+
+void ShownLogProbs::add(TokenId id, std::optional<float> log_prob,
+                        std::span<const TokenLogProb> top) {
+  const OrderedJson number = log_prob ? OrderedJson(shown(*log_prob)) : OrderedJson(nullptr);
   const std::string bytes = tokenizer_.token_bytes(id);
   std::string text = repair_utf8(bytes);
-  if (!chat_) {
-    tokens_.push_back(std::move(text));
-    log_probs_.push_back(log_prob);
-    offsets_.push_back(characters_);
-    for (const char c : bytes) characters_ += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  if (chat_) {
+    OrderedJson likeliest = OrderedJson::array();
+    for (const TokenLogProb& one : top) {
+      const std::string its = tokenizer_.token_bytes(one.id);
+      likeliest.push_back({{"token", repair_utf8(its)},
+                           {"logprob", shown(one.log_prob)},
+                           {"bytes", bytes_of(its)}});
+    }
+    content_.push_back({{"token", std::move(text)},
+                        {"logprob", number},
+                        {"bytes", bytes_of(bytes)},
+                        {"top_logprobs", std::move(likeliest)}});
     return;
   }
-  OrderedJson numbers = OrderedJson::array();
-  for (const char byte : bytes) numbers.push_back(static_cast<unsigned char>(byte));
-  content_.push_back({{"token", text},
-                      {"logprob", log_prob},
-                      {"bytes", std::move(numbers)},
-                      {"top_logprobs", OrderedJson::array()}});
+  // By text, of which several tokens may have the same (bytes that are no characters): the
+  // likeliest of them. The one that is there is among them in any case.
+  OrderedJson likeliest = top.empty() ? OrderedJson(nullptr) : OrderedJson::object();
+  for (const TokenLogProb& one : top) {
+    likeliest.emplace(repair_utf8(tokenizer_.token_bytes(one.id)), shown(one.log_prob));
+  }
+  if (!top.empty()) likeliest.emplace(text, shown(*log_prob));
+  tops_.push_back(std::move(likeliest));
+  log_probs_.push_back(number);
+  tokens_.push_back(std::move(text));
+  offsets_.push_back(characters_);
+  for (const char c : bytes) characters_ += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
 }
 
 // NOTE: JSON is made of copies of vectors, whether they are moved or not.
-OrderedJson LogProbs::take() {
+OrderedJson ShownLogProbs::take() {
   if (chat_) {
     return {{"content", std::exchange(content_, OrderedJson::array())}, {"refusal", nullptr}};
   }
-  OrderedJson top = nullptr;
-  if (top_) {
-    top = OrderedJson::array();
-    for (std::size_t i = 0; i < tokens_.size(); ++i) top.push_back({{tokens_[i], log_probs_[i]}});
-  }
+  OrderedJson top = std::exchange(tops_, OrderedJson::array());
   return {{"tokens", std::exchange(tokens_, {})},
-          {"token_logprobs", std::exchange(log_probs_, {})},
-          {"top_logprobs", std::move(top)},
+          {"token_logprobs", std::exchange(log_probs_, OrderedJson::array())},
+          {"top_logprobs", top_ > 0 ? std::move(top) : OrderedJson(nullptr)},
           {"text_offset", std::exchange(offsets_, {})}};
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,22 +35,24 @@ OrderedJson speculation_of(const std::vector<const GenerateResult*>& results);
 std::string_view finish_of(StopReason reason);
 
 // Log-probabilities of an answer's tokens, or of one of them.
-class LogProbs {
+class ShownLogProbs {
  public:
-  // top: with the likeliest token's, which is the one chosen.
-  LogProbs(const Tokenizer& tokenizer, bool chat, bool top)
+  // top: so many of the likeliest at a token's place come with it.
+  ShownLogProbs(const Tokenizer& tokenizer, bool chat, int top)
       : tokenizer_(tokenizer), chat_(chat), top_(top) {}
-  void add(TokenId id, float log_prob);
+  // Of a token; of a prompt's first there is none.
+  void add(TokenId id, std::optional<float> log_prob, std::span<const TokenLogProb> top);
   OrderedJson take();
 
  private:
   const Tokenizer& tokenizer_;
   bool chat_;
-  bool top_;
+  int top_;
   OrderedJson content_ = OrderedJson::array();  // of a chat
   std::vector<std::string> tokens_;
-  std::vector<float> log_probs_;
-  std::vector<std::size_t> offsets_;  // of their texts, in characters
+  OrderedJson log_probs_ = OrderedJson::array();
+  OrderedJson tops_ = OrderedJson::array();  // of each, by text
+  std::vector<std::size_t> offsets_;         // of their texts, in characters
   std::size_t characters_ = 0;
 };
 

@@ -173,11 +173,6 @@ void require_sense(const Wanted& wanted) {
     fail(ErrorKind::kInvalidRequest, "{}: {} with an n of {}; as many as n work", Field{"best_of"},
          *wanted.best_of, wanted.n);
   }
-  if (wanted.echo && wanted.log_probs) {
-    refuse_pair("echo",
-                "with logprobs asks for those of the prompt, which come later; one of them "
-                "works");
-  }
   if (wanted.continue_final_message && wanted.add_generation_prompt.value_or(false)) {
     refuse_pair("continue_final_message",
                 "with add_generation_prompt; a message is continued or begun, not both");
@@ -189,18 +184,6 @@ void require_sense(const Wanted& wanted) {
   if (wanted.include_usage && !wanted.stream) {
     refuse_pair("stream_options", "is for a stream; give stream true as well");
   }
-}
-
-// What else the likeliest token is, nobody asked the model.
-void require_chosen_is_likeliest(const Wanted& wanted) {
-  const bool as_they_are = !wanted.sampling.penalizes() && wanted.logit_bias.empty();
-  if (!wanted.top_log_prob || (wanted.sampling.greedy() && as_they_are && wanted.min_tokens == 0)) {
-    return;
-  }
-  fail(ErrorKind::kInvalidRequest,
-       "{}: 1 asks for the likeliest token's, which is known where that one is chosen: a "
-       "temperature of 0 without penalties and biases works, and so does 0",
-       Field{"logprobs"});
 }
 
 }  // namespace
@@ -224,7 +207,6 @@ Wanted read_wanted(Endpoint endpoint, const OrderedJson& body, const SamplingPar
     fail(ErrorKind::kInvalidRequest, "{}: is missing; give {}", Field{row.name}, row.doc);
   }
   require_sense(wanted);
-  require_chosen_is_likeliest(wanted);
   return wanted;
 }
 

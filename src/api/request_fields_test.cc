@@ -226,9 +226,8 @@ TEST(RequestFields, SayWhatContradicts) {
   refused(R"({"prompt": "a", "n": 2, "best_of": 3})", "best_of");
   refused(R"({"prompt": "a", "max_tokens": 2, "n_predict": 3})", "n_predict");
   refused(R"({"prompt": "a", "max_tokens": 0})", "max_tokens");
-  refused(R"({"prompt": "a", "echo": true, "logprobs": 0})", "echo");
-  refused(R"({"prompt": "a", "logprobs": 2})", "logprobs");
-  refused(R"({"prompt": "a", "logprobs": 1, "temperature": 1})", "logprobs");
+  refused(R"({"prompt": "a", "logprobs": 21})", "logprobs");
+  refused(R"({"prompt": "a", "logprobs": 0.5})", "logprobs");
   refused(R"({"prompt": "a", "stream_options": {"include_usage": true}})", "stream_options");
   refused(R"({"prompt": "a", "stream": true, "stream_options": {"include_usage": 1}})",
           "include_usage");

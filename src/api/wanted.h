@@ -61,7 +61,7 @@ struct Wanted {
   bool continuous_usage = false;
   bool echo = false;
   bool log_probs = false;
-  bool top_log_prob = false;  // the likeliest token's, too
+  int top_log_probs = 0;  // and of so many of the likeliest
   bool return_tokens = false;
   std::optional<double> ping = {};
 

@@ -88,7 +88,10 @@ Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& option
   request.owner = options.owner;
   request.priority = options.priority;
   request.salt = options.salt;
-  request.log_probs = options.log_probs;
+  request.log_probs = options.log_probs || options.prompt_log_probs;
+  request.top_log_probs = options.top_log_probs;
+  request.prompt_log_probs = options.prompt_log_probs;
+  if (options.prompt_log_probs) request.salt += fmt::format("#{}", ++impl_->prompts_read_alone);
   request.on_progress = [generation](double share) { generation->read(share); };
   request.on_tokens = [generation](const Step& step) { return generation->take(step); };
   request.on_end = [generation](const Request::Ended& ended) { generation->end(ended); };

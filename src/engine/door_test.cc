@@ -34,6 +34,7 @@ GenerateOptions coupled(int predict, std::optional<int> draft_len = {}) {
   options.draft_len = draft_len;
   options.ignore_eos = true;
   options.log_probs = true;
+  options.top_log_probs = 3;
   return options;
 }
 
@@ -147,6 +148,76 @@ TEST_F(Door, BiasesForceAndForbidAndAnswersHaveTheirLeastTokens) {
   }
 }
 
+// The first is the one that greedy decoding chooses, and what biases and penalties do is no part.
+TEST_F(Door, TheLikeliestComeWithEachToken) {
+  GenerateOptions options = coupled(40, 6);
+  options.sampling.temperature = 0;
+  const GenerateResult greedy = engine_->create_session()->generate(kPrompt, options);
+  ASSERT_EQ(greedy.top_log_probs.size(), 120u);
+  for (std::size_t i = 0; i < 40; ++i) {
+    const TokenLogProb* const top = &greedy.top_log_probs[3 * i];
+    EXPECT_EQ(top[0], (TokenLogProb{greedy.tokens[i], greedy.log_probs[i]}));
+    EXPECT_GE(top[0].log_prob, top[1].log_prob);
+    EXPECT_GE(top[1].log_prob, top[2].log_prob);
+  }
+  options.logit_bias = {{greedy.tokens[0], -100}};
+  const GenerateResult other = alone(options);
+  EXPECT_EQ(other.top_log_probs[0], greedy.top_log_probs[0]);
+  EXPECT_NE(other.tokens[0], greedy.tokens[0]);
+  for (const int count : {-1, 21}) {
+    options.top_log_probs = count;
+    expect_error(ErrorKind::kInvalidRequest, {"0 to 20"}, [&] { alone(options); });
+  }
+}
+
+// Those of a prompt's token are those of the answer to what is before it, to the bit, whatever else
+// the engine does and has read before.
+TEST_F(Door, APromptHasTheLogProbabilitiesOfItsBeginningsAnswers) {
+  std::vector<TokenId> prompt = engine_->encode(kPrompt, true, 100);
+  GenerateOptions longer = coupled(700);
+  longer.sampling.temperature = 0.9f;
+  const auto more = engine_->create_session()->generate(kPrompt, longer).tokens;
+  prompt.insert(prompt.end(), more.begin(), more.end());  // more than a chunk
+  GenerateOptions options = coupled(5);
+  options.prompt_log_probs = true;
+  std::vector<std::unique_ptr<Reader>> readers;
+  for (int i = 0; i < 3; ++i) {
+    readers.push_back(std::make_unique<Reader>());
+    engine_->submit(prompt, options, readers.back()->listener());
+    Reader rival;
+    if (i > 0) engine_->submit(kPrompt, coupled(30), rival.listener());
+    if (i > 0) rival.end();
+  }
+  GenerateOptions plain = coupled(5);
+  Reader without;
+  engine_->submit(prompt, plain, without.listener());
+  for (const auto& reader : readers) {
+    const GenerateResult& result = reader->end().result;
+    ASSERT_FALSE(reader->outcome.error);
+    EXPECT_EQ(result.tokens, without.end().result.tokens);
+    EXPECT_EQ(result.log_probs, without.outcome.result.log_probs);
+    EXPECT_EQ(result.cached_tokens, 0);
+    ASSERT_EQ(result.prompt_log_probs.log_probs.size(), prompt.size() - 1);
+    ASSERT_EQ(result.prompt_log_probs.top.size(), 3 * (prompt.size() - 1));
+    EXPECT_EQ(result.prompt_log_probs.log_probs,
+              readers[0]->outcome.result.prompt_log_probs.log_probs);
+    EXPECT_EQ(result.prompt_log_probs.top, readers[0]->outcome.result.prompt_log_probs.top);
+  }
+  const PromptLogProbs& read = readers[0]->outcome.result.prompt_log_probs;
+  for (const std::size_t length : {1, 2, 16, 17, 18, 255, 256, 257, 600}) {
+    GenerateOptions one = coupled(1);
+    one.logit_bias = {{prompt[length], 100}};
+    Reader reader;
+    engine_->submit(std::vector(prompt.begin(), prompt.begin() + length), one, reader.listener());
+    const GenerateResult& result = reader.end().result;
+    EXPECT_EQ(result.tokens[0], prompt[length]);
+    EXPECT_EQ(result.log_probs[0], read.log_probs[length - 1]) << length;
+    EXPECT_TRUE(
+        std::ranges::equal(result.top_log_probs, std::span(read.top).subspan(3 * (length - 1), 3)))
+        << length;
+  }
+}
+
 TEST_F(Door, EndsAreThoseOfPlainDecodingInCompanyToo) {
   const GenerateResult whole = alone(coupled(120));
   std::vector<GenerateOptions> wanted;
@@ -187,6 +258,7 @@ TEST_F(Door, EndsAreThoseOfPlainDecodingInCompanyToo) {
       EXPECT_EQ(result.text, expected[i].text);
       EXPECT_EQ(result.tokens, expected[i].tokens);
       EXPECT_EQ(result.log_probs, expected[i].log_probs);
+      EXPECT_EQ(result.top_log_probs, expected[i].top_log_probs);
       EXPECT_EQ(result.stop_reason, expected[i].stop_reason);
       EXPECT_EQ(readers[i]->text, expected[i].text);
       EXPECT_EQ(readers[i]->log_probs, expected[i].log_probs);

@@ -57,7 +57,10 @@ struct GenerateOptions {
   SpecSampling spec_sampling = SpecSampling::kRejection;  // kCoupled: a seed repeats its text
   std::optional<int> draft_len = {};                      // nullopt: chosen; 0: plain decoding
   bool log_probs = false;                                 // of every token
-  ProgressCallback progress = {};                         // of the prefill
+  int top_log_probs = 0;  // and of so many of the likeliest at its place, at most kMostTopLogProbs
+  // And of the prompt's tokens: nothing that others have read of it is used then.
+  bool prompt_log_probs = false;
+  ProgressCallback progress = {};  // of the prefill
   // On whose behalf: owners share the engine fairly. Greater priorities go first.
   OwnerId owner = 0;
   int priority = 0;
@@ -75,8 +78,10 @@ struct Timings {
 
 struct GenerateResult {
   std::string text;
-  std::vector<TokenId> tokens;   // all, those of a stop string too
-  std::vector<float> log_probs;  // of each token, where they were asked for
+  std::vector<TokenId> tokens;              // all, those of a stop string too
+  std::vector<float> log_probs;             // of each token, where they were asked for
+  std::vector<TokenLogProb> top_log_probs;  // for each of those, as many as were asked for
+  PromptLogProbs prompt_log_probs;
   int prompt_tokens = 0;
   int cached_tokens = 0;  // of the text before what was generated: others had read them
   StopReason stop_reason = StopReason::kLength;
@@ -100,6 +105,7 @@ struct Outcome {
 // own: that ends the program. One that throws, progress among them, ends its own request with that
 // error, and nothing else. The first may come before submit() returns.
 struct Listener {
+  std::function<void(const PromptLogProbs&)> on_prompt_log_probs = {};  // before the first token
   TokenCallback on_token = {};
   std::function<void(Outcome)> on_end = {};  // once, after all else
 };

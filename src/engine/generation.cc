@@ -37,11 +37,19 @@ void Engine::Generation::read(double share) const {
 
 bool Engine::Generation::take(const Step& step) {
   if (stream_.tokens().empty()) first_token_ms_ = clock_.milliseconds();
+  if (step.prompt != nullptr) {
+    prompt_log_probs_ = *step.prompt;
+    if (listener_.on_prompt_log_probs) listener_.on_prompt_log_probs(prompt_log_probs_);
+  }
+  const std::size_t top = step.top_log_probs.size() / step.tokens.size();
   for (std::size_t i = 0; i < step.tokens.size(); ++i) {
     TokenEvent event{.id = step.tokens[i], .drafted = std::cmp_less(i, step.accepted)};
     if (!step.log_probs.empty()) {
       event.log_prob = step.log_probs[i];
       log_probs_.push_back(step.log_probs[i]);
+      event.top_log_probs = step.top_log_probs.subspan(i * top, top);
+      top_log_probs_.insert(top_log_probs_.end(), event.top_log_probs.begin(),
+                            event.top_log_probs.end());
     }
     const auto reason = stream_.push(event, listener_.on_token);
     if (!reason) continue;
@@ -76,6 +84,8 @@ void Engine::Generation::report(const Request::Ended& ended, GenerateResult& res
   result.text = stream_.take_text();
   result.tokens = stream_.take_tokens();
   result.log_probs = std::move(log_probs_);
+  result.top_log_probs = std::move(top_log_probs_);
+  result.prompt_log_probs = std::move(prompt_log_probs_);
   result.prompt_tokens = prompt_tokens_;
   result.cached_tokens = ended.cached_tokens;
   result.stop_reason = stop_reason_;

@@ -31,6 +31,8 @@ class Engine::Generation {
   Listener listener_;
   TextStream stream_;
   std::vector<float> log_probs_;
+  std::vector<TokenLogProb> top_log_probs_;
+  PromptLogProbs prompt_log_probs_;
   StopReason stop_reason_;
   bool stopped_ = false;  // by one of its tokens
   Stopwatch clock_;

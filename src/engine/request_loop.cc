@@ -157,6 +157,12 @@ void require(const Request& request, const Model& model, std::size_t num_plans) 
   }
   request.sampling.validate();
   request.biases.validate(vocab);
+  const int most_top = request.log_probs ? std::min(kMostTopLogProbs, vocab) : 0;
+  if (request.top_log_probs < 0 || request.top_log_probs > most_top) {
+    fail(ErrorKind::kInvalidRequest,
+         "log-probabilities of {} likeliest tokens: 0 to {} work, with those of the chosen",
+         request.top_log_probs, most_top);
+  }
 }
 
 // What can never be, whoever else there is.

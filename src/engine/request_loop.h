@@ -55,6 +55,9 @@ struct Request {
   std::string salt = {};
 
   bool log_probs = false;  // wanted of every token
+  int top_log_probs = 0;   // and of so many of the likeliest at its place, at most kMostTopLogProbs
+  // And of the prompt's; who wants them has a salt of their own, as what others read is not read.
+  bool prompt_log_probs = false;
 
   // What a round added; step.accepted of the tokens were drafted. Returns whether it wants more.
   using OnTokens = std::function<bool(const Step& step)>;

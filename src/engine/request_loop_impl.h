@@ -26,10 +26,12 @@ struct RequestLoop::Live {
   bool paused = false;
   bool queued = true;  // it was not admitted yet
   std::vector<TokenId> generated;
+  PromptLogProbs prompt_log_probs;
   // Its first token, which came when it was paused: told when it is resumed.
   struct Untold {
     TokenId token;
     std::vector<float> log_prob;  // of one, or none
+    std::vector<TokenLogProb> top_log_probs;
   };
   std::optional<Untold> untold;
   std::optional<double> untold_share;  // of its prompt, likewise

@@ -84,7 +84,9 @@ void RequestLoop::Impl::set_paused(Live& request, bool paused) {
   }
   if (!request.untold) return;
   const Live::Untold untold = *std::exchange(request.untold, std::nullopt);
-  if (const auto ending = tell(request, {{&untold.token, 1}, 0, {}, untold.log_prob})) {
+  Step step{{&untold.token, 1}, 0, {}, untold.log_prob, untold.top_log_probs};
+  if (request.request.prompt_log_probs) step.prompt = &request.prompt_log_probs;
+  if (const auto ending = tell(request, step)) {
     end(request, *ending);
   }
 }
@@ -131,10 +133,13 @@ void RequestLoop::Impl::begin(Live& request, int found_tokens) {
   free_sequences.pop_back();
   Sequence& sequence = *request.sequence;
   sequence.clear();
+  const bool tells_prompt = wanted.prompt_log_probs && request.generated.empty();
   sequence.set_options({.sampling = wanted.sampling,
                         .spec_sampling = wanted.spec_sampling,
                         .plans = options.plans,
                         .log_probs = wanted.log_probs,
+                        .top_log_probs = wanted.top_log_probs,
+                        .prompt_log_probs = tells_prompt ? &request.prompt_log_probs : nullptr,
                         .biases = wanted.biases});
   if (found_tokens > 0) sequence.attach(request.path.pages());
   request.found_until(found_tokens);

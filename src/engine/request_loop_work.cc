@@ -272,7 +272,9 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::run_chunk(Live& requ
   }
   if (!first) return std::nullopt;
   if (!request.paused) return tell(request, *first);
-  request.untold = {first->tokens[0], {first->log_probs.begin(), first->log_probs.end()}};
+  request.untold = {first->tokens[0],
+                    {first->log_probs.begin(), first->log_probs.end()},
+                    {first->top_log_probs.begin(), first->top_log_probs.end()}};
   return std::nullopt;
 }
 

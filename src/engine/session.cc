@@ -43,7 +43,10 @@ class Session::News {
     add([&](Batch& batch) { batch.read = share; });
   }
   void tell(const TokenEvent& event) {
-    add([&](Batch& batch) { batch.told.push_back({event, std::string(event.text)}); });
+    add([&](Batch& batch) {
+      batch.told.push_back({event, std::string(event.text)});
+      batch.told.back().event.top_log_probs = {};  // the result has them
+    });
   }
   void end(Outcome outcome) {
     add([&](Batch& batch) { batch.outcome = std::move(outcome); });
@@ -145,6 +148,7 @@ GenerateResult Session::follow(News& news, const Ticket& ticket, const GenerateO
     result.text = std::move(text);
     result.tokens.resize(count);
     if (!result.log_probs.empty()) result.log_probs.resize(count);
+    result.top_log_probs.resize(result.log_probs.size() * options.top_log_probs);
     return result;
   }
 }

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "base/token.h"
+#include "sampler/sampling_params.h"
 
 namespace quantspec {
 
@@ -27,6 +29,8 @@ struct TokenEvent {
   bool drafted = false;        // proposed by the draft and accepted; else the target's own
   // By the target, before temperature, penalties and truncation; where it is asked for.
   std::optional<float> log_prob = {};
+  std::span<const TokenLogProb> top_log_probs =
+      {};  // of the likeliest; for as long as the call lasts, and not of sessions
   bool more_text =
       false;  // no further token: text of the last one, which was held back until the end
 };

@@ -107,6 +107,15 @@ class Model {
     Prefill(const Prefill&) = delete;
     Prefill& operator=(const Prefill&) = delete;
 
+    // Who wants the logits of every token that is read, some rows at a time.
+    struct EachLogits {
+      // Where they go, in the backend's memory: [kMaxDraftLen + 1, vocab_size].
+      std::function<float*()> room;
+      // There are those of the token at `position` and of `count` - 1 behind it.
+      std::function<void(int position, int count, const float* logits)> take;
+    };
+    void tell_logits(EachLogits each);  // before the first step()
+
     bool done() const { return !chunk_ && cache_.length() == std::ssize(tokens_); }
     bool inside_chunk() const { return chunk_.has_value(); }
     // The share of the tokens that are read, in [0, 1].
@@ -129,6 +138,7 @@ class Model {
     std::span<const TokenId> tokens_;
     KvCache& cache_;
     float* logits_;
+    std::optional<EachLogits> each_logits_;
     int start_ = 0;  // of what is read
     std::optional<KvCache::Chunk> chunk_;
     int first_ = 0;  // of the chunk

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/params/attention.h"
+#include "backend/params/limits.h"
 #include "base/error.h"
 #include "model/workspace.h"
 
@@ -14,6 +15,11 @@ Model::Prefill::Prefill(const Model& model, std::span<const TokenId> tokens, KvC
     : model_(model), tokens_(tokens), cache_(cache), logits_(logits) {
   model.require_tokens(tokens);
   start_ = cache.begin_prompt(static_cast<int>(tokens.size()));
+}
+
+void Model::Prefill::tell_logits(EachLogits each) {
+  check(!chunk_ && cache_.length() == start_, "nothing is read yet");
+  each_logits_ = std::move(each);
 }
 
 Model::Prefill::~Prefill() {
@@ -115,8 +121,9 @@ void Model::Prefill::step(int most_rows) {
   auto* q = work.q.as<float>();
   const KvView view = chunk_->view(layer_);
   const SequenceRows keys_and_values{0, rows, first_ + row_, view};
-  // After the last layer only the last token's row is wanted: of the others K and V, no more.
-  const bool all = layer_ + 1 < config.num_layers;
+  // After the last layer most often only the last token's row is wanted: of the others K and V, no
+  // more.
+  const bool all = layer_ + 1 < config.num_layers || each_logits_;
   model_.attention_inputs(model_.chunk_rows(shape, row_, rows), layer_, all ? q : nullptr,
                           {&keys_and_values, 1});
   const bool last = is_last_chunk() && row_ + rows == count_;
@@ -141,7 +148,7 @@ double Model::Prefill::products(int most_rows) const {
   const double rows = std::min({model_.backend_.prefill_rows(), left, most_rows});
   const double hidden = config.hidden_size, head = config.head_dim;
   const double keys_and_values = 2 * hidden * config.num_kv_heads * head;
-  if (chunk_ && layer_ + 1 == config.num_layers) return rows * keys_and_values;
+  if (chunk_ && layer_ + 1 == config.num_layers && !each_logits_) return rows * keys_and_values;
   const double queries = 2 * hidden * config.num_heads * head;  // and what attention puts out
   const double position = first + row_ + rows / 2;
   const double attention = 2 * kSoftmax * position * config.num_heads * head;
@@ -156,6 +163,13 @@ void Model::Prefill::end_layer() {
 
 void Model::Prefill::end_chunk() {
   const bool last = is_last_chunk();
+  for (int row = 0; each_logits_ && row < count_; row += kMaxDraftLen + 1) {
+    const Rows rows =
+        model_.chunk_rows(cache_.shape(), row, std::min(kMaxDraftLen + 1, count_ - row));
+    float* const logits = each_logits_->room();
+    model_.head(rows.x, rows.count, WeightRead::kTarget, logits, OpOrder::kAfter);
+    each_logits_->take(first_ + row, rows.count, logits);
+  }
   if (last) {
     const Rows row = model_.chunk_rows(cache_.shape(), count_ - 1, 1);
     model_.head(row.x, 1, WeightRead::kTarget, logits_, OpOrder::kAfter);

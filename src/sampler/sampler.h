@@ -61,6 +61,20 @@ void to_probabilities(const SamplingParams& params, const SamplerInput& input,
 // penalties and biases needs. Throws as to_probabilities() does.
 TokenId argmax(std::span<const float> logits);
 
+// Of a row of logits, which outlives it. Throws as to_probabilities() does.
+class LogProbs {
+ public:
+  explicit LogProbs(std::span<const float> logits);
+  float of(TokenId id) const;
+  // Fills `likeliest`, the likeliest first, of equal ones that of the lower id.
+  // REQUIRES: likeliest.size() <= vocab_size.
+  void find(std::span<TokenLogProb> likeliest) const;
+
+ private:
+  std::span<const float> logits_;
+  double log_sum_;  // of exp(logit)
+};
+
 // Inverse CDF in index order. `weights` need not be normalized. uniform in (0, 1). Never returns a
 // token of weight 0. REQUIRES: weights are not negative, and one of them is positive.
 TokenId sample(std::span<const float> weights, float uniform);

@@ -254,6 +254,42 @@ TEST(ToProbabilities, BiasesForceAndForbid) {
             (std::vector<float>{1, 0, 0, 0}));
 }
 
+TEST(LogProbs, EqualTheObviousVersion) {
+  std::mt19937 engine(3);
+  for (const int vocab_size : {1, 7, 700, 151'936}) {
+    auto logits = random_logits(engine, vocab_size);
+    if (vocab_size > 3) logits[engine() % vocab_size] = -kInfinity;
+    const double most = *std::ranges::max_element(logits);
+    double sum = 0;
+    for (const float x : logits) sum += std::exp(x - most);
+    std::vector<TokenId> order(vocab_size);
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, [&](auto a, auto b) { return logits[a] > logits[b]; });
+    const LogProbs row(logits);
+    for (const int count : {0, 1, 5, 20}) {
+      std::vector<TokenLogProb> likeliest(std::min(count, vocab_size));
+      row.find(likeliest);
+      for (std::size_t i = 0; i < likeliest.size(); ++i) {
+        EXPECT_EQ(likeliest[i].id, order[i]);
+        EXPECT_EQ(likeliest[i].log_prob, row.of(order[i]));
+        if (logits[order[i]] == -kInfinity) continue;
+        EXPECT_NEAR(likeliest[i].log_prob, logits[order[i]] - most - std::log(sum), 1e-5);
+      }
+    }
+  }
+}
+
+TEST(LogProbs, EqualOnesRankByIdAndWhatCannotBeIsMinusInfinity) {
+  const std::vector<float> logits = {1, 2, -kInfinity, 2, 1, 2};
+  std::vector<TokenLogProb> likeliest(6);
+  LogProbs(logits).find(likeliest);
+  std::vector<TokenId> ids;
+  for (const TokenLogProb& one : likeliest) ids.push_back(one.id);
+  EXPECT_EQ(ids, (std::vector<TokenId>{1, 3, 5, 0, 4, 2}));
+  EXPECT_EQ(likeliest.back().log_prob, -kInfinity);
+  EXPECT_THROW(LogProbs(std::vector<float>{1, std::nanf("")}), Error);
+}
+
 TEST(LogitBiases, ValidateSaysWhatIsWrong) {
   const auto error_of = [](const LogitBiases& biases) -> std::string {
     try {

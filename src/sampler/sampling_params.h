@@ -52,6 +52,23 @@ struct LogitBiases {
 inline constexpr float kLargestLogitBias = 100.0f;
 inline constexpr std::size_t kMostLogitBiases = 1024;  // those of ends too
 
+// The logarithm of a token's probability by a row of logits as they are.
+struct TokenLogProb {
+  TokenId id;
+  float log_prob;
+  bool operator==(const TokenLogProb&) const = default;
+};
+
+// Of a prompt: its tokens but the first, and for each of them so many of the likeliest at its
+// place.
+struct PromptLogProbs {
+  std::vector<float> log_probs;
+  std::vector<TokenLogProb> top;
+};
+
+// How many of the likeliest come with a token at most, as OpenAI and vLLM have it.
+inline constexpr int kMostTopLogProbs = 20;
+
 // What is kept of drafted tokens when tokens are sampled (section 3 of docs/design.md).
 enum class SpecSampling : std::uint8_t {
   kRejection,  // the output has exactly the target's distribution

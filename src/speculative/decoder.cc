@@ -9,6 +9,7 @@
 #include "backend/params/view.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "sampler/sampler.h"
 #include "speculative/speculative.h"
 
 namespace quantspec {
@@ -63,14 +64,29 @@ std::unique_ptr<Model::Prefill> Decoder::begin_prompt(Sequence& sequence,
   // on that tries it: that one would allocate.
   plan_number(sequence.target_);
   for (const Plan& plan : sequence.options_.plans) plan_number(plan);
-  return std::make_unique<Model::Prefill>(model_, tokens, sequence.cache_, prompt_row_.as<float>());
+  auto reader =
+      std::make_unique<Model::Prefill>(model_, tokens, sequence.cache_, prompt_row_.as<float>());
+  if (PromptLogProbs* const read = sequence.options_.prompt_log_probs) {
+    const int top = sequence.options_.top_log_probs;
+    const std::span<const TokenId> text(tokens);
+    read->log_probs.resize(text.size() - 1);
+    read->top.resize((text.size() - 1) * top);
+    const auto room = [this] {
+      reserve_log_probs(kMaxDraftLen + 1, 0);
+      return kept_row(0);
+    };
+    reader->tell_logits({room, [=, this](int position, int count, const float* logits) {
+                           read_log_probs(*read, text, top, position, count, logits);
+                         }});
+  }
+  return reader;
 }
 
 Step Decoder::end_prompt(Sequence& sequence) {
   Backend& backend = model_.backend();
   float* kept = nullptr;
   if (sequence.options_.log_probs) {
-    reserve_log_probs(1);
+    reserve_log_probs(1, sequence.options_.top_log_probs);
     kept = kept_row(0);
     backend.copy(kept, prompt_row_.data(), prompt_row_.size());
   }
@@ -83,13 +99,17 @@ Step Decoder::end_prompt(Sequence& sequence) {
   sequence.tokens_.push_back(round.added[0]);
   sequence.known_ = sequence.tokens_.size();
   sequence.round_length_ = round.length;
-  const auto tokens = std::span<const TokenId>(sequence.tokens_).last(1);
-  return {tokens, 0, {}, log_probs(kept, tokens)};
+  Step step{std::span<const TokenId>(sequence.tokens_).last(1), 0, {}};
+  step.prompt = sequence.options_.prompt_log_probs;
+  if (kept != nullptr) add_log_probs(kept, step.tokens, sequence.options_.top_log_probs, step);
+  return step;
 }
 
-void Decoder::reserve_log_probs(std::size_t rows) {
+void Decoder::reserve_log_probs(std::size_t rows, std::size_t top) {
   log_probs_.clear();
   log_probs_.reserve(rows);  // spans of it are given out
+  top_log_probs_.clear();
+  top_log_probs_.reserve(top);
   host_row_.resize(model_.config().vocab_size);
   grow(kept_rows_, rows);
 }
@@ -98,18 +118,31 @@ float* Decoder::kept_row(int row) {
   return kept_rows_.as<float>() + static_cast<std::size_t>(row) * model_.config().vocab_size;
 }
 
-std::span<const float> Decoder::log_probs(const float* logits, std::span<const TokenId> tokens) {
-  if (logits == nullptr) return {};
-  const std::size_t first = log_probs_.size();
+void Decoder::add_log_probs(const float* logits, std::span<const TokenId> tokens, int top,
+                            Step& step) {
+  const std::size_t first = log_probs_.size(), first_top = top_log_probs_.size();
   for (const TokenId token : tokens) {
     model_.backend().download(host_row_.data(), logits, host_row_.size() * sizeof(float));
-    const float most = *std::ranges::max_element(host_row_);
-    double sum = 0;
-    for (const float x : host_row_) sum += std::exp(static_cast<double>(x) - most);
-    log_probs_.push_back(static_cast<float>(host_row_[token] - most - std::log(sum)));
+    const LogProbs row(host_row_);
+    log_probs_.push_back(row.of(token));
+    top_log_probs_.resize(top_log_probs_.size() + top);
+    row.find(std::span(top_log_probs_).last(top));
     logits += host_row_.size();
   }
-  return std::span<const float>(log_probs_).subspan(first);
+  step.log_probs = std::span<const float>(log_probs_).subspan(first);
+  step.top_log_probs = std::span<const TokenLogProb>(top_log_probs_).subspan(first_top);
+}
+
+// By the rows of a prompt's tokens from `position` on, each of the token behind it.
+void Decoder::read_log_probs(PromptLogProbs& read, std::span<const TokenId> prompt, int top,
+                             int position, int count, const float* logits) {
+  for (int i = position; i < position + count && i + 1 < std::ssize(prompt); ++i) {
+    model_.backend().download(host_row_.data(), logits, host_row_.size() * sizeof(float));
+    const LogProbs row(host_row_);
+    read.log_probs[i] = row.of(prompt[i + 1]);
+    row.find(std::span(read.top).subspan(static_cast<std::size_t>(i) * top, top));
+    logits += host_row_.size();
+  }
 }
 
 void Decoder::resume(Sequence& sequence, std::span<const TokenId> chosen) {
@@ -183,15 +216,18 @@ void Decoder::end(std::span<const Lane> lanes) {
   for (std::size_t b = 0; b < lanes.size(); ++b) {  // of the batch
     const int i = rows_[b].index;
     steps_[i].log_probs = {};
-    if (!lanes[i].sequence->options_.log_probs) continue;
+    steps_[i].top_log_probs = {};
+    const DecodingOptions& options = lanes[i].sequence->options_;
+    if (!options.log_probs) continue;
     const std::span added(results_[i].added, results_[i].accepted + 1);
-    steps_[i].log_probs = log_probs(kept_row(batch_[b].first_row), added);
+    add_log_probs(kept_row(batch_[b].first_row), added, options.top_log_probs, steps_[i]);
   }
   // Nothing is thrown from here on: either all sequences have the round or none.
   for (std::size_t i = 0; i < lanes.size(); ++i) {
-    const auto log_probs = steps_[i].log_probs;
+    const Step counted = steps_[i];
     steps_[i] = lanes[i].sequence->end_round(lanes[i].choice, results_[i]);
-    steps_[i].log_probs = log_probs;
+    steps_[i].log_probs = counted.log_probs;
+    steps_[i].top_log_probs = counted.top_log_probs;
   }
 }
 
@@ -348,7 +384,14 @@ void Decoder::reserve_rows() {
   model_.reserve(most);
   grow(target_rows_, target_rows);
   grow(draft_rows_, draft_rows);
-  if (keeps_logits_) reserve_log_probs(target_rows);
+  if (keeps_logits_) {
+    std::size_t top = 0;
+    for (std::size_t b = 0; b < rows_.size(); ++b) {
+      const Sequence* const sequence = rows_[b].sequence;
+      if (sequence != nullptr) top += batch_[b].rows() * sequence->options_.top_log_probs;
+    }
+    reserve_log_probs(target_rows, top);
+  }
 }
 
 void Decoder::place_rows() {

@@ -36,6 +36,9 @@ struct DecodingOptions {
   // For measurements of speed on weights that mean nothing (TokenRule); negative: off.
   float simulated_acceptance = -1.0f;
   bool log_probs = false;  // of every token (Step)
+  int top_log_probs = 0;   // and of so many of the likeliest at its place
+  // Where those of a prompt that is read are left; outlives that.
+  PromptLogProbs* prompt_log_probs = nullptr;
   LogitBiases biases = {};
 };
 
@@ -47,6 +50,8 @@ struct Step {
   // Of each token, where they are wanted: the logarithm of its probability by the target's logits,
   // before temperature, penalties and truncation.
   std::span<const float> log_probs = {};
+  std::span<const TokenLogProb> top_log_probs = {};  // for each of those, top_log_probs of them
+  const PromptLogProbs* prompt = nullptr;            // at its end, where they are wanted
 };
 
 // For Decoder::time_passes, before anything is asked of a model.
@@ -218,10 +223,12 @@ class Decoder {
   int plan_number(const Plan& plan);
   void grow(Buffer& buffer, std::size_t rows);
 
-  void reserve_log_probs(std::size_t rows);
+  void reserve_log_probs(std::size_t rows, std::size_t top);
   float* kept_row(int row);  // where a copy of it goes: judging changes logits
-  // Of the tokens that were chosen by these rows.
-  std::span<const float> log_probs(const float* logits, std::span<const TokenId> tokens);
+  // Adds those of tokens that were chosen by these rows.
+  void add_log_probs(const float* logits, std::span<const TokenId> tokens, int top, Step& step);
+  void read_log_probs(PromptLogProbs& read, std::span<const TokenId> prompt, int top, int position,
+                      int count, const float* logits);
 
   const Model& model_;
   Buffer target_rows_;  // [rows, vocab] logits, then probabilities
@@ -245,6 +252,7 @@ class Decoder {
   Buffer kept_rows_;  // [rows, vocab] logits
   std::vector<float> host_row_;
   std::vector<float> log_probs_;
+  std::vector<TokenLogProb> top_log_probs_;
 };
 
 }  // namespace quantspec

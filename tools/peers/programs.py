@@ -15,7 +15,7 @@ KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q"
 
 
 def fail(text):
-    sys.exit(f"peers_cpu: {text}")
+    sys.exit(f"{Path(sys.argv[0]).stem}: {text}")
 
 
 def physical_cores():

@@ -189,6 +189,7 @@ void Completion::take_prompt(std::size_t index, const PromptLogProbs& read) {
   if (answered_) return;
   Choice& choice = choices_[index];
   const PromptTokens& prompt = prompts_[choice.prompt];
+  choice.log_probs.begin(prompt.ids, prompt.echo);
   for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
     const std::size_t top = i == 0 ? 0 : wanted_.top_log_probs;
     choice.log_probs.add(prompt.ids[i],

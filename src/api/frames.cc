@@ -80,6 +80,11 @@ namespace {
 // JSON has no infinity: what OpenAI says of a token that cannot be.
 float shown(float log_prob) { return std::max(log_prob, -9999.0f); }
 
+std::ptrdiff_t characters_of(std::string_view text) {
+  return std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
 OrderedJson bytes_of(std::string_view text) {
   OrderedJson numbers = OrderedJson::array();
   for (const char byte : text) numbers.push_back(static_cast<unsigned char>(byte));
@@ -117,8 +122,13 @@ void ShownLogProbs::add(TokenId id, std::optional<float> log_prob,
   tops_.push_back(std::move(likeliest));
   log_probs_.push_back(number);
   tokens_.push_back(std::move(text));
-  offsets_.push_back(characters_);
-  for (const char c : bytes) characters_ += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  offsets_.push_back(std::max<std::ptrdiff_t>(characters_, 0));
+  characters_ += characters_of(bytes);
+}
+
+void ShownLogProbs::begin(std::span<const TokenId> tokens, std::string_view text) {
+  characters_ = characters_of(text);
+  for (const TokenId id : tokens) characters_ -= characters_of(tokenizer_.token_bytes(id));
 }
 
 // NOTE: JSON is made of copies of vectors, whether they are moved or not.

@@ -42,6 +42,9 @@ class ShownLogProbs {
       : tokenizer_(tokenizer), chat_(chat), top_(top) {}
   // Of a token; of a prompt's first there is none.
   void add(TokenId id, std::optional<float> log_prob, std::span<const TokenLogProb> top);
+  // Before the first: these tokens come first, as this text, which may lack what a tokenizer puts
+  // before a text.
+  void begin(std::span<const TokenId> tokens, std::string_view text);
   OrderedJson take();
 
  private:
@@ -53,7 +56,7 @@ class ShownLogProbs {
   OrderedJson log_probs_ = OrderedJson::array();
   OrderedJson tops_ = OrderedJson::array();  // of each, by text
   std::vector<std::size_t> offsets_;         // of their texts, in characters
-  std::size_t characters_ = 0;
+  std::ptrdiff_t characters_ = 0;  // where the next token's text begins; below 0: before the text
 };
 
 class Frames {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "base/error.h"
@@ -35,6 +36,12 @@ LogitBiases biases_of(const GenerateOptions& options, const ModelConfig& config)
   std::ranges::sort(ends);
   ends.erase(std::ranges::unique(ends).begin(), ends.end());
   return biases;
+}
+
+// What nobody else has read under.
+std::string salt_that_nobody_guesses() {
+  std::random_device random;
+  return fmt::format("#{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
 }  // namespace
@@ -91,7 +98,7 @@ Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& option
   request.log_probs = options.log_probs || options.prompt_log_probs;
   request.top_log_probs = options.top_log_probs;
   request.prompt_log_probs = options.prompt_log_probs;
-  if (options.prompt_log_probs) request.salt += fmt::format("#{}", ++impl_->prompts_read_alone);
+  if (options.prompt_log_probs) request.salt += salt_that_nobody_guesses();
   request.on_progress = [generation](double share) { generation->read(share); };
   request.on_tokens = [generation](const Step& step) { return generation->take(step); };
   request.on_end = [generation](const Request::Ended& ended) { generation->end(ended); };

@@ -6,9 +6,7 @@
 //     session.cc      texts that are continued
 #pragma once
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -41,8 +39,7 @@ struct Engine::Impl {
   std::vector<Plan> draft_plans;
   std::unique_ptr<const ChatPrompts> chat_prompts;
   double load_ms = 0;
-  std::atomic<std::uint64_t> prompts_read_alone = 0;  // each has a salt of its own
-  mutable std::mutex loop_mutex;                      // of its start
+  mutable std::mutex loop_mutex;  // of its start
   std::unique_ptr<RequestLoop> loop;
   std::thread thread;  // that runs it
 };

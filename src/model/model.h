@@ -120,8 +120,9 @@ class Model {
     bool inside_chunk() const { return chunk_.has_value(); }
     // The share of the tokens that are read, in [0, 1].
     double share() const;
-    // Computes a slice: some rows of one layer, at most so many. A backend may compute it later
-    // (Memory::synchronize). REQUIRES: !done(), most_rows >= 1.
+    // Computes a slice: some rows of one layer, of the output layer too where all logits are
+    // wanted, at most so many. A backend may compute it later (Memory::synchronize). REQUIRES:
+    // !done(), most_rows >= 1.
     void step(int most_rows = std::numeric_limits<int>::max());
     // How much the slice computes that the next step() of at most so many rows makes: products of
     // two numbers, those of attention too, which grow with the position. REQUIRES: !done().
@@ -131,6 +132,8 @@ class Model {
     int next_count() const;
     void begin_chunk();
     void end_layer();
+    void tell_rows(int most_rows);
+    int num_stages() const;  // layers, and the output layer where all logits are wanted
     void end_chunk();
     bool is_last_chunk() const { return first_ + count_ == std::ssize(tokens_); }
 

@@ -27,7 +27,7 @@ Model::Prefill::~Prefill() {
 }
 
 double Model::Prefill::share() const {
-  const double rows = chunk_ ? (layer_ * 1.0 * count_ + row_) / model_.config_.num_layers : 0;
+  const double rows = chunk_ ? (layer_ * 1.0 * count_ + row_) / num_stages() : 0;
   return (cache_.length() - start_ + rows) / (static_cast<double>(tokens_.size()) - start_);
 }
 
@@ -104,6 +104,7 @@ void Model::Prefill::step(int most_rows) {
   check(!done(), "a prefill ends");
   if (!chunk_) begin_chunk();
   const ModelConfig& config = model_.config_;
+  if (layer_ == config.num_layers) return tell_rows(most_rows);
   Backend& backend = model_.backend_;
   const KvShape& shape = cache_.shape();
   if (row_ == 0) {  // before the layer changes x
@@ -148,6 +149,7 @@ double Model::Prefill::products(int most_rows) const {
   const double rows = std::min({model_.backend_.prefill_rows(), left, most_rows});
   const double hidden = config.hidden_size, head = config.head_dim;
   const double keys_and_values = 2 * hidden * config.num_kv_heads * head;
+  if (chunk_ && layer_ == config.num_layers) return rows * hidden * config.vocab_size;
   if (chunk_ && layer_ + 1 == config.num_layers && !each_logits_) return rows * keys_and_values;
   const double queries = 2 * hidden * config.num_heads * head;  // and what attention puts out
   const double position = first + row_ + rows / 2;
@@ -158,18 +160,28 @@ double Model::Prefill::products(int most_rows) const {
 void Model::Prefill::end_layer() {
   chunk_->end_layer(layer_, queries_, model_.config_.num_heads);
   row_ = 0;
-  if (++layer_ == model_.config_.num_layers) end_chunk();
+  if (++layer_ == num_stages()) end_chunk();
+}
+
+int Model::Prefill::num_stages() const {
+  return model_.config_.num_layers + (each_logits_ ? 1 : 0);
+}
+
+// By as many rows as a verification has, so that they have its bits.
+void Model::Prefill::tell_rows(int most_rows) {
+  for (const int end = std::min(count_, row_ + most_rows); row_ < end;) {
+    const Rows rows =
+        model_.chunk_rows(cache_.shape(), row_, std::min(kMaxDraftLen + 1, end - row_));
+    float* const logits = each_logits_->room();
+    model_.head(rows.x, rows.count, WeightRead::kTarget, logits, OpOrder::kAfter);
+    each_logits_->take(first_ + row_, rows.count, logits);
+    row_ += rows.count;
+  }
+  if (row_ == count_) end_chunk();
 }
 
 void Model::Prefill::end_chunk() {
   const bool last = is_last_chunk();
-  for (int row = 0; each_logits_ && row < count_; row += kMaxDraftLen + 1) {
-    const Rows rows =
-        model_.chunk_rows(cache_.shape(), row, std::min(kMaxDraftLen + 1, count_ - row));
-    float* const logits = each_logits_->room();
-    model_.head(rows.x, rows.count, WeightRead::kTarget, logits, OpOrder::kAfter);
-    each_logits_->take(first_ + row, rows.count, logits);
-  }
   if (last) {
     const Rows row = model_.chunk_rows(cache_.shape(), count_ - 1, 1);
     model_.head(row.x, 1, WeightRead::kTarget, logits_, OpOrder::kAfter);

@@ -20,10 +20,12 @@ struct SamplingParams {
   float frequency_penalty = 0;  // of each time that they were; 0: off
   std::uint64_t seed = 0;
 
-  bool greedy() const { return temperature == 0.0f; }
-  bool penalizes_repeats() const { return repeat_penalty != 1.0f && repeat_last_n != 0; }
-  bool penalizes_counts() const { return presence_penalty != 0 || frequency_penalty != 0; }
-  bool penalizes() const { return penalizes_repeats() || penalizes_counts(); }
+  constexpr bool greedy() const { return temperature == 0.0f; }
+  constexpr bool penalizes_repeats() const { return repeat_penalty != 1.0f && repeat_last_n != 0; }
+  constexpr bool penalizes_counts() const {
+    return presence_penalty != 0 || frequency_penalty != 0;
+  }
+  constexpr bool penalizes() const { return penalizes_repeats() || penalizes_counts(); }
   // Throws Error(kInvalidRequest) naming the parameter and its valid range.
   void validate() const;
 };

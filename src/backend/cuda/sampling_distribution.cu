@@ -51,13 +51,6 @@ __device__ void for_each_distinct(const TokenId* ids, int count, int first_token
   __syncthreads();
 }
 
-__device__ bool edits_logits(const TokenRule& rule) {
-  const SamplingParams& sampling = rule.sampling;
-  return (sampling.repeat_penalty != 1.0f && sampling.repeat_last_n != 0) ||
-         sampling.presence_penalty != 0 || sampling.frequency_penalty != 0 ||
-         rule.num_biases + rule.num_ends > 0;
-}
-
 // Biases and penalties, in the order of sampler/. Where several threads add to one logit, they add
 // the same or one of them -infinity, so that their order does not matter.
 __device__ void edit_logits(const TokenRule& rule, const TokenId* tokens, int position,
@@ -69,13 +62,13 @@ __device__ void edit_logits(const TokenRule& rule, const TokenId* tokens, int po
     if (index >= 0 && index < part.count) atomicAdd(&part.values[index], rule.biases[i].add);
   }
   __syncthreads();
-  if (sampling.repeat_penalty != 1.0f && sampling.repeat_last_n != 0) {
+  if (sampling.penalizes_repeats()) {
     const int last = sampling.repeat_last_n < 0 ? position : min(sampling.repeat_last_n, position);
     for_each_distinct(tokens + position - last, last, first_token, part, met, [&](float& logit) {
       logit = logit > 0 ? logit / sampling.repeat_penalty : logit * sampling.repeat_penalty;
     });
   }
-  if (sampling.presence_penalty != 0 || sampling.frequency_penalty != 0) {
+  if (sampling.penalizes_counts()) {
     const TokenId* const chosen = tokens + rule.prompt_length;
     const int count = position - rule.prompt_length;
     for_each_distinct(chosen, count, first_token, part, met,
@@ -158,7 +151,7 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   } else {
     part.read(see);
   }
-  if (edits_logits(rule)) {
+  if (rule.edits_logits()) {
     auto* const met = reinterpret_cast<std::uint32_t*>(dynamic) + (kStaged ? part_size : 0);
     edit_logits(rule, at.tokens, position, first, part, met);
     seen = {};

@@ -31,9 +31,8 @@ struct TokenRule {
     return position - prompt_length < min_tokens ? num_biases + num_ends : num_biases;
   }
   // Greedy decoding that leaves logits as they are needs no distribution, only the largest of them.
-  bool by_argmax() const {
-    return sampling.greedy() && !sampling.penalizes() && num_biases + num_ends == 0;
-  }
+  bool by_argmax() const { return sampling.greedy() && !edits_logits(); }
+  constexpr bool edits_logits() const { return sampling.penalizes() || num_biases + num_ends > 0; }
 };
 
 // Where a sequence's round stands, in the backend's memory.

@@ -50,15 +50,17 @@ class Usage(CliTest):
     def test_help_names_every_option(self):
         text = quantspec("generate", "--help").stdout.decode()
         for option in ("--model --prompt --file --predict --ctx-size --threads --temp --top-k "
-                       "--top-p --min-p --repeat-penalty --seed --stop --ignore-eos --draft-len "
+                       "--top-p --min-p --repeat-penalty --presence-penalty --frequency-penalty "
+                       "--logit-bias --min-tokens --seed --stop --ignore-eos --draft-len "
                        "--draft-weights --spec-sampling --page-size --backend --device --compare --json "
                        "--color --quiet --verbose --help").split():
             self.assertIn(option, text)
 
     def test_every_flag_that_messages_name_is_an_option(self):
         table = (ROOT / "apps" / "cli" / "flags.cc").read_text(encoding="utf-8")
-        flags = re.findall(r'return ".*?(--[a-z-]+)', table)
-        self.assertEqual(len(flags), table.count("case Field::"))
+        flags = re.findall(r'\{field::\w+, "[a-z ]*(--[a-z0-9-]+)', table)
+        self.assertGreater(len(flags), 30)
+        self.assertEqual(len(flags), table.count("{field::"))
         helps = "".join(quantspec(*args, "--help").stdout.decode() for args in COMMANDS)
         for flag in flags:
             self.assertRegex(helps, re.compile(rf"^  (-.,)?{flag} ", re.MULTILINE))
@@ -77,6 +79,12 @@ class Usage(CliTest):
             (["--min-p", "-0.1"], "--min-p"),
             (["--top-k", "-1"], "--top-k"),
             (["--repeat-penalty", "0"], "--repeat-penalty"),
+            (["--presence-penalty", "2.1"], "--presence-penalty"),
+            (["--frequency-penalty", "-3"], "--frequency-penalty"),
+            (["--logit-bias", "7"], "as 15043+5 or 15043-100"),
+            (["--logit-bias", "7+x"], "--logit-bias '7+x'"),
+            (["--logit-bias", "-7+1"], "--logit-bias '-7+1'"),
+            (["--min-tokens", "-1"], "--min-tokens"),
             (["--seed", "-1"], "--seed"),
             (["--seed", "18446744073709551616"], "--seed"),
             (["--draft-len", "99"], "--draft-len"),
@@ -359,6 +367,16 @@ class Generate(CliTest):
         self.assertFalse(warned(*rejection, "--temp", "0"))
         self.assertFalse(warned("-s", "7"))
         self.assertFalse(warned("--spec-sampling", "rejection"))
+
+    def test_biases_force_and_forbid(self):
+        text = generate_json("-p", PROMPT, "-n", "6", "--temp", "0", "--ignore-eos")["text"]
+        forced = generate_json("-p", PROMPT, "-n", "6", "--temp", "0", "--ignore-eos", "--logit-bias", "300+100",
+                               "--logit-bias", "301-100")["text"]
+        self.assertNotEqual(forced, text)
+        self.assertEqual(len(set(forced.split())), 1, forced)
+        refused = quantspec("generate", "-p", PROMPT, "--logit-bias", "300+101")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("--logit-bias of token 300 is 101", refused.stderr.decode())
 
     def test_sampling_says_where_its_values_come_from(self):
         with Folder() as model:

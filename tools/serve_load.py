@@ -97,8 +97,9 @@ async def streams(server, args):
     return not different
 
 
-async def cut_off(server, rng, i):
+async def cut_off(server, seed, i):
     """Goes away at a place of its own: in the head, in the body, before an answer, inside it."""
+    rng = random.Random(f"{seed}, {i}")
     head, payload = message_of(body_of(i, 1 + rng.randrange(64)))
     message = head + payload
     place = rng.choice(["head", "body", "sent", "answer", "answer"])
@@ -127,7 +128,6 @@ async def cut_off(server, rng, i):
 
 async def cut(server, args):
     count = 200 if args.small else 10_000
-    rng = random.Random(args.seed)
     begin = time.monotonic()
     waiting = set()
     for i in range(count):
@@ -135,7 +135,7 @@ async def cut(server, args):
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
-        waiting.add(asyncio.create_task(cut_off(server, rng, i)))
+        waiting.add(asyncio.create_task(cut_off(server, args.seed, i)))
     await asyncio.gather(*waiting)
     print(f"cut: {count} requests cut off in {time.monotonic() - begin:.1f} s")
     return True

@@ -1,65 +1,31 @@
 """Greedy tokens of both after prompts of twenty kinds, and how near the two likeliest stood where they part."""
 
 import json
-import socket
-import subprocess
-import time
 import urllib.error
 import urllib.request
 
 from .prompts import prompts_of_all_kinds
 from .programs import fail, median, note, shown_rows
+from .serving import Server
 
 CANDIDATES = 20  # of whose probabilities llama-server tells
 
 
-class Server:
+class Llama(Server):
     """llama-server on this machine, as long as the block runs."""
 
     def __init__(self, programs, args, folder):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        self.log = folder / "server.log"
-        self.command = programs.command("llama-server", [
+        super().__init__(programs, "llama-server", [
             "-m", args.model, "-t", args.threads, "-c", 4096, "-np", 1, "-fa", "off", "--host", "127.0.0.1",
-            "--port", port, "--no-ui"])
-
-    def __enter__(self):
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT)
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
-            if self.process.poll() is not None:
-                break
-            try:
-                if self.ask("/health") == {"status": "ok"}:
-                    return self
-            except (urllib.error.URLError, ConnectionError):
-                pass
-            time.sleep(0.2)
-        self.__exit__()
-        last = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
-        fail(f"llama-server does not come up:\n{last}")
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            "--no-ui"], folder / "server.log")
 
     def ask(self, path, body=None):
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=600) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            if error.code == 503:  # it still loads
-                raise ConnectionError from error
             fail(f"llama-server, {path}: {error.code} {error.read().decode(errors='replace')[:300]}")
 
     def tokenize(self, text):
@@ -112,7 +78,7 @@ def one(server, programs, args, kind, text, folder):
 
 def main(programs, args, gguf, folder):
     rows = []
-    with Server(programs, args, folder) as server:
+    with Llama(programs, args, folder) as server:
         for kind, text in prompts_of_all_kinds().items():
             note(f"tokens: {kind}")
             rows.append(one(server, programs, args, kind, text, folder))

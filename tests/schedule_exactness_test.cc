@@ -105,6 +105,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
     // Room for some of what is preempted and evicted, or for none, by turns.
     host_pages_ = num_loops_++ % 2 == 0 ? uniform(6, 60) : uniform(0, 5);
     options.host_bytes = host_pages_ * model_.pool.page_bytes();
+    if (!one_in(3)) options.tail_bytes = uniform(10, 100) * model_.pool.page_bytes();
     count_moves();
     loop_plans_ = std::ssize(options.plans);
     loop_ = std::make_unique<RequestLoop>(model_.model, model_.pool.shape(), options);
@@ -115,6 +116,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
     swaps_ += now.swaps;
     replays_ += now.replays;
     swapped_in_ += now.pages_swapped_in;
+    in_tails_ += now.tail_tokens;
     to_host_ += now.prefixes.to_host;
     from_host_ += now.prefixes.from_host;
   }
@@ -131,6 +133,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
   int num_loops_ = 0;
   std::size_t host_pages_ = 0;
   std::uint64_t swaps_ = 0, replays_ = 0, swapped_in_ = 0, to_host_ = 0, from_host_ = 0;
+  std::uint64_t in_tails_ = 0;
 };
 
 TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
@@ -208,6 +211,7 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
   EXPECT_GT(cancelled, schedules / 20);
   EXPECT_GT(cached, schedules * kChunk / 10);
   EXPECT_GT(accepted, schedules);
+  EXPECT_GT(in_tails_, schedules * 16u);
   for (const std::uint64_t moves : {swaps_, replays_, swapped_in_, to_host_, from_host_}) {
     EXPECT_GT(moves, schedules / 20u);
   }

@@ -52,6 +52,7 @@ DOORS = {
     # What a file says, what its tensors mean, and small files for other rooms' tests.
     "gguf": {"gguf/gguf.h", "gguf/blocks.h", "gguf/test_support.h"},
     "kv_cache": {"kv_cache/kv_cache.h", "kv_cache/prefix_tree.h", "kv_cache/kv_access.h",
+                 "kv_cache/prompt_tails.h",
                  "kv_cache/gathered_tokens.h"},  # which rivals are
     "sampler": {"sampler/sampler.h", "sampler/acceptance.h", "sampler/parameters.h",
                 "sampler/sampling_params.h"},

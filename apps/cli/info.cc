@@ -110,6 +110,10 @@ std::string memory_plan(const ModelReport& report) {
     if (plan->second.host_cache_bytes > 0) {
       text += fmt::format(", and {:.0f} MB on the host", plan->second.host_cache_bytes / 1e6);
     }
+    if (plan->second.tail_bytes > 0) {
+      text += fmt::format("\n             up to {:.0f} MB of the host's for the ends of prompts",
+                          plan->second.tail_bytes / 1e6);
+    }
     text += '\n';
     break;
   }
@@ -181,7 +185,8 @@ Json to_json(const MemoryPlan& plan) {
           {"total_bytes", plan.total()},
           {"kv_fp16_bytes", plan.kv_fp16_bytes},
           {"page_memory_bytes", plan.page_memory_bytes},
-          {"host_cache_bytes", plan.host_cache_bytes}};
+          {"host_cache_bytes", plan.host_cache_bytes},
+          {"tail_bytes", plan.tail_bytes}};
 }
 
 Json to_json(const std::string& model, const ModelReport& report) {

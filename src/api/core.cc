@@ -278,6 +278,8 @@ void write_statistics(const Core& core, Exposition& out) {
     out.number("quantspec_tree_pages", "gauge", "Pages of those chunks, by where they are.",
                static_cast<double>(pages), fmt::format("tier=\"{}\"", tier));
   }
+  gauge("quantspec_tail_bytes", "Of the ends of prompts, that the host keeps.", s.tail_bytes);
+  counter("quantspec_tail_tokens_total", "Tokens that were found in them.", s.tail_tokens);
   for (const auto& [way, moves] :
        {std::pair("to_host", s.prefixes.to_host), std::pair("from_host", s.prefixes.from_host)}) {
     counter("quantspec_tier_moves_total", "Pages that moved.", moves,

@@ -153,6 +153,7 @@ RequestLoop& Engine::Impl::running_loop() {
   if (options.kv_store != KvStore::kFull) {  // which has no pages to share
     wanted.pages = options.page_memory / pool.page_bytes();
     wanted.host_bytes = *options.host_cache;
+    wanted.tail_bytes = *options.tail_memory;
     if (wanted.sequences > 1) wanted.admission = Admission::kExpected;
   }
   require_memory(wanted, pool.shape(), *backend);

@@ -121,6 +121,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   resolved.sequences = num_sequences(options);
   resolved.page_memory = memory.page_memory_bytes;
   resolved.host_cache = memory.host_cache_bytes;
+  resolved.tail_memory = memory.tail_bytes;
   auto impl = std::make_unique<Impl>(std::move(resolved), std::move(backend), std::move(model),
                                      std::move(tokenizer));
   impl->chat_prompts = std::make_unique<ChatPrompts>(files->chat_templates(), *impl->tokenizer);

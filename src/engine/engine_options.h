@@ -45,6 +45,10 @@ struct EngineOptions {
   // room for. 0: none, such requests read again. Not said: on a device an eighth of what the host
   // has available, at most 4 GiB and what the pages take; none elsewhere.
   std::optional<std::size_t> host_cache = {};
+  // Bytes of the host's memory for the ends of prompts, so that a conversation's next turn reads
+  // what is new of it alone (PromptTails). 0: none, the last chunk is read again. Not said: two of
+  // the longest for each sequence, at most a sixteenth of what the host has available.
+  std::optional<std::size_t> tail_memory = {};
   ProgressCallback progress = {};
 };
 
@@ -60,6 +64,7 @@ struct MemoryPlan {
   // and the host's memory for what they have no room for. No part of total().
   std::size_t page_memory_bytes = 0;
   std::size_t host_cache_bytes = 0;
+  std::size_t tail_bytes = 0;  // the host's, for the ends of prompts
 
   std::size_t total() const {
     return weights_bytes + draft_weights_bytes + kv_bytes + ring_bytes + prefill_bytes;

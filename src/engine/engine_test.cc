@@ -322,7 +322,7 @@ TEST_F(EngineTest, PrefixesAreReadOnce) {
   };
   const GenerateResult warmer = engine_->create_session()->generate(begin, salted("mine"));
   const GenerateResult warm = engine_->create_session()->generate(begin, salted("mine"));
-  EXPECT_EQ(warm.cached_tokens, chunk);
+  EXPECT_EQ(warm.cached_tokens, (chunk + 259) / 16 * 16);  // and a part of the next chunk
 
   const auto session = engine_->create_session();
   const GenerateResult cold = session->generate(begin, salted("another's"));
@@ -331,7 +331,7 @@ TEST_F(EngineTest, PrefixesAreReadOnce) {
   EXPECT_EQ(cold.tokens, warm.tokens);
   const GenerateResult second =
       session->generate(std::vector<TokenId>(50, 17), salted("another's"));
-  EXPECT_EQ(second.cached_tokens, chunk);
+  EXPECT_EQ(second.cached_tokens, (chunk + 260) / 16 * 16);
   std::vector<TokenId> text(begin.begin(), begin.end());
   text.insert(text.end(), cold.tokens.begin(), cold.tokens.end());
   text.insert(text.end(), 50, 17);

@@ -7,6 +7,7 @@
 #include "base/system_memory.h"
 #include "engine/fields.h"
 #include "engine/model_report.h"
+#include "kv_cache/prompt_tails.h"
 #include "model/draft_store.h"
 #include "model/model_files.h"
 #include "model/weight_source.h"
@@ -30,6 +31,9 @@ constexpr std::size_t kMostTimes = 2;
 
 // Of the host's memory for a device, which takes it at the start: a share, and so much at most.
 constexpr std::size_t kHostCacheShare = 8, kMostHostCache = std::size_t{4} << 30;
+
+// For ends of prompts.
+constexpr std::size_t kTailShare = 16, kTailsOfSequence = 2;
 
 // Each has a ring, and logits of 50 rows.
 constexpr int kMaxSequences = 256;
@@ -95,7 +99,8 @@ MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& co
       kv_store_(options.kv_store),
       sequences_(num_sequences(options)),
       wanted_page_memory_(options.page_memory),
-      wanted_host_cache_(options.host_cache) {
+      wanted_host_cache_(options.host_cache),
+      wanted_tail_memory_(options.tail_memory) {
   const bool wanted = wanted_page_memory_ > 0 || wanted_host_cache_.value_or(0) > 0;
   if (wanted && kv_store_ == KvStore::kFull) {
     fail(ErrorKind::kInvalidRequest,
@@ -115,6 +120,9 @@ MemoryPlan MemoryPlanner::plan(int context) const {
                        Model::logits_bytes(config_, sequences_ - 1) +
                        Model::log_prob_bytes(config_, sequences_) +
                        Model::angle_bytes(config_, context);
+  if (kv_store_ != KvStore::kFull) {
+    plan.prefill_bytes += PromptTails::staging_bytes(shape_, backend_, backend_.prefill_chunk());
+  }
   plan.kv_fp16_bytes = shape_.fp16_token_bytes() * context;
   return plan;
 }
@@ -125,6 +133,7 @@ MemoryPlan MemoryPlanner::plan(int context, std::size_t available,
   if (kv_store_ == KvStore::kFull) return plan;
   plan.page_memory_bytes = page_memory(plan, context, available);
   plan.host_cache_bytes = host_cache(plan, available, available_on_host);
+  plan.tail_bytes = tail_memory(plan, available, available_on_host);
   return plan;
 }
 
@@ -170,6 +179,19 @@ std::size_t MemoryPlanner::host_cache(const MemoryPlan& plan, std::size_t availa
   if (*wanted_host_cache_ <= left) return *wanted_host_cache_ / page * page;
   fail(ErrorKind::kOutOfMemory, "{} {}: {} bytes of the host's memory are available for it",
        field::kHostCache, *wanted_host_cache_, left);
+}
+
+std::size_t MemoryPlanner::tail_memory(const MemoryPlan& plan, std::size_t available,
+                                       std::size_t available_on_host) const {
+  if (wanted_tail_memory_) return *wanted_tail_memory_;
+  const bool on_device = backend_.is_apart_from_host();
+  const std::size_t taken =
+      on_device ? plan.host_cache_bytes
+                : plan.total() - plan.kv_bytes + plan.page_memory_bytes + plan.host_cache_bytes;
+  const std::size_t there = on_device ? available_on_host : available;
+  const std::size_t longest = PromptTails::most_bytes(shape_, backend_, backend_.prefill_chunk());
+  return std::min((there - std::min(there, taken)) / kTailShare,
+                  kTailsOfSequence * sequences_ * longest);
 }
 
 int MemoryPlanner::largest_context(std::size_t available) const {

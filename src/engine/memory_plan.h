@@ -54,6 +54,9 @@ class MemoryPlanner {
   std::size_t host_cache(const MemoryPlan& plan, std::size_t available,
                          std::size_t available_on_host) const;
 
+  std::size_t tail_memory(const MemoryPlan& plan, std::size_t available,
+                          std::size_t available_on_host) const;
+
   const ModelConfig& config_;
   const Backend& backend_;
   KvShape shape_;
@@ -63,6 +66,7 @@ class MemoryPlanner {
   int sequences_;
   std::size_t wanted_page_memory_;
   std::optional<std::size_t> wanted_host_cache_;
+  std::optional<std::size_t> wanted_tail_memory_;
 };
 
 }  // namespace quantspec

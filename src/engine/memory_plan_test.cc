@@ -9,6 +9,7 @@
 #include "base/expect_error.h"
 #include "base/test_folder.h"
 #include "engine/test_support.h"
+#include "kv_cache/prompt_tails.h"
 #include "model/blank_source.h"
 #include "model/model_files.h"
 #include "model/weight_source.h"
@@ -108,7 +109,8 @@ TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
   EXPECT_EQ(Model::angle_bytes(config_, tokens), tokens * config_.head_dim * sizeof(float));
   const KvShape shape = kv_shape(config_, 0);
   const std::size_t prefill = Model::prefill_bytes(config_, *backend_, shape, 16);
-  const std::size_t kept = Model::log_prob_bytes(config_, 1);
+  const std::size_t kept = Model::log_prob_bytes(config_, 1) +
+                           PromptTails::staging_bytes(shape, *backend_, backend_->prefill_chunk());
   EXPECT_EQ(planner.plan(16).prefill_bytes, prefill + kept + Model::angle_bytes(config_, 16));
   // Scratch is bounded by the chunk, not by the prompt.
   EXPECT_EQ(planner.plan(tokens).prefill_bytes,

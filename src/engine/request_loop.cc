@@ -46,6 +46,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
       pool(model.backend(), shape, options.pages),
       host(model.backend(), shape, options.host_bytes),
       tree(pool, options.chunk, &host),
+      tails(model.backend(), shape, options.chunk, options.share_prefixes ? options.tail_bytes : 0),
       decoder(model),
       rules(round_bytes(model, shape, options)),
       saves_caches(shares_pages(options)),
@@ -334,6 +335,7 @@ bool RequestLoop::preempt(RequestId id) {
 void RequestLoop::Impl::publish() {
   totals.scheduler = scheduler.statistics();
   totals.prefixes = tree.statistics();
+  totals.tail_bytes = tails.bytes();
   totals.pages = options.pages;
   totals.free_pages = pool.free();
   totals.free_slots = static_cast<int>(free_sequences.size());

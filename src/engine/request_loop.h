@@ -88,6 +88,7 @@ struct RequestLoopOptions {
   // Memory of the host, for what preempted requests hold and for cached prefixes that pages have no
   // room for. On a device it is taken at the start. 0: requests read again what they held.
   std::size_t host_bytes = 0;
+  std::size_t tail_bytes = 0;    // and for the ends of prompts (PromptTails)
   std::vector<Plan> plans = {};  // by which to draft; none: plain decoding
   KvStore store = KvStore::kHierarchical;
   bool share_prefixes = true;  // REQUIRES: store is kHierarchical, for it to be
@@ -143,7 +144,9 @@ class RequestLoop {
   struct Statistics {
     Scheduler::Statistics scheduler;
     PrefixTree::Statistics prefixes;
-    std::size_t pages = 0;  // that there are, of the cache
+    std::uint64_t tail_tokens = 0;  // found in the ends of prompts
+    std::size_t tail_bytes = 0;     // of them
+    std::size_t pages = 0;          // that there are, of the cache
     std::size_t free_pages = 0;
     int free_slots = 0;
     // Of preemptions: what requests held went to the host's memory, or is to be read again. Pages

@@ -16,6 +16,7 @@
 #include "engine/draft_rules.h"
 #include "engine/request_loop.h"
 #include "engine/slice_time.h"
+#include "kv_cache/prompt_tails.h"
 
 namespace quantspec {
 
@@ -45,12 +46,15 @@ struct RequestLoop::Live {
   // While it is admitted:
   Sequence* sequence = nullptr;
   PrefixTree::Path path;                   // of what was read or found of the prompt
+  PromptTails::Found tail;                 // that its prompt begins with
+  std::shared_ptr<PromptTail> new_tail;    // that its prompt leaves
   std::unique_ptr<Model::Prefill> reader;  // while the prompt is read
 
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
   // So many tokens of the prompt may be found: what follows is read, for the ring, or comes back.
   int most_found(const KvCache& cache) const {
-    return saved ? saved->first : cache.most_attached(prompt_tokens());
+    if (saved) return saved->first;
+    return std::max(cache.most_attached(prompt_tokens()), tail.tail ? tail.tail->start() : 0);
   }
   int left() const { return request.predict - static_cast<int>(generated.size()); }
   // The cache has [0, end) of the prompt; what of it was not known before was read by others.
@@ -95,6 +99,7 @@ struct RequestLoop::Impl {
   PagePool pool;  // before all that holds pages
   HostPages host;
   PrefixTree tree;
+  PromptTails tails;
   Decoder decoder;
   DraftRules rules;
   std::vector<std::unique_ptr<Sequence>> sequences;
@@ -131,6 +136,8 @@ struct RequestLoop::Impl {
   bool admit_waiting();
   bool admit(Live& request);
   void begin(Live& request, int found_tokens);
+  void find_tail(Live& request);
+  void begin_tail(Live& request);
   void give_back(Live& request);
   void end(Live& request, const Ending& ending);
   void end_all(const Ending& ending);

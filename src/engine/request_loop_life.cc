@@ -107,6 +107,7 @@ bool RequestLoop::Impl::admit(Live& request) {
   const Request& wanted = request.request;
   try {
     // Its prefix is held first: pages that it shares are not to be evicted for its others.
+    find_tail(request);
     if (options.share_prefixes) {
       // Who is admitted has a token to read, also where all comes back.
       const int most =
@@ -117,6 +118,7 @@ bool RequestLoop::Impl::admit(Live& request) {
     const Held held{found, static_cast<std::size_t>(found / shape.page_size)};
     if (!scheduler.admit(request.id, held, now(), pool_state())) {
       request.path.disown();
+      request.tail = {};
       return false;
     }
     leave_queue(request);
@@ -141,10 +143,27 @@ void RequestLoop::Impl::begin(Live& request, int found_tokens) {
                         .top_log_probs = wanted.top_log_probs,
                         .prompt_log_probs = tells_prompt ? &request.prompt_log_probs : nullptr,
                         .biases = wanted.biases});
-  if (found_tokens > 0) sequence.attach(request.path.pages());
+  if (found_tokens > 0) sequence.attach(request.path.pages(), request.tail.tail.get());
   request.found_until(found_tokens);
   request.reader = decoder.begin_prompt(sequence, wanted.prompt);
+  if (request.tail.tail) request.reader->take(request.tail.tail, request.tail.end);
   if (swap_in(request)) scheduler.found(request.id, held(request));
+}
+
+// Who wants the prompt's log-probabilities reads all of it; what was saved comes back by itself.
+void RequestLoop::Impl::find_tail(Live& request) {
+  const Request& wanted = request.request;
+  request.tail = {};
+  if (wanted.prompt_log_probs || request.saved) return;
+  request.tail = tails.find(wanted.salt, std::span(wanted.prompt).first(wanted.prompt.size() - 1));
+}
+
+// Before the prompt's last chunk.
+void RequestLoop::Impl::begin_tail(Live& request) {
+  const Request& wanted = request.request;
+  if (wanted.prompt_log_probs || request.saved) return;
+  request.new_tail = tails.begin(wanted.salt, wanted.prompt);
+  if (request.new_tail) request.reader->save(request.new_tail);
 }
 
 void RequestLoop::Impl::leave_queue(Live& request) {
@@ -168,6 +187,8 @@ void RequestLoop::Impl::give_back(Live& request) {
   if (producer == &request) producer = nullptr;
   request.reader.reset();
   request.path = {};
+  request.tail = {};
+  request.new_tail = {};
   if (request.sequence == nullptr) return;
   request.stats += request.sequence->stats();
   request.sequence->clear();

@@ -190,7 +190,7 @@ bool RequestLoop::Impl::find_chunk(Live& request) {
     request.sequence->share(request.path.last_pages());
     return false;
   }
-  request.sequence->attach(request.path.last_pages());
+  request.sequence->attach(request.path.last_pages(), request.tail.tail.get());
   request.found_until(end);
   if (swap_in(request)) scheduler.found(request.id, held(request));
   return true;
@@ -216,6 +216,11 @@ bool RequestLoop::Impl::read_slices(Live& request, double seconds, bool alone,
   if (!reader.inside_chunk()) {
     const int tokens = std::min(chunk(), static_cast<int>(request.request.prompt.size()) - begin);
     make_room(tokens / shape.page_size + 1);
+    if (begin + tokens == std::ssize(request.request.prompt)) begin_tail(request);
+    if (const auto& [tail, end] = request.tail; tail && tail->start() == begin) {
+      totals.tail_tokens += end - begin;
+      request.found_until(end);
+    }
   }
   producer = &request;  // also while something is thrown
   int slices = 0;       // that were not observed
@@ -241,6 +246,7 @@ bool RequestLoop::Impl::read_slices(Live& request, double seconds, bool alone,
   producer = nullptr;
   request.known_tokens = std::max(request.known_tokens, cache.length());
   if (request.path.making()) request.path.seal(cache.pages_of(begin, begin + chunk()));
+  if (request.new_tail) tails.add(std::exchange(request.new_tail, nullptr));
   return false;
 }
 

@@ -1,6 +1,7 @@
 #include "kv_cache/host_pages.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "base/error.h"
@@ -41,13 +42,47 @@ HostPages::Copy HostPages::save(std::span<const PageRef> pages) {
   return copy;
 }
 
+void HostPages::for_parts(const Copy& copy, std::size_t offset, std::size_t bytes,
+                          const auto& each) const {
+  check(offset + bytes <= copy.slots_.size() * slot_bytes_,
+        "a copy has as much memory as its slots");
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t slot = (offset + done) / slot_bytes_, in_slot = (offset + done) % slot_bytes_;
+    const std::size_t part = std::min(bytes - done, slot_bytes_ - in_slot);
+    each(at(copy.slots_[slot]) + in_slot, done, part);
+    done += part;
+  }
+}
+
+void HostPages::write(const Copy& copy, std::size_t offset, std::span<const std::byte> memory) {
+  for_parts(copy, offset, memory.size(), [&](std::byte* to, std::size_t from, std::size_t bytes) {
+    backend_.copy(to, memory.data() + from, bytes);
+  });
+}
+
+void HostPages::read(const Copy& copy, std::size_t offset, std::span<std::byte> memory) const {
+  for_parts(copy, offset, memory.size(), [&](std::byte* from, std::size_t to, std::size_t bytes) {
+    backend_.copy(memory.data() + to, from, bytes);
+  });
+}
+
+void HostPages::download(const Copy& copy, std::span<std::byte> to) const {
+  backend_.synchronize();
+  for_parts(copy, 0, to.size(), [&](const std::byte* slot, std::size_t at, std::size_t bytes) {
+    std::memcpy(to.data() + at, slot, bytes);
+  });
+}
+
+void HostPages::upload(const Copy& copy, std::span<const std::byte> from) {
+  backend_.synchronize();
+  for_parts(copy, 0, from.size(), [&](std::byte* slot, std::size_t at, std::size_t bytes) {
+    std::memcpy(slot, from.data() + at, bytes);
+  });
+}
+
 HostPages::Copy HostPages::save(std::span<const std::byte> memory) {
   Copy copy = take(slots_for(memory.size()));
-  for (const int slot : copy.slots_) {
-    const auto part = memory.first(std::min(memory.size(), slot_bytes_));
-    backend_.copy(at(slot), part.data(), part.size());
-    memory = memory.subspan(part.size());
-  }
+  write(copy, 0, memory);
   return copy;
 }
 
@@ -63,11 +98,7 @@ void HostPages::restore(const Copy& copy, std::span<const PageRef> pages) {
 
 void HostPages::restore(const Copy& copy, std::span<std::byte> memory) {
   check(slots_for(memory.size()) == copy.slots(), "what was saved goes to memory of its size");
-  for (const int slot : copy.slots_) {
-    const auto part = memory.first(std::min(memory.size(), slot_bytes_));
-    backend_.copy(part.data(), at(slot), part.size());
-    memory = memory.subspan(part.size());
-  }
+  read(copy, 0, memory);
 }
 
 }  // namespace quantspec

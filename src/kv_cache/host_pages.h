@@ -49,8 +49,18 @@ class HostPages {
   std::size_t capacity() const { return capacity_; }
   std::size_t used() const { return capacity_ - free_.size(); }
   std::size_t free() const { return free_.size(); }
+  std::size_t slot_bytes() const { return slot_bytes_; }
   std::size_t slots_for(std::size_t bytes) const { return (bytes + slot_bytes_ - 1) / slot_bytes_; }
 
+  // Slots for what write() brings.
+  Copy take(std::size_t slots);
+  // To and from the bytes of a copy from `offset` on, as if its slots were one memory.
+  // REQUIRES: they are within them.
+  void write(const Copy& copy, std::size_t offset, std::span<const std::byte> memory);
+  void read(const Copy& copy, std::size_t offset, std::span<std::byte> memory) const;
+  // The same with memory of the program's own; waits for all that was called.
+  void download(const Copy& copy, std::span<std::byte> to) const;
+  void upload(const Copy& copy, std::span<const std::byte> from);
   // Pages, one to a slot, and any other memory of the backend's. REQUIRES: so many slots are free.
   Copy save(std::span<const PageRef> pages);
   Copy save(std::span<const std::byte> memory);
@@ -59,14 +69,16 @@ class HostPages {
   void restore(const Copy& copy, std::span<std::byte> memory);
 
  private:
-  Copy take(std::size_t slots);
-  std::byte* at(int slot) { return memory_.data() + slot * slot_bytes_; }
+  // Calls each(byte of the slots, offset in the memory, bytes) of every slot that the range
+  // touches.
+  void for_parts(const Copy& copy, std::size_t offset, std::size_t bytes, const auto& each) const;
+  std::byte* at(int slot) const { return memory_.data() + slot * slot_bytes_; }
 
   DeviceMemory& backend_;
   std::size_t upper_bytes_;  // of a page; the lower plane is after it
   std::size_t slot_bytes_;
   std::size_t capacity_;
-  Buffer memory_;
+  mutable Buffer memory_;
   std::vector<int> free_;
 };
 

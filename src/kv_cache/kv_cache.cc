@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "kv_cache/gathered_tokens.h"
+#include "kv_cache/prompt_tails.h"
 
 namespace quantspec {
 
@@ -232,9 +233,13 @@ void KvCache::share(std::span<const PageRef> pages) {
                planes.size() * sizeof(PagePlanes));
 }
 
-void KvCache::attach(std::span<const PageRef> pages) {
+void KvCache::attach(std::span<const PageRef> pages, const PromptTail* tail) {
   share(pages);
   lengths_.add_prompt(static_cast<int>(std::ssize(pages)) * shape().page_size);
+  if (tail == nullptr || tail->start() != length()) return;
+  for (int layer = 0; layer < shape().num_layers; ++layer) {
+    tail->read(layer, rings_[layer], quantized(), length() - quantized());
+  }
 }
 
 std::span<const PageRef> KvCache::pages_of(int first, int last) const {
@@ -298,6 +303,16 @@ KvView KvCache::Chunk::view(int layer) const {
           .layer = layer,
           .read = KvRead::kBoth,
           .all_full = all_full};
+}
+
+void KvCache::Chunk::take(int layer, const PromptTail& tail, int count) {
+  check(tail.start() == first_ && count < num_tokens() && query_rows() == 0,
+        "a tail is of this chunk, and its last row is read");
+  tail.read(layer, view(layer).full, first_, count);
+}
+
+void KvCache::Chunk::save(int layer, PromptTail& tail) const {
+  tail.write(layer, cache_.rings_[layer], view(layer).full, first_);
 }
 
 int KvCache::Chunk::query_rows() const {

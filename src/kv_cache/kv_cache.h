@@ -36,6 +36,8 @@
 
 namespace quantspec {
 
+class PromptTail;
+
 class KvCache {
  public:
   // capacity: the most tokens it may hold. `ops` and `pool` (of the same shape) outlive it. Throws
@@ -99,8 +101,9 @@ class KvCache {
   int most_attached(int num_tokens) const { return lengths_.most_attached(num_tokens); }
   // Appends whole chunks that another cache read after the same tokens: their pages, C / G each.
   // REQUIRES: all of [0, length()) is whole chunks; the text to be read is long enough
-  // (most_attached).
-  void attach(std::span<const PageRef> pages);
+  // (most_attached), or ends behind the start of `tail`, whose tokens the text has: from there
+  // comes what the ring holds before that start.
+  void attach(std::span<const PageRef> pages, const PromptTail* tail = nullptr);
   // Their pages alone: the tokens are still to be read, for what the ring holds of them.
   void share(std::span<const PageRef> pages);
   // Those of positions [first, last), multiples of the page size.
@@ -121,6 +124,11 @@ class KvCache {
     int first_position() const { return first_; }
     int num_tokens() const { return end_ - first_; }
     KvView view(int layer) const;
+    // The layer's K and V of the first `count` rows, from a prompt that begins with their tokens.
+    // REQUIRES: the tail has them; query_rows() is 0.
+    void take(int layer, const PromptTail& tail, int count);
+    // The layer's end of the prompt, before end_layer(). REQUIRES: this is its last chunk.
+    void save(int layer, PromptTail& tail) const;
     // The last so many rows' queries are wanted by end_layer(); 0: none.
     int query_rows() const;
     // Into pages and ring. queries: [query_rows(), num_heads, head_dim].

@@ -40,7 +40,8 @@ class KvLengths {
   // A text of num_tokens is to be read: all but the whole chunks of prompts is forgotten. Throws as
   // require_room(). REQUIRES: num_tokens > n.
   void begin_prompt(int num_tokens);
-  // So many tokens of a text of num_tokens may be attached; a multiple of C.
+  // So many tokens of a text of num_tokens may be attached, where the ring's are read; a multiple
+  // of C.
   int most_attached(int num_tokens) const { return first_full(num_tokens) / chunk_ * chunk_; }
   // Whether all there is are whole chunks, and so the next chunk may come.
   bool at_chunk() const { return length_ == prompt_ && length_ % chunk_ == 0; }

@@ -115,6 +115,12 @@ class Model {
       std::function<void(int position, int count, const float* logits)> take;
     };
     void tell_logits(EachLogits each);  // before the first step()
+    // Before the first step(): what the tail has of the chunk that begins at its start, up to
+    // `end`, is not computed again. REQUIRES: the tokens up to there are the tail's; nobody is told
+    // logits.
+    void take(std::shared_ptr<const PromptTail> tail, int end);
+    // Before the last chunk: where its end goes to.
+    void save(std::shared_ptr<PromptTail> tail) { saved_ = std::move(tail); }
 
     bool done() const { return !chunk_ && cache_.length() == std::ssize(tokens_); }
     bool inside_chunk() const { return chunk_.has_value(); }
@@ -147,7 +153,11 @@ class Model {
     int first_ = 0;  // of the chunk
     int count_ = 0;
     int layer_ = 0;
-    int row_ = 0;  // of the chunk: those before it went through the layer
+    int row_ = 0;   // of the chunk: those before it went through the layer
+    int kept_ = 0;  // rows of the chunk that are in the tail
+    std::shared_ptr<const PromptTail> tail_;
+    int tail_end_ = 0;
+    std::shared_ptr<PromptTail> saved_;
     std::vector<float> queries_;
   };
 

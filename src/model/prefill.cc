@@ -6,6 +6,7 @@
 #include "backend/params/attention.h"
 #include "backend/params/limits.h"
 #include "base/error.h"
+#include "kv_cache/prompt_tails.h"
 #include "model/workspace.h"
 
 namespace quantspec {
@@ -20,6 +21,13 @@ Model::Prefill::Prefill(const Model& model, std::span<const TokenId> tokens, KvC
 void Model::Prefill::tell_logits(EachLogits each) {
   check(!chunk_ && cache_.length() == start_, "nothing is read yet");
   each_logits_ = std::move(each);
+}
+
+void Model::Prefill::take(std::shared_ptr<const PromptTail> tail, int end) {
+  check(!chunk_ && !each_logits_ && end < std::ssize(tokens_),
+        "a tail is for what is not read yet");
+  tail_ = std::move(tail);
+  tail_end_ = end;
 }
 
 Model::Prefill::~Prefill() {
@@ -71,7 +79,9 @@ void Model::Prefill::begin_chunk() {
   count_ = next_count();
   chunk_.emplace(cache_, count_, space.kv.data());
   space.in_use = true;
-  layer_ = row_ = 0;
+  kept_ = tail_ && tail_->start() == first_ ? tail_end_ - first_ : 0;
+  layer_ = 0;
+  row_ = kept_;
   model_.make_angles(first_, first_ + count_, cache_.capacity());
   backend.upload(space.tokens.data(), &tokens_[first_], count_ * sizeof(TokenId));
   SequenceRows rows{0, count_, first_, {}};
@@ -107,7 +117,8 @@ void Model::Prefill::step(int most_rows) {
   if (layer_ == config.num_layers) return tell_rows(most_rows);
   Backend& backend = model_.backend_;
   const KvShape& shape = cache_.shape();
-  if (row_ == 0) {  // before the layer changes x
+  if (row_ == kept_) {  // before the layer changes x
+    if (kept_ > 0) chunk_->take(layer_, *tail_, kept_);
     const int wanted = chunk_->query_rows();
     queries_.resize(static_cast<std::size_t>(wanted) * config.num_heads * config.head_dim);
     if (wanted > 0) {
@@ -158,8 +169,9 @@ double Model::Prefill::products(int most_rows) const {
 }
 
 void Model::Prefill::end_layer() {
+  if (saved_ && is_last_chunk()) chunk_->save(layer_, *saved_);
   chunk_->end_layer(layer_, queries_, model_.config_.num_heads);
-  row_ = 0;
+  row_ = kept_;
   if (++layer_ == num_stages()) end_chunk();
 }
 

@@ -87,7 +87,9 @@ class Sequence {
   // Goes on with what another sequence has measured. REQUIRES: of the same plans and draft_len.
   void adopt_drafts(const SoloDrafts& drafts) { drafts_ = drafts; }
   // On an empty sequence: the beginning of the next prompt is in these pages (KvCache::attach).
-  void attach(std::span<const PageRef> pages) { cache_.attach(pages); }
+  void attach(std::span<const PageRef> pages, const PromptTail* tail = nullptr) {
+    cache_.attach(pages, tail);
+  }
   // Inside a prompt: the next chunk's pages are these (KvCache::share).
   void share(std::span<const PageRef> pages) { cache_.share(pages); }
   // Inside a prompt: goes on where a cache of the same text was saved (KvCache::restore).

@@ -345,6 +345,14 @@ def draft_store_seeds():
     yield "large", "too many", draft_store(30_000)
 
 
+def session_seeds():
+    for name, numbers in (("bare", (0, 0, 0, 0, 0, 0)), ("small", (4, 40, 2, 1000, 32, 300)),
+                          ("no tail", (4, 3, 1, 1, 0, 0)), ("large", (4, 1 << 27, 1 << 20, 1 << 40, 5, 7)),
+                          ("overflow", (4, 1, 1 << 27, 1 << 43, 1, 1 << 63))):
+        yield "small", name, struct.pack("<6Q", *numbers) + b"note"
+    yield "large", "note", struct.pack("<6Q", 1_000_000, 1, 0, 0, 0, 0) + b"n" * 1_000_000
+
+
 def plan_file_seeds():
     layers = [{"layer": 0, "run": False}, {"layer": 1, "weights": 8, "kv": "both", "pages": "bounds",
                                            "budget": 1024}, {"layer": 2, "kv": "full"}]
@@ -501,7 +509,7 @@ TARGETS = {
     "fuzz_datasets": dataset_seeds, "fuzz_stop_strings": stop_string_seeds,
     "fuzz_stream_decoder": stream_decoder_seeds, "fuzz_json": json_seeds, "fuzz_text": text_seeds,
     "fuzz_trace": trace_seeds, "fuzz_http": http_seeds, "fuzz_chat": chat_seeds,
-    "fuzz_request_body": request_body_seeds,
+    "fuzz_request_body": request_body_seeds, "fuzz_session_file": session_seeds,
 }
 
 

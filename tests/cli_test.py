@@ -17,7 +17,7 @@ import cli_support
 from cli_support import (HANGS, MODEL, PROMPT, ROOT, CliTest, Folder, environment, generate,
                          generate_json, quantspec, replace)
 
-RUN_KEYS = ["text", "tokens", "prompt_tokens", "predicted_tokens", "stop_reason", "seed", "sampling",
+RUN_KEYS = ["text", "tokens", "prompt_tokens", "cached_tokens", "predicted_tokens", "stop_reason", "seed", "sampling",
             "backend", "timings", "speculation", "memory"]
 TIMINGS_KEYS = ["load_ms", "prefill_ms", "decode_ms", "prefill_tokens_per_second",
                 "decode_tokens_per_second"]
@@ -51,7 +51,7 @@ class Usage(CliTest):
         text = quantspec("generate", "--help").stdout.decode()
         for option in ("--model --prompt --file --predict --ctx-size --threads --temp --top-k "
                        "--top-p --min-p --repeat-penalty --presence-penalty --frequency-penalty "
-                       "--logit-bias --min-tokens --seed --stop --ignore-eos --draft-len "
+                       "--logit-bias --min-tokens --seed --stop --ignore-eos --session --draft-len "
                        "--draft-weights --spec-sampling --page-size --backend --device --compare --json "
                        "--color --quiet --verbose --help").split():
             self.assertIn(option, text)

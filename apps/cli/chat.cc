@@ -17,6 +17,7 @@
 #include "apps/cli/options.h"
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
+#include "apps/cli/saved_session.h"
 #include "base/error.h"
 #include "engine/chat_prompts.h"
 #include "tokenizer/tokenizer.h"
@@ -115,7 +116,9 @@ class Chat {
  public:
   explicit Chat(const ChatArgs& args)
       : args_(args.generate),
+        system_(args.system),
         conversation_(args.system),
+        session_(args.generate.session),
         typed_(isatty(STDIN_FILENO) == 1),
         lines_(typed_ && is_terminal(stdout)),
         progress_(!args_.quiet && is_terminal(stderr)) {
@@ -151,10 +154,17 @@ class Chat {
     spdlog::debug("sampling: {}", describe(sampling_));
     require_use_of_budget(args_, *engine_);
     warn_of(args_, sampling_);
+    if (session_.given()) {
+      session_.load(*engine_, &conversation_);
+      if (!system_.empty()) conversation_.set_system(system_);
+    }
     if (args_.quiet) return;
     say(fmt::format("{} on {}; a context of {} tokens. /help lists commands.\n",
                     name_of_model(args_.engine.model), engine_->backend_name(),
                     engine_->ctx_size()));
+    if (conversation_.turns() > 0) {
+      say(fmt::format("It goes on after {} messages.\n", conversation_.turns()));
+    }
     if (engine_->chat_prompts().empty()) {
       say("This model has no chat template: it was not made to answer, and continues the text.\n");
       if (args_.generation.predict < 0)
@@ -199,6 +209,8 @@ class Chat {
         say(kHelp);
       } else if (command == "/reset") {
         conversation_.reset();
+        text_.clear();
+        save_session();
         say("All is forgotten but what /system says.\n");
       } else if (command == "/system") {
         conversation_.set_system(rest);
@@ -229,9 +241,13 @@ class Chat {
     conversation_.add_user(text);
     try {
       require_text(text, "standard input");
-      GenerateResult result = generate(conversation_.tokens(*engine_));
+      std::vector<TokenId> tokens = conversation_.tokens(*engine_);
+      GenerateResult result = generate(tokens);
       conversation_.add_answer(result.text);
       last_ = describe_answer(result);
+      tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
+      text_ = std::move(tokens);
+      save_session();
       if (result.stop_reason == StopReason::kContext) {
         tell("(the context is full: /reset, or a larger --ctx-size, makes room)\n");
       }
@@ -250,6 +266,17 @@ class Chat {
       if (!typed_ || interrupted_exit_code() != 130) throw Interrupted();
       forget_interrupt();
       tell("(stopped)\n");
+    }
+  }
+
+  // NOTE: what was said stays said where it cannot be written.
+  void save_session() {
+    if (!session_.given()) return;
+    try {
+      session_.save(*engine_, text_, &conversation_);
+    } catch (const Error& error) {
+      if (!typed_) throw;
+      complain(error);
     }
   }
 
@@ -293,14 +320,17 @@ class Chat {
   }
 
   const GenerateArgs& args_;
+  std::string system_;  // as it was given
   Conversation conversation_;
+  SavedSession session_;
   bool typed_;  // by somebody who can mend what is refused
   Lines lines_;
   Progress progress_;
   std::unique_ptr<Engine> engine_;
   ChosenSampling sampling_;
   std::string last_;
-  bool ends_line_ = true;  // what was written of an answer
+  std::vector<TokenId> text_;  // of the last answer, with its prompt
+  bool ends_line_ = true;      // what was written of an answer
 };
 
 }  // namespace

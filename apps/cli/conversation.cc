@@ -55,24 +55,34 @@ std::vector<TokenId> Conversation::tokens(const Engine& engine) const {
   return tokens;
 }
 
+std::string Conversation::text() const {
+  return dump_json(OrderedJson{{"messages", messages()}}, 2) + "\n";
+}
+
 void Conversation::save(const std::filesystem::path& file) const {
-  const std::string text = dump_json(OrderedJson{{"messages", messages()}}, 2) + "\n";
   NewFile written(file);
-  written.append(std::as_bytes(std::span(text)));
+  const std::string content = text();
+  written.append(std::as_bytes(std::span(content)));
   written.finish();
 }
 
 void Conversation::load(const std::filesystem::path& file) {
-  const Json json = parse_json_file(file);
+  take(parse_json_file(file), file.string());
+}
+
+void Conversation::parse(const std::string& text, const std::string& name) {
+  take(parse_json(text, name), name);
+}
+
+void Conversation::take(const Json& json, const std::string& name) {
   if (!json.is_object() || !json.contains("messages") || !json["messages"].is_array()) {
-    fail(ErrorKind::kCorruptFile, "{}: must have a list of messages", file.string());
+    fail(ErrorKind::kCorruptFile, "{}: must have a list of messages", name);
   }
   std::string system;
   OrderedJson turns = OrderedJson::array();
   for (const Json& message : json["messages"]) {
     if (!is_message(message)) {
-      fail(ErrorKind::kCorruptFile, "{}: a message has no text for role and content",
-           file.string());
+      fail(ErrorKind::kCorruptFile, "{}: a message has no text for role and content", name);
     }
     if (turns.empty() && system.empty() && message["role"] == "system") {
       system = message["content"].get<std::string>();

@@ -30,7 +30,10 @@ class Conversation {
   // all that was said. Throws kInvalidRequest where the context has no room for it.
   std::vector<TokenId> tokens(const Engine& engine) const;
 
-  // JSON, with the keys of OpenAI's messages. Throws kInvalidRequest, kCorruptFile.
+  // JSON, with the keys of OpenAI's messages; `name` is where it comes from. Throws
+  // kInvalidRequest, kCorruptFile.
+  std::string text() const;
+  void parse(const std::string& text, const std::string& name);
   void save(const std::filesystem::path& file) const;
   void load(const std::filesystem::path& file);
 
@@ -39,6 +42,7 @@ class Conversation {
     turns_.push_back({{"role", role}, {"content", std::move(text)}});
   }
   nlohmann::ordered_json messages() const;
+  void take(const nlohmann::json& json, const std::string& name);
 
   std::string system_;
   nlohmann::ordered_json turns_ = nlohmann::ordered_json::array();

@@ -15,6 +15,7 @@
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/report.h"
+#include "apps/cli/saved_session.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/system_memory.h"
@@ -40,12 +41,14 @@ std::unique_ptr<Engine> load(const GenerateArgs& args, Progress& progress) {
 }
 
 // One generation in a session of its own. `output`: where the text goes as it comes, or null.
+// salt: no run finds what one of another has read.
 Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions options,
-             Progress& progress, std::string_view stage, TextOutput* output) {
+             Progress& progress, std::string_view stage, std::string_view salt,
+             TextOutput* output) {
   const int room = engine.ctx_size() - static_cast<int>(prompt.size());
   const int wanted = options.predict < 0 ? room : std::min(room, options.predict);
   int written = 0;
-  options.salt = stage;  // no run finds what another has read: prefill is compared, too
+  options.salt = salt;
   options.progress = progress.callback(prompt.size());
   const auto session = engine.create_session();
   Run run;
@@ -76,9 +79,10 @@ void warm_up(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   options.ignore_eos = true;
   const std::vector<TokenId> begin(prompt.begin(),
                                    prompt.begin() + std::min(kTokens, prompt.size()));
-  generate(engine, begin, options, progress, "warm-up", nullptr);
-  options.draft_len = 0;
-  generate(engine, begin, options, progress, "warm-up", nullptr);
+  for (const std::optional<int> draft_len : {options.draft_len, std::optional(0)}) {
+    options.draft_len = draft_len;
+    generate(engine, begin, options, progress, "warm-up", "warm-up", nullptr);
+  }
 }
 
 // The same without drafts, silently; nullopt when it was interrupted.
@@ -86,7 +90,7 @@ std::optional<Run> generate_plainly(Engine& engine, const std::vector<TokenId>& 
                                     GenerateOptions options, Progress& progress) {
   options.draft_len = 0;
   try {
-    Run run = generate(engine, prompt, options, progress, "baseline", nullptr);
+    Run run = generate(engine, prompt, options, progress, "baseline", "baseline", nullptr);
     if (!interrupted()) return run;
   } catch (const Interrupted&) {
     progress.clear();
@@ -118,17 +122,34 @@ int finish(const GenerateArgs& args, const Run& run, const Run& baseline, bool c
   return 0;
 }
 
-std::vector<TokenId> prompt_tokens(const Engine& engine, const GenerateArgs& args,
-                                   const std::string& text) {
-  if (!args.chat) return engine.encode(text, true, engine.ctx_size());
-  if (engine.chat_prompts().empty()) {
+// All that is read: what the session has, and the prompt. Fills the conversation of --chat.
+std::vector<TokenId> prompt_tokens(Engine& engine, const GenerateArgs& args,
+                                   const std::string& text, SavedSession& session,
+                                   Conversation& conversation) {
+  if (args.chat && engine.chat_prompts().empty()) {
     fail(ErrorKind::kInvalidRequest,
          "{}: has no chat template, being a base model; without --chat it continues the prompt",
          args.engine.model.string());
   }
-  Conversation conversation(args.system);
-  conversation.add_user(text);
-  return conversation.tokens(engine);
+  std::vector<TokenId> tokens;
+  if (session.given()) tokens = session.load(engine, args.chat ? &conversation : nullptr);
+  if (args.chat) {
+    if (!args.system.empty()) conversation.set_system(args.system);
+    conversation.add_user(text);
+    return conversation.tokens(engine);
+  }
+  const int room = engine.ctx_size() - static_cast<int>(tokens.size());
+  const auto prompt = engine.encode(text, tokens.empty(), std::max(room, 0));
+  tokens.insert(tokens.end(), prompt.begin(), prompt.end());
+  return tokens;
+}
+
+void save(SavedSession& session, Engine& engine, const std::vector<TokenId>& prompt,
+          const GenerateResult& result, Conversation* conversation) {
+  std::vector<TokenId> text = prompt;
+  text.insert(text.end(), result.tokens.begin(), result.tokens.end());
+  if (conversation != nullptr) conversation->add_answer(result.text);
+  session.save(engine, text, conversation);
 }
 
 }  // namespace
@@ -151,6 +172,7 @@ void warn_of(const GenerateArgs& args, const ChosenSampling& sampling) {
 
 int run(const GenerateArgs& args) {
   set_up_log(args.loudness());
+  SavedSession session(args.session);
   const std::string text = read_prompt(args.prompt);
   Progress progress(!args.quiet && is_terminal(stderr));
   const auto engine = load(args, progress);
@@ -167,14 +189,20 @@ int run(const GenerateArgs& args) {
         "the model has a chat template, which --chat uses: the prompt is continued as it is");
   }
   // Not polled for interrupts: until the text begins, there is nothing to lose.
-  const std::vector<TokenId> prompt = prompt_tokens(*engine, args, text);
+  Conversation conversation;
+  const std::vector<TokenId> prompt = prompt_tokens(*engine, args, text, session, conversation);
   require_use_of_budget(args, *engine);
 
   const PolledInterrupts polled;
   TextOutput output(tints_text(args));
   if (args.compare) warm_up(*engine, prompt, options, progress);
-  Run run = generate(*engine, prompt, options, progress, "decode", args.json ? nullptr : &output);
+  // Where runs are compared, so is prefill.
+  Run run = generate(*engine, prompt, options, progress, "decode", args.compare ? "decode" : "",
+                     args.json ? nullptr : &output);
   run.sampling = sampling;
+  if (session.given()) {
+    save(session, *engine, prompt, run.result, args.chat ? &conversation : nullptr);
+  }
   if (!args.compare || interrupted()) return finish(args, run);
 
   auto baseline = generate_plainly(*engine, prompt, options, progress);

@@ -187,6 +187,10 @@ void add_output(CLI::App& app, GenerateArgs& args) {
 
 // --- subcommands ---------------------------------------------------------------------------------
 
+void add_session(CLI::App& app, std::filesystem::path& session, const char* help) {
+  add_path(app, "--session", "FILE", help, session);
+}
+
 void add_generate(CLI::App& app, GenerateArgs& args) {
   CLI::App* command = add_command(app, "generate", "Continue a text.");
   args.generation.predict = 256;
@@ -195,6 +199,7 @@ void add_generate(CLI::App& app, GenerateArgs& args) {
                     "the text is what a user says, by the model's chat\ntemplate");
   add_value(*command, "--system", "TEXT", "with --chat: what the model is told before",
             [&args](const std::string& text) { args.system = text; });
+  add_session(*command, args.session, "go on with the text in FILE, and write it back");
   add_model(*command, args.engine.model);
   add_engine(*command, args.engine);
   add_threads(*command, args.engine.num_threads);
@@ -222,6 +227,8 @@ void add_chat(CLI::App& app, ChatArgs& args) {
   add_value(*command, "--system", "TEXT", "what the model is told before you speak",
             [&args](const std::string& text) { args.system = text; });
   add_path(*command, "--load", "FILE", "go on with a conversation that /save wrote", args.load);
+  add_session(*command, generate.session,
+              "go on with the conversation in FILE, and write it\nback after every answer");
   add_model(*command, generate.engine.model);
   add_engine(*command, generate.engine);
   add_threads(*command, generate.engine.num_threads);
@@ -270,13 +277,10 @@ void add_tokenize(CLI::App& app, TokenizeArgs& args) {
 
 // --- the whole -----------------------------------------------------------------------------------
 
-constexpr std::pair<const char*, const char*> kExclusive[] = {{"--prompt", "--file"},
-                                                              {"--quiet", "--verbose"},
-                                                              {"--ids", "--json"},
-                                                              {"--system", "--load"},
-                                                              {"--plan", "--draft-weights"},
-                                                              {"--plan", "--kv-cache"},
-                                                              {"--draft-store", "--draft-weights"}};
+constexpr std::pair<const char*, const char*> kExclusive[] = {
+    {"--prompt", "--file"},        {"--quiet", "--verbose"}, {"--ids", "--json"},
+    {"--system", "--load"},        {"--session", "--load"},  {"--session", "--compare"},
+    {"--plan", "--draft-weights"}, {"--plan", "--kv-cache"}, {"--draft-store", "--draft-weights"}};
 
 void refuse_both(const CLI::App& command, const char* one, const char* other) {
   for (const char* option : {one, other}) {

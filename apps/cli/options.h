@@ -31,6 +31,7 @@ struct GenerateArgs {
   std::string system;          // what is said before
   GenerateOptions generation;  // without its sampling, which needs the model
   SamplingArgs sampling;
+  std::filesystem::path session;  // where the text is between runs; empty: nowhere
   bool compare = false;
   bool json = false;
   Color color = Color::kAuto;

@@ -78,6 +78,7 @@ Json to_json(const Run& run) {
   return {{"text", result.text},
           {"tokens", result.tokens},
           {"prompt_tokens", result.prompt_tokens},
+          {"cached_tokens", result.cached_tokens},
           {"predicted_tokens", result.tokens.size()},
           {"stop_reason", name_of(result.stop_reason)},
           {"seed", run.sampling.params.seed},
@@ -121,10 +122,12 @@ std::string summary(const Run& run) {
   const Timings& timings = result.timings;
   const RoundStats& stats = result.speculation;
   std::string text = fmt::format(
-      "\nprefill  {} tokens in {:.2f} s, {:.1f} tokens/s\n"
+      "\nprefill  {} tokens{} in {:.2f} s, {:.1f} tokens/s\n"
       "decode   {} tokens after the first in {:.2f} s, {:.1f} tokens/s\n",
-      result.prompt_tokens, timings.prefill_ms / 1e3, timings.prefill_tokens_per_second,
-      result.tokens.size() - 1, timings.decode_ms / 1e3, timings.decode_tokens_per_second);
+      result.prompt_tokens,
+      result.cached_tokens > 0 ? fmt::format(", {} of them found,", result.cached_tokens) : "",
+      timings.prefill_ms / 1e3, timings.prefill_tokens_per_second, result.tokens.size() - 1,
+      timings.decode_ms / 1e3, timings.decode_tokens_per_second);
   if (stats.drafted > 0) {
     text += fmt::format("drafts   {} accepted, {:.2f} tokens per round, mean length {:.1f}\n",
                         acceptance(stats), stats.tokens_per_round(), stats.draft_len_mean());

@@ -1,6 +1,7 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,13 +62,28 @@ std::string_view describe(mode_t mode) {
   return "a socket";
 }
 
+constexpr std::string_view kPart = ".part";
+constexpr int kPartDigits = 8;
+
+// What names of parts of `path` begin with.
+std::string begin_of_part(const fs::path& path) {
+  constexpr std::size_t kMostOfName = 200;  // of the 255 bytes that a name may have
+  return path.filename().native().substr(0, kMostOfName) + ".";
+}
+
 // The name of a part of `path`, which another program that writes `path` does not take.
 fs::path name_of_part(const fs::path& path) {
-  constexpr std::size_t kMostOfName = 200;  // of the 255 bytes that a name may have
   fs::path part = path;
-  part.replace_filename(fmt::format(
-      "{}.{:08x}.part", path.filename().native().substr(0, kMostOfName), std::random_device{}()));
+  part.replace_filename(
+      fmt::format("{}{:0{}x}{}", begin_of_part(path), std::random_device{}(), kPartDigits, kPart));
   return part;
+}
+
+bool is_part_of(const fs::path& part, const fs::path& path) {
+  const std::string begin = begin_of_part(path), name = part.filename().native();
+  return name.size() == begin.size() + kPartDigits + kPart.size() && name.starts_with(begin) &&
+         name.ends_with(kPart) &&
+         name.find_first_not_of("0123456789abcdef", begin.size()) == name.size() - kPart.size();
 }
 
 // Makes a rename last. Some file systems cannot, and do it by themselves.
@@ -164,6 +180,16 @@ NewFile::NewFile(fs::path path) : path_(std::move(path)) {
     fd_ = open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (fd_ < 0 && (errno == EEXIST || errno == EINTR));
   if (fd_ < 0) fail_write(path_, errno);
+  flock(fd_, LOCK_EX | LOCK_NB);  // somebody writes it: remove_abandoned()
+}
+
+void NewFile::remove_abandoned(const fs::path& path) {
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  for (const fs::path& part : list_folder(folder)) {
+    if (!is_part_of(part, path)) continue;
+    const Descriptor fd(open(part.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(part.c_str());
+  }
 }
 
 NewFile::~NewFile() {

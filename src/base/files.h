@@ -55,6 +55,8 @@ std::string read_file(const std::filesystem::path& path, std::size_t most = SIZE
 class NewFile {
  public:
   explicit NewFile(std::filesystem::path path);
+  // Removes what programs that were killed while they wrote `path` left of it.
+  static void remove_abandoned(const std::filesystem::path& path);
   // Throws now what the constructor would, and makes nothing: for before long work.
   static void require_possible(const std::filesystem::path& path);
   ~NewFile();

@@ -23,6 +23,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -156,6 +157,11 @@ class Session {
   GenerateResult generate(std::span<const TokenId> prompt, const GenerateOptions& options,
                           const TokenCallback& on_token = {});
 
+  const std::vector<TokenId>& text() const { return text_; }  // all, what was generated as well
+  // The text to and from a file, as Engine::save_text() does. load() returns the note.
+  void save(const std::filesystem::path& file, std::string_view note = {}) const;
+  std::string load(const std::filesystem::path& file);
+
  private:
   class Busy;
   class News;
@@ -204,6 +210,20 @@ class Engine {
   // Takes the memory of requests, times passes of the model (a second at most, for drafts that pay
   // from the first token on) and starts the thread. Else the first request waits for that.
   void start();
+  // A text on disk with what is kept of it, so that another process goes on without reading it
+  // again: what it generates is what this one would have, bit for bit. `note`: text of the
+  // program's own. A file is the old one or the new one, whole, whatever happens meanwhile. Both
+  // start the engine, read every byte of the checkpoint (fingerprint()), and hold up what it
+  // decodes. Throw kInvalidRequest and kCorruptFile naming the file, for one of another engine too;
+  // kOutOfMemory where the disk has no room.
+  struct SavedText {
+    std::vector<TokenId> tokens;
+    std::string note;
+  };
+  void save_text(const std::filesystem::path& file, std::span<const TokenId> tokens,
+                 std::string_view note = {});
+  SavedText load_text(const std::filesystem::path& file);
+
   // For statistics, which any thread may ask for (engine/request_loop.h has them); null before
   // start() and the first request.
   const RequestLoop* requests() const;

@@ -278,7 +278,8 @@ bool RequestLoop::Impl::is_stopped() const {
 
 void RequestLoop::Impl::wait() {
   std::unique_lock lock(inbox_mutex);
-  inbox_changed.wait(lock, [this] { return stopped || !arrivals.empty() || num_wishes > 0; });
+  inbox_changed.wait(
+      lock, [this] { return stopped || !arrivals.empty() || num_wishes > 0 || !visits.empty(); });
 }
 
 void RequestLoop::run() {
@@ -293,6 +294,7 @@ void RequestLoop::run() {
     if (!worked) impl_->wait();
   }
   impl_->drain_inbox();
+  impl_->receive_visits();
   impl_->end_all({RequestEnd::kCancelled});
   impl_->publish();
 }
@@ -313,6 +315,7 @@ bool RequestLoop::step() {
 
 bool RequestLoop::Impl::step() {
   bool worked = drain_inbox();
+  worked |= receive_visits();
   while (const auto id = scheduler.victim(now(), pool_state())) {
     preempt(*live.at(*id));
     worked = true;

@@ -137,6 +137,25 @@ class RequestLoop {
   // Preempts a request as if pages were short, for tests and measurements. Returns whether it could
   // be.
   bool preempt(RequestId id);
+  // What is kept of a text's beginning, to be written to a file: whole chunks from its first token
+  // on, and the tail of a prompt that it begins with.
+  struct KeptPrefix {
+    std::uint64_t chunks = 0;
+    std::uint64_t chunk_bytes = 0;
+    std::uint64_t tail_tokens = 0;  // of that prompt; 0: there is no tail
+    std::uint64_t tail_bytes = 0;
+  };
+  // Tells `begin` what there is, and `part` the bytes of each chunk and of the tail; what they
+  // throw is thrown. Both wait for the loop's thread, which does it between two steps, and hold up
+  // all that it decodes. REQUIRES: run() runs, in another thread.
+  void read_prefix(std::string_view salt, std::span<const TokenId> tokens,
+                   const std::function<void(const KeptPrefix&)>& begin,
+                   const std::function<void(std::span<const std::byte>)>& part);
+  // Brings it back for all who come later, as far as there is room. `chunk` gives the bytes of one,
+  // `tail` those of the tail. Throws kCorruptFile where sizes are not those of this loop.
+  void write_prefix(std::string_view salt, std::span<const TokenId> tokens, const KeptPrefix& kept,
+                    const std::function<std::span<const std::byte>(std::uint64_t)>& chunk,
+                    const std::function<std::span<const std::byte>()>& tail);
   // Whether a chunk of a prompt was begun and not ended: until it is, no other loop of the model
   // may read prompts.
   bool inside_chunk() const;

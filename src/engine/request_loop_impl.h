@@ -3,11 +3,13 @@
 //     request_loop.cc        its start, the door, the thread that runs it
 //     request_loop_life.cc   requests that come, are admitted, preempted and end
 //     request_loop_work.cc   what a step does: rounds, slices of prompts
+//     request_loop_kept.cc   what is kept of prompts, for files
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -74,9 +76,10 @@ struct RequestLoop::Impl {
   std::deque<std::unique_ptr<Live>> arrivals;
   // Of each request that has not ended: what was wished since the last step, so one thing at most.
   std::map<RequestId, Wish> wishes;
-  std::size_t num_wishes = 0;        // but for kNone
-  int num_queued = 0;                // submitted and not admitted yet
-  std::map<OwnerId, int> queued_of;  // the same by owner; more than 0
+  std::deque<std::packaged_task<void()>> visits;  // who waits for a word with the loop's thread
+  std::size_t num_wishes = 0;                     // but for kNone
+  int num_queued = 0;                             // submitted and not admitted yet
+  std::map<OwnerId, int> queued_of;               // the same by owner; more than 0
   RequestId last_id = 0;
   bool stopped = false;
 
@@ -89,6 +92,8 @@ struct RequestLoop::Impl {
   std::unique_ptr<Live> next_arrival(RequestId last);
   std::optional<std::pair<RequestId, Wish>> next_wish(RequestId after, RequestId last);
   bool is_stopped() const;
+  void visit(std::function<void()> work);
+  bool receive_visits();
   void wait();
   void publish();
 

@@ -2,10 +2,12 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "engine/engine_impl.h"
+#include "engine/session_file.h"
 
 namespace quantspec {
 
@@ -74,6 +76,17 @@ class Session::News {
   Batch batch_;
   bool any_ = false;
 };
+
+void Session::save(const std::filesystem::path& file, std::string_view note) const {
+  engine_.save_text(file, text_, note);
+}
+
+std::string Session::load(const std::filesystem::path& file) {
+  const Busy busy(*this);
+  Engine::SavedText saved = engine_.load_text(file);
+  text_ = std::move(saved.tokens);
+  return std::move(saved.note);
+}
 
 int Session::room() const { return engine_.ctx_size() - static_cast<int>(text_.size()); }
 
@@ -151,6 +164,62 @@ GenerateResult Session::follow(News& news, const Ticket& ticket, const GenerateO
     result.top_log_probs.resize(result.log_probs.size() * options.top_log_probs);
     return result;
   }
+}
+
+// --- texts in files ---
+
+namespace {
+
+// What a program that writes one text knows: prefixes of no salt.
+constexpr std::string_view kSavedSalt;
+
+}  // namespace
+
+void Engine::save_text(const std::filesystem::path& file, std::span<const TokenId> tokens,
+                       std::string_view note) {
+  if (note.size() > SessionInfo::kMostNoteBytes) {
+    fail(ErrorKind::kInvalidRequest, "{}: a note of {} bytes; {} are the most", file.string(),
+         note.size(), SessionInfo::kMostNoteBytes);
+  }
+  NewFile::require_possible(file);
+  NewFile::remove_abandoned(file);
+  SessionInfo info{
+      .fingerprint = fingerprint(), .note = std::string(note), .tokens = tokens.size()};
+  std::optional<SessionFileWriter> written;
+  impl_->running_loop().read_prefix(
+      kSavedSalt, tokens,
+      [&](const RequestLoop::KeptPrefix& kept) {
+        info.chunks = kept.chunks;
+        info.chunk_bytes = kept.chunk_bytes;
+        info.tail_tokens = kept.tail_tokens;
+        info.tail_bytes = kept.tail_bytes;
+        written.emplace(file, info);
+        written->add(std::as_bytes(tokens));
+      },
+      [&](std::span<const std::byte> part) { written->add(part); });
+  written->finish();
+}
+
+Engine::SavedText Engine::load_text(const std::filesystem::path& file) {
+  const SessionFile saved(file);
+  const SessionInfo& info = saved.info();
+  const std::string here = fingerprint();
+  if (info.fingerprint != here) {
+    fail(ErrorKind::kInvalidRequest,
+         "{}: was written by another engine ({}, this is {}): only the same model on the same kind "
+         "of processor goes on with it",
+         file.string(), info.fingerprint, here);
+  }
+  SavedText text{saved.tokens(), info.note};
+  for (const TokenId token : text.tokens) {
+    if (token >= 0 && token < config().vocab_size) continue;
+    fail(ErrorKind::kCorruptFile, "{}: has the token {}; the model's are 0 to {}", file.string(),
+         token, config().vocab_size - 1);
+  }
+  impl_->running_loop().write_prefix(
+      kSavedSalt, text.tokens, {info.chunks, info.chunk_bytes, info.tail_tokens, info.tail_bytes},
+      [&](std::uint64_t index) { return saved.chunk(index); }, [&] { return saved.tail(); });
+  return text;
 }
 
 }  // namespace quantspec

@@ -91,6 +91,16 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
     return output;
   }
 
+  // What an answer may be, right up to some token.
+  Tokens guess(Tokens answer) {
+    if (one_in(3)) return answer;
+    answer.resize(uniform(1, std::ssize(answer) + 5));
+    for (int i = uniform(0, 2); i > 0; --i) {
+      answer[uniform(0, std::ssize(answer) - 1)] = uniform(0, model_.model.config().vocab_size - 1);
+    }
+    return answer;
+  }
+
   // A loop of any sizes. What the one before it did is counted.
   void make_loop() {
     RequestLoopOptions options{.sequences = uniform(1, 5),
@@ -171,6 +181,7 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
           request.priority = uniform(0, 1);
           if (forced) request.forced = DraftChoice{uniform(0, 2), uniform(0, 7)};
           if (one_in(4)) request.draft_len = uniform(0, 7);
+          if (one_in(3)) request.proposed = guess(expected_[running->which].tokens);
           request.on_tokens = [at = running.get()](const Step& step) {
             at->output.add(step);
             return true;

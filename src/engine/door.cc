@@ -92,6 +92,7 @@ Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& option
   request.biases = biases_of(options, config());
   request.spec_sampling = options.spec_sampling;
   request.draft_len = options.draft_len;
+  request.proposed = options.proposed;
   request.owner = options.owner;
   request.priority = options.priority;
   request.salt = options.salt;

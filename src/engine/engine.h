@@ -57,7 +57,9 @@ struct GenerateOptions {
   int min_tokens = 0;  // before so many were chosen neither a token nor a text ends it
   SpecSampling spec_sampling = SpecSampling::kRejection;  // kCoupled: a seed repeats its text
   std::optional<int> draft_len = {};                      // nullopt: chosen; 0: plain decoding
-  bool log_probs = false;                                 // of every token
+  // What the answer may be (Request::proposed): needs kCoupled. What comes out is the same without.
+  std::vector<TokenId> proposed = {};
+  bool log_probs = false;  // of every token
   int top_log_probs = 0;  // and of so many of the likeliest at its place, at most kMostTopLogProbs
   // And of the prompt's tokens: nothing that others have read of it is used then.
   bool prompt_log_probs = false;

@@ -158,6 +158,15 @@ void require(const Request& request, const Model& model, std::size_t num_plans) 
   }
   request.sampling.validate();
   request.biases.validate(vocab);
+  for (const TokenId token : request.proposed) {
+    if (token >= 0 && token < vocab) continue;
+    fail(ErrorKind::kInvalidRequest, "the token {} is proposed; the model's are 0 to {}", token,
+         vocab - 1);
+  }
+  if (!request.proposed.empty() && request.spec_sampling == SpecSampling::kRejection) {
+    fail(ErrorKind::kInvalidRequest,
+         "tokens that are proposed are for coupled sampling, with temperature 0 too");
+  }
   const int most_top = request.log_probs ? std::min(kMostTopLogProbs, vocab) : 0;
   if (request.top_log_probs < 0 || request.top_log_probs > most_top) {
     fail(ErrorKind::kInvalidRequest,

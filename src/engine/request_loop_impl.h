@@ -29,6 +29,7 @@ struct RequestLoop::Live {
   bool paused = false;
   bool queued = true;  // it was not admitted yet
   std::vector<TokenId> generated;
+  bool as_proposed = true;  // so far it is
   PromptLogProbs prompt_log_probs;
   // Its first token, which came when it was paused: told when it is resumed.
   struct Untold {
@@ -57,6 +58,13 @@ struct RequestLoop::Live {
   int most_found(const KvCache& cache) const {
     if (saved) return saved->first;
     return std::max(cache.most_attached(prompt_tokens()), tail.tail ? tail.tail->start() : 0);
+  }
+  // What the next round may verify of what is proposed, at most so many.
+  std::span<const TokenId> proposed(int most) const {
+    const std::span<const TokenId> all(request.proposed);
+    if (!as_proposed || generated.size() >= all.size()) return {};
+    const auto rest = all.subspan(generated.size());
+    return rest.first(std::min(rest.size(), static_cast<std::size_t>(std::max(most, 0))));
   }
   int left() const { return request.predict - static_cast<int>(generated.size()); }
   // The cache has [0, end) of the prompt; what of it was not known before was read by others.

@@ -66,10 +66,12 @@ bool RequestLoop::Impl::choose() {
   for (Live* request : requests) {
     const int cap = std::min(request->sequence->max_rows(), request->left()) - 1;
     turns.push_back({&request->drafts, cap, request->sequence->cache().length()});
+    const int proposed = static_cast<int>(request->proposed(std::min(cap, kMaxDraftLen)).size());
     const auto& forced = request->request.forced;
-    if (!forced) continue;
+    if (proposed == 0 && !forced) continue;
     turns.back().member = nullptr;
-    turns.back().choice = {forced->plan, std::min(forced->draft_len, cap)};
+    turns.back().choice = proposed > 0 ? DraftChoice{DraftChoice::kProposed, proposed}
+                                       : DraftChoice{forced->plan, std::min(forced->draft_len, cap)};
   }
   bool known = true;
   try {
@@ -82,7 +84,11 @@ bool RequestLoop::Impl::choose() {
     }
   }
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    lanes.push_back({requests[i]->sequence, turns[i].choice, turns[i].records_masses});
+    const DraftChoice choice = turns[i].choice;
+    lanes.push_back({requests[i]->sequence, choice, turns[i].records_masses});
+    if (choice.plan == DraftChoice::kProposed) {
+      lanes.back().proposed = requests[i]->proposed(choice.draft_len);
+    }
   }
   return known;
 }
@@ -118,6 +124,8 @@ void RequestLoop::Impl::settle(std::span<Live* const> of, std::span<const Step> 
 }
 
 void RequestLoop::Impl::add(Live& request, const Step& step) {
+  const auto next = request.proposed(static_cast<int>(step.tokens.size()));
+  request.as_proposed &= std::ranges::equal(next, step.tokens.first(next.size()));
   request.generated.insert(request.generated.end(), step.tokens.begin(), step.tokens.end());
 }
 
@@ -150,7 +158,7 @@ void RequestLoop::Impl::count(const Step& step) {
   totals.drafted += draft_len;
   totals.accepted += step.accepted;
   if (step.accepted < draft_len) ++totals.rejections;
-  if (draft_len > 0) ++totals.turns_by_plan[plan];
+  if (draft_len > 0 && plan != DraftChoice::kProposed) ++totals.turns_by_plan[plan];
 }
 
 // --- prompts -------------------------------------------------------------------------------------

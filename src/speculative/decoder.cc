@@ -307,7 +307,10 @@ void Decoder::order(std::span<const Lane> lanes) {
   rows_.clear();
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     Sequence* const sequence = lanes[i].sequence;
-    const bool drafts = lanes[i].choice.draft_len > 0;
+    const bool drafts = lanes[i].choice.draft_len > 0 && lanes[i].proposed.empty();
+    check(lanes[i].proposed.empty() || std::cmp_equal(lanes[i].proposed.size(),
+                                                      lanes[i].choice.draft_len),
+          "a lane verifies all that is proposed");
     rows_.push_back({.sequence = sequence,
                      .index = static_cast<int>(i),
                      .target_plan = plan_number(sequence->target_),
@@ -325,6 +328,9 @@ void Decoder::order(std::span<const Lane> lanes) {
     one_plan_ &= draft_plan < 0 || row.draft_plan == draft_plan;
     draft_plan = row.draft_plan;
   }
+  // A group that is the whole batch drafts for all of it.
+  const auto is_proposed = [](const Lane& lane) { return !lane.proposed.empty(); };
+  if (draft_plan >= 0) one_plan_ &= std::ranges::none_of(lanes, is_proposed);
 }
 
 void Decoder::make_batch(std::span<const Lane> lanes) {

@@ -153,9 +153,21 @@ void Sequence::begin_round() {
 }
 
 void Sequence::begin_round(const Lane& lane) {
-  if (lane.choice.draft_len > 0) plan_ = lane.choice.plan;
+  if (lane.choice.draft_len > 0 && lane.proposed.empty()) plan_ = lane.choice.plan;
   cache_.record_mass(lane.records_masses);
   begin_round();
+  if (!lane.proposed.empty()) propose(lane.proposed);
+}
+
+// As if drafts had been drawn, but that nobody knows by what.
+void Sequence::propose(std::span<const TokenId> tokens) {
+  check(token_rule(options_).by_argmax() || options_.spec_sampling != SpecSampling::kRejection,
+        "tokens that are proposed have no probabilities");
+  Backend& backend = model_->backend();
+  backend.upload(token_memory_.as<TokenId>() + tokens_.size(), tokens.data(), tokens.size_bytes());
+  const Round round{.length = static_cast<int>(tokens_.size()),
+                    .drafted = static_cast<int>(tokens.size())};
+  backend.upload(round_memory_.data(), &round, sizeof(round));
 }
 
 Step Sequence::end_round(DraftChoice choice, const Round& result) {

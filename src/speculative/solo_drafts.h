@@ -15,6 +15,7 @@
 namespace quantspec {
 
 struct DraftChoice {
+  static constexpr int kProposed = -1;  // no plan: who asks proposes tokens
   int plan;       // of those that may draft; of no meaning when draft_len is 0
   int draft_len;  // γ
   bool operator==(const DraftChoice&) const = default;

@@ -113,6 +113,7 @@ class Sequence {
   // What the backend knows of the tokens and of the rule becomes what is known here.
   void begin_round();
   void begin_round(const Lane& lane);
+  void propose(std::span<const TokenId> tokens);
   // What the round chose.
   Step end_round(DraftChoice choice, const Round& result);
 
@@ -141,6 +142,10 @@ struct Lane {
   DraftChoice choice;  // REQUIRES: draft_len < sequence->max_rows()
   // Whether the verification records the masses by which plans choose pages in later rounds.
   bool records_masses = true;
+  // Instead of drafts: tokens that somebody else says come next, verified as drafts are, for which
+  // no pass runs. REQUIRES: choice.draft_len of them; greedy decoding or coupled sampling, as they
+  // have no probabilities by which to reject.
+  std::span<const TokenId> proposed = {};
 };
 
 // Runs rounds of any number of sequences of its model at once. What a round adds to a sequence is

@@ -137,7 +137,7 @@ std::vector<Subcommand> add_subcommands(CLI::App& app) {
 #ifdef QUANTSPEC_SERVER
       add_serve(app),
 #endif
-      add_bench(app), add_eval(app), add_prepare(app), add_roofline(app)};
+      add_verify(app), add_bench(app), add_eval(app), add_prepare(app), add_roofline(app)};
 }
 
 }  // namespace quantspec::cli

@@ -25,6 +25,7 @@ Subcommand add_eval(CLI::App& app);
 Subcommand add_prepare(CLI::App& app);
 Subcommand add_roofline(CLI::App& app);
 Subcommand add_serve(CLI::App& app);
+Subcommand add_verify(CLI::App& app);
 // All of them.
 std::vector<Subcommand> add_subcommands(CLI::App& app);
 

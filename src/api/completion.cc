@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/shown.h"
+#include "engine/receipt.h"
 
 namespace quantspec::api {
 
@@ -132,6 +133,7 @@ void Completion::submit_all() {
       const std::lock_guard lock(mutex_);
       if (answered_) return;
       ++running_;
+      if (wanted_.receipt) choices_[i].options = options;
     }
     core_.live.engine_begins();
     std::optional<Ticket> ticket;
@@ -335,8 +337,20 @@ Usage Completion::usage() const {
 OrderedJson Completion::ends() const {
   std::vector<const GenerateResult*> results;
   for (const Choice& choice : choices_) results.push_back(&choice.result);
-  return {{"timings", timings_of(results)},
-          {"metrics", {{"speculative_decoding", speculation_of(results)}}}};
+  OrderedJson ends = {{"timings", timings_of(results)},
+                      {"metrics", {{"speculative_decoding", speculation_of(results)}}}};
+  if (wanted_.receipt) ends["receipts"] = receipts();
+  return ends;
+}
+
+OrderedJson Completion::receipts() const {
+  OrderedJson all = OrderedJson::array();
+  for (const Choice& choice : choices_) {
+    all.push_back(
+        to_json(make_receipt(core_.fingerprint(), core_.engine, prompts_[choice.prompt].ids,
+                             choice.options, choice.result)));
+  }
+  return all;
 }
 
 // --- its end -------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     std::vector<TokenId> untold = {};  // tokens without text yet, of a stream
     std::string_view finish = {};      // once it has ended
     GenerateResult result = {};
+    GenerateOptions options = {};  // by which it was written, for a receipt
   };
 
   GenerateOptions options_of(const Choice& choice, int index_in_prompt) const;
@@ -75,6 +76,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void settle();
   Usage usage() const;
   OrderedJson ends() const;
+  OrderedJson receipts() const;
   std::optional<OrderedJson> usage_of_chunk() const;
   void log_end() const;
 

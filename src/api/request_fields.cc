@@ -181,6 +181,12 @@ void require_sense(const Wanted& wanted) {
     fail(ErrorKind::kInvalidRequest, "{}: {}, but at most {} are generated", Field{"min_tokens"},
          wanted.min_tokens, *wanted.max_tokens);
   }
+  const auto usual = wanted.seed ? SpecSampling::kCoupled : SpecSampling::kRejection;
+  if (wanted.receipt && !wanted.sampling.greedy() &&
+      wanted.spec_sampling.value_or(usual) != SpecSampling::kCoupled) {
+    refuse_pair("receipt", "is of an answer that comes again; give a seed or a temperature of 0");
+  }
+  if (wanted.receipt && wanted.echo) refuse_pair("receipt", "is of answers alone; without echo");
   if (wanted.include_usage && !wanted.stream) {
     refuse_pair("stream_options", "is for a stream; give stream true as well");
   }

@@ -53,6 +53,7 @@ OrderedJson with(const RequestField& row, OrderedJson value) {
   OrderedJson body = least_body(any_of(row));
   body[std::string(row.name)] = std::move(value);
   if (row.name == "best_of") body["n"] = body["best_of"];
+  if (row.name == "receipt") body["temperature"] = 0;
   return body;
 }
 

@@ -60,7 +60,7 @@ struct GenerateOptions {
   // What the answer may be (Request::proposed): needs kCoupled. What comes out is the same without.
   std::vector<TokenId> proposed = {};
   bool log_probs = false;  // of every token
-  int top_log_probs = 0;  // and of so many of the likeliest at its place, at most kMostTopLogProbs
+  int top_log_probs = 0;   // and of so many of the likeliest at its place, at most kMostTopLogProbs
   // And of the prompt's tokens: nothing that others have read of it is used then.
   bool prompt_log_probs = false;
   ProgressCallback progress = {};  // of the prefill

@@ -49,8 +49,8 @@ struct Request {
   std::optional<int> draft_len = {};
   // The same, and by which of the loop's plans.
   std::optional<DraftChoice> forced = {};
-  // What the answer may be: as long as it is, these tokens are verified instead of drafts, many in a
-  // pass. What comes out is the same without. REQUIRES: the rule of Lane::proposed.
+  // What the answer may be: as long as it is, these tokens are verified instead of drafts, many in
+  // a pass. What comes out is the same without. REQUIRES: the rule of Lane::proposed.
   std::vector<TokenId> proposed = {};
   OwnerId owner = 0;  // on whose behalf; owners share the engine fairly
   int priority = 0;   // greater ones go first

@@ -70,8 +70,9 @@ bool RequestLoop::Impl::choose() {
     const auto& forced = request->request.forced;
     if (proposed == 0 && !forced) continue;
     turns.back().member = nullptr;
-    turns.back().choice = proposed > 0 ? DraftChoice{DraftChoice::kProposed, proposed}
-                                       : DraftChoice{forced->plan, std::min(forced->draft_len, cap)};
+    turns.back().choice = proposed > 0
+                              ? DraftChoice{DraftChoice::kProposed, proposed}
+                              : DraftChoice{forced->plan, std::min(forced->draft_len, cap)};
   }
   bool known = true;
   try {

@@ -308,8 +308,8 @@ void Decoder::order(std::span<const Lane> lanes) {
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     Sequence* const sequence = lanes[i].sequence;
     const bool drafts = lanes[i].choice.draft_len > 0 && lanes[i].proposed.empty();
-    check(lanes[i].proposed.empty() || std::cmp_equal(lanes[i].proposed.size(),
-                                                      lanes[i].choice.draft_len),
+    check(lanes[i].proposed.empty() ||
+              std::cmp_equal(lanes[i].proposed.size(), lanes[i].choice.draft_len),
           "a lane verifies all that is proposed");
     rows_.push_back({.sequence = sequence,
                      .index = static_cast<int>(i),

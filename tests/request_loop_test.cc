@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <random>
 #include <set>
 
@@ -310,6 +311,54 @@ TEST_F(RequestLoopTest, CountsWhatItsRoundsDraft) {
       EXPECT_LT(now.draft_seconds, now.round_seconds);
     }
   }
+}
+
+TEST_F(RequestLoopTest, KeepsWhatItsLastStepsDid) {
+  RequestLoop loop(model_.model, model_.pool.shape(), options());
+  EXPECT_EQ(loop.plan_names().size(), 1u);
+  EXPECT_TRUE(loop.steps_after(0).empty());
+  Tokens first, second;
+  const RequestId one = submit(loop, first, 300, 3), other = submit(loop, second, 30, 0);
+  while (loop.step()) {
+  }
+  const RequestLoop::Statistics now = loop.statistics();
+  const std::vector<StepRecord> steps = loop.steps_after(0);
+  ASSERT_GT(steps.size(), 50u);
+  EXPECT_EQ(steps.front().prompt, one);
+  EXPECT_EQ(steps.front().prompt_tokens, 5);
+  EXPECT_EQ(steps.front().prompt_share, 1);
+  std::map<RequestId, int> told, drafted;
+  std::uint64_t accepted = 0;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const StepRecord& step = steps[i];
+    EXPECT_EQ(step.number, i + 1);
+    EXPECT_GT(step.seconds, 0);
+    EXPECT_LE(step.draft_seconds, step.seconds);
+    if (i > 0) {
+      EXPECT_GE(step.begin, steps[i - 1].begin + steps[i - 1].seconds);
+    }
+    for (const StepRecord::Turn& turn : step.turns) {
+      EXPECT_EQ(turn.tokens, 5 + told[turn.request]);
+      told[turn.request] += turn.accepted + 1;
+      drafted[turn.request] += turn.choice.draft_len;
+      accepted += turn.accepted;
+    }
+  }
+  EXPECT_EQ(told[one], 299);  // the first is its prompt's
+  EXPECT_EQ(told[other], 29);
+  EXPECT_EQ(accepted, now.accepted);
+  EXPECT_EQ(drafted[other], 0);
+  EXPECT_EQ(drafted[one], static_cast<int>(now.drafted));
+  EXPECT_EQ(loop.steps_after(steps.back().number - 2).size(), 2u);
+
+  Tokens more;
+  submit(loop, more, 400, 0);
+  while (loop.step()) {
+  }
+  const std::vector<StepRecord> last = loop.steps_after(0);
+  ASSERT_EQ(last.size(), RequestLoop::kKeptSteps);
+  EXPECT_EQ(last.back().number - last.front().number + 1, RequestLoop::kKeptSteps);
+  EXPECT_GT(last.back().number, steps.back().number);
 }
 
 TEST_F(RequestLoopTest, PlansForOneSequenceAreRefused) {

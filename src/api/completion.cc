@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/shown.h"
+#include "base/utf8.h"
 #include "engine/receipt.h"
 
 namespace quantspec::api {
@@ -30,6 +31,15 @@ class EndOfEngine {
  private:
   Core& core_;
 };
+
+// Where a token comes from, and what was drafted in its place.
+OrderedJson draft_of(const Tokenizer& tokenizer, const TokenEvent& event) {
+  OrderedJson rejected = OrderedJson::array();
+  for (const TokenId id : event.rejected) {
+    rejected.push_back({{"id", id}, {"token", repair_utf8(tokenizer.token_bytes(id))}});
+  }
+  return {{"id", event.id}, {"drafted", event.drafted}, {"rejected", std::move(rejected)}};
+}
 
 }  // namespace
 
@@ -174,7 +184,7 @@ void Completion::open() {
     if (chat_) first.push_back(frames_.role(index, wanted_.include_usage));
     const std::string& echo = prompts_[choices_[i].prompt].echo;
     if (!echo.empty() && !wanted_.log_probs) {  // which come when the prompt is read
-      first.push_back(frames_.text(index, echo, nullptr, nullptr, usage_of_chunk()));
+      first.push_back(frames_.text(index, echo, nullptr, OrderedJson::object(), usage_of_chunk()));
     }
   }
   held_.insert(held_.begin(), std::make_move_iterator(first.begin()),
@@ -199,8 +209,8 @@ void Completion::take_prompt(std::size_t index, const PromptLogProbs& read) {
                          std::span(read.top).subspan(i == 0 ? 0 : (i - 1) * top, top));
   }
   if (!wanted_.stream) return;
-  push(frames_.text(static_cast<int>(index), prompt.echo, choice.log_probs.take(), nullptr,
-                    usage_of_chunk()));
+  push(frames_.text(static_cast<int>(index), prompt.echo, choice.log_probs.take(),
+                    OrderedJson::object(), usage_of_chunk()));
 }
 
 bool Completion::take(std::size_t index, const TokenEvent& event) {
@@ -219,21 +229,28 @@ bool Completion::take(std::size_t index, const TokenEvent& event) {
     }
     choice.last_token_seconds = now;
     if (event.log_prob) choice.log_probs.add(event.id, event.log_prob, event.top_log_probs);
-    if (wanted_.return_tokens) choice.untold.push_back(event.id);
+    if (wanted_.return_tokens) choice.ids.push_back(event.id);
+    if (wanted_.return_drafts) choice.drafts.push_back(draft_of(core_.engine.tokenizer(), event));
   }
   if (wanted_.stream) tell(choice, index, event);
   return true;
 }
 
-// A token without text says nothing, unless its number is asked for.
+OrderedJson Completion::more_of(Choice& choice) const {
+  OrderedJson more = OrderedJson::object();
+  if (wanted_.return_tokens) more["tokens"] = std::exchange(choice.ids, {});
+  if (wanted_.return_drafts) more["drafts"] = std::exchange(choice.drafts, OrderedJson::array());
+  return more;
+}
+
+// A token without text says nothing, unless more than text is asked for.
 void Completion::tell(Choice& choice, std::size_t index, const TokenEvent& event) {
-  const bool says_more = wanted_.log_probs || wanted_.return_tokens;
+  const bool says_more = wanted_.log_probs || wanted_.return_tokens || wanted_.return_drafts;
   if (event.text.empty() && (!says_more || event.more_text)) return;
   const OrderedJson log_probs =
       wanted_.log_probs && !event.more_text ? choice.log_probs.take() : OrderedJson(nullptr);
-  const OrderedJson tokens = std::exchange(choice.untold, {});
-  push(frames_.text(static_cast<int>(index), event.text, log_probs,
-                    wanted_.return_tokens ? &tokens : nullptr, usage_of_chunk()));
+  push(frames_.text(static_cast<int>(index), event.text, log_probs, more_of(choice),
+                    usage_of_chunk()));
 }
 
 std::optional<OrderedJson> Completion::usage_of_chunk() const {
@@ -313,11 +330,9 @@ void Completion::answer_whole() {
   OrderedJson answers = OrderedJson::array();
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
-    const OrderedJson tokens = choice.result.tokens;
     answers.push_back(frames_.choice(
         static_cast<int>(i), prompts_[choice.prompt].echo + choice.result.text, choice.finish,
-        wanted_.log_probs ? choice.log_probs.take() : OrderedJson(nullptr),
-        wanted_.return_tokens ? &tokens : nullptr));
+        wanted_.log_probs ? choice.log_probs.take() : OrderedJson(nullptr), more_of(choice)));
   }
   answer(core_, call_, 200, frames_.whole(std::move(answers), to_json(usage()), ends()));
   finished_ = true;

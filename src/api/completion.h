@@ -49,8 +49,10 @@ class Completion : public std::enable_shared_from_this<Completion> {
     int tokens = 0;
     double first_token_seconds = 0;
     double last_token_seconds = 0;
-    std::vector<TokenId> untold = {};  // tokens without text yet, of a stream
-    std::string_view finish = {};      // once it has ended
+    // What is said of tokens beside their text and was not told yet.
+    std::vector<TokenId> ids = {};
+    OrderedJson drafts = OrderedJson::array();
+    std::string_view finish = {};  // once it has ended
     GenerateResult result = {};
     GenerateOptions options = {};  // by which it was written, for a receipt
   };
@@ -62,6 +64,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   bool take(std::size_t index, const TokenEvent& event);
   void end(std::size_t index, Outcome outcome);
   void end_locked(std::size_t index, Outcome outcome);
+  OrderedJson more_of(Choice& choice) const;
   void tell(Choice& choice, std::size_t index, const TokenEvent& event);
   void end_choice(Choice& choice, std::size_t index);
   void end_request();

@@ -413,6 +413,8 @@ constexpr auto kRows = std::to_array<Row>({
     neutral("prompt_logprobs", kBoth, "[]", "echo with logprobs has them, of texts"),
     flag("return_tokens", kBoth, "false", set<&W::return_tokens, bool>,
          "the ids of an answer's tokens, as `tokens` of its choice"),
+    flag("return_drafts", kBoth, "false", set<&W::return_drafts, bool>,
+         "of each token whether it was drafted, and what the target rejected for it, as `drafts`"),
     flag("receipt", kBoth, "false", set<&W::receipt, bool>,
          "by what quantspec verify checks the answer, as `receipts`; of greedy or seeded ones"),
     neutral("timings_per_token", kBoth, "[false]", "the last event has the times"),

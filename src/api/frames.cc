@@ -179,7 +179,7 @@ std::string Frames::role(int index, bool has_usage) const {
 }
 
 std::string Frames::text(int index, std::string_view text, const OrderedJson& log_probs,
-                         const OrderedJson* tokens, const std::optional<OrderedJson>& usage) const {
+                         const OrderedJson& more, const std::optional<OrderedJson>& usage) const {
   OrderedJson choice = {{"index", index}};
   if (chat_) {
     choice["delta"] = {{"content", text}};
@@ -188,7 +188,7 @@ std::string Frames::text(int index, std::string_view text, const OrderedJson& lo
   }
   choice["logprobs"] = log_probs;
   choice["finish_reason"] = nullptr;
-  if (tokens != nullptr) choice["tokens"] = *tokens;
+  choice.update(more);
   return chunk(list_of(std::move(choice)), usage, nullptr);
 }
 
@@ -210,7 +210,7 @@ std::string Frames::usage(const OrderedJson& usage, const OrderedJson& ends) con
 }
 
 OrderedJson Frames::choice(int index, std::string_view text, std::string_view reason,
-                           OrderedJson log_probs, const OrderedJson* tokens) const {
+                           OrderedJson log_probs, const OrderedJson& more) const {
   OrderedJson choice = {{"index", index}};
   if (chat_) {
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
@@ -219,7 +219,7 @@ OrderedJson Frames::choice(int index, std::string_view text, std::string_view re
   }
   choice["logprobs"] = std::move(log_probs);
   choice["finish_reason"] = reason;
-  if (tokens != nullptr) choice["tokens"] = *tokens;
+  choice.update(more);
   return choice;
 }
 

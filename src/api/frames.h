@@ -68,15 +68,16 @@ class Frames {
   // --- of a stream: events that are ready to send ---
   // usage: null is written as null, which a stream with usage has in all but one; absent: none.
   std::string role(int index, bool has_usage) const;
+  // more: members that a choice has beside OpenAI's.
   std::string text(int index, std::string_view text, const OrderedJson& log_probs,
-                   const OrderedJson* tokens, const std::optional<OrderedJson>& usage) const;
+                   const OrderedJson& more, const std::optional<OrderedJson>& usage) const;
   std::string finish(int index, std::string_view reason, const std::optional<OrderedJson>& usage,
                      const OrderedJson* ends) const;
   std::string usage(const OrderedJson& usage, const OrderedJson& ends) const;
 
   // --- of an answer that is whole ---
   OrderedJson choice(int index, std::string_view text, std::string_view reason,
-                     OrderedJson log_probs, const OrderedJson* tokens) const;
+                     OrderedJson log_probs, const OrderedJson& more) const;
   // ends: members that the answer, or the last event of a stream, has beside OpenAI's.
   OrderedJson whole(OrderedJson choices, OrderedJson usage, const OrderedJson& ends) const;
 

@@ -36,6 +36,8 @@ constexpr auto kRoutes = std::to_array<Route>({
     {"GET", "/tokenizer_info", kKey, kHere, kNoBody, serve_tokenizer_info, "the vocabulary"},
     {"GET", "/props", kKey, kFront, kNoBody, serve_props,
      "model, limits, defaults, fingerprint, template"},
+    {"GET", "/debug/steps", kKey, kFront, kNoBody, serve_steps,
+     "what the engine's last steps did: who drafted how much, and what was accepted"},
     {"GET", "/version", kKey, kHere, kNoBody, serve_version, "the program's version"},
     {"GET", "/openapi.json", kKey, kHere, kNoBody, serve_openapi, "these endpoints and fields"},
 });

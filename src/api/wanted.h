@@ -63,6 +63,7 @@ struct Wanted {
   bool log_probs = false;
   int top_log_probs = 0;  // and of so many of the likeliest
   bool return_tokens = false;
+  bool return_drafts = false;
   bool receipt = false;
   std::optional<double> ping = {};
 

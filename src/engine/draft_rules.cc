@@ -48,6 +48,13 @@ std::string DraftRules::explain(const Member& member) {
   return member.plain ? "plain decoding: no drafts are wanted" : member.rule->lengths.explain();
 }
 
+DraftLengths::Rates DraftRules::expected() const {
+  for (const auto& [draft_len, rule] : rules_) {
+    if (turns_ > 0 && rule->loads.size() == turns_) return rule->lengths.expected();
+  }
+  return {};
+}
+
 void DraftRules::choose(std::span<Turn> round) {
   for (auto& [draft_len, rule] : rules_) {
     rule->turns.clear();

@@ -39,6 +39,8 @@ class DraftRules {
   // As DraftLengths'.
   static bool off(const Member& member);
   static std::string explain(const Member& member);
+  // The same of the last round's choice, if it was by one rule.
+  DraftLengths::Rates expected() const;
 
   // What a member does in the next round.
   struct Turn {

@@ -72,18 +72,25 @@ Engine* EngineTest::engine_ = nullptr;
 TEST_F(EngineTest, StreamsTheTextThatItReturns) {
   std::string streamed;
   std::vector<TokenId> tokens;
-  int drafted = 0;
+  int drafted = 0, rejected = 0;
   const GenerateResult result =
-      engine_->create_session()->generate(kPrompt, greedy(40), [&](const TokenEvent& event) {
+      engine_->create_session()->generate(kPrompt, greedy(40, 8), [&](const TokenEvent& event) {
         streamed += event.text;
         tokens.push_back(event.id);
         drafted += event.drafted;
+        rejected += static_cast<int>(event.rejected.size());
+        if (!event.rejected.empty()) {  // the target's own stands where the draft's would have
+          EXPECT_FALSE(event.drafted);
+          EXPECT_NE(event.rejected.front(), event.id);
+        }
         return true;
       });
   EXPECT_EQ(streamed, result.text);
   EXPECT_EQ(result.tokens.size(), 40u);
   EXPECT_EQ(std::vector<TokenId>(tokens.begin(), tokens.begin() + 40), result.tokens);
   EXPECT_EQ(drafted, result.speculation.accepted);
+  EXPECT_EQ(drafted + rejected, result.speculation.drafted);
+  EXPECT_GT(rejected, 0);
   EXPECT_EQ(result.stop_reason, StopReason::kLength);
   // In the middle of a text, a first space is kept.
   EXPECT_EQ(result.text, " " + engine_->tokenizer().decode(result.tokens));

@@ -44,6 +44,7 @@ bool Engine::Generation::take(const Step& step) {
   const std::size_t top = step.top_log_probs.size() / step.tokens.size();
   for (std::size_t i = 0; i < step.tokens.size(); ++i) {
     TokenEvent event{.id = step.tokens[i], .drafted = std::cmp_less(i, step.accepted)};
+    if (!event.drafted) event.rejected = step.rejected;
     if (!step.log_probs.empty()) {
       event.log_prob = step.log_probs[i];
       log_probs_.push_back(step.log_probs[i]);

@@ -76,6 +76,9 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
   accepted.reserve(most);
   results.reserve(most);
   endings.reserve(most);
+  record.turns.reserve(most);
+  kept_steps.resize(kKeptSteps);
+  for (StepRecord& one : kept_steps) one.turns.reserve(most);
   // A device's memory is taken now: later that would hold up all that run.
   const bool on_device = model.backend().is_apart_from_host();
   if (on_device && options.store == KvStore::kHierarchical) pool.reserve(options.pages);
@@ -323,6 +326,8 @@ bool RequestLoop::step() {
 }
 
 bool RequestLoop::Impl::step() {
+  record.turns.clear();
+  record = {.number = record.number, .begin = now(), .turns = std::move(record.turns)};
   bool worked = drain_inbox();
   worked |= receive_visits();
   while (const auto id = scheduler.victim(now(), pool_state())) {
@@ -332,7 +337,39 @@ bool RequestLoop::Impl::step() {
   worked |= admit_waiting();
   scheduler.list_decoding(decoding);
   if (!decoding.empty()) run_round();
-  return run_slices() || !decoding.empty() || worked;
+  worked |= run_slices() || !decoding.empty();
+  if (!record.turns.empty() || record.prompt != 0) keep_record();
+  return worked;
+}
+
+void RequestLoop::Impl::keep_record() {
+  ++record.number;
+  record.seconds = now() - record.begin;
+  const Scheduler::Statistics s = scheduler.statistics();
+  record.waiting = static_cast<int>(s.waiting + s.preempted);
+  record.free_pages = pool.free();
+  const std::lock_guard lock(statistics_mutex);
+  StepRecord& place = kept_steps[record.number % kKeptSteps];
+  std::swap(place, record);  // and the memory of its turns
+  record.number = place.number;
+}
+
+std::vector<StepRecord> RequestLoop::steps_after(std::uint64_t number) const {
+  std::vector<StepRecord> steps;
+  {
+    const std::lock_guard lock(impl_->statistics_mutex);
+    for (const StepRecord& one : impl_->kept_steps) {
+      if (one.number > number) steps.push_back(one);
+    }
+  }
+  std::ranges::sort(steps, {}, &StepRecord::number);
+  return steps;
+}
+
+std::vector<std::string> RequestLoop::plan_names() const {
+  std::vector<std::string> names;
+  for (const Plan& plan : impl_->options.plans) names.push_back(plan.name);
+  return names;
 }
 
 bool RequestLoop::preempt(RequestId id) {

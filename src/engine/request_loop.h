@@ -104,6 +104,27 @@ struct RequestLoopOptions {
   double timing_seconds = kPassTimingSeconds;
 };
 
+// What a step of a loop did: a round of all that decode, and slices of a prompt. Times in seconds.
+struct StepRecord {
+  std::uint64_t number = 0;  // of the step, among those that did something; from 1
+  double begin = 0;          // since the loop began
+  double seconds = 0;
+  int waiting = 0;  // requests that were not admitted, at its end
+  std::size_t free_pages = 0;
+  struct Turn {
+    RequestId request;
+    int tokens;  // in its cache, before
+    DraftChoice choice;
+    int accepted;
+  };
+  std::vector<Turn> turns;
+  double draft_seconds = 0;  // all draft passes of the round
+  DraftLengths::Rates expected = {};
+  RequestId prompt = 0;  // that was read, or was read again after a preemption; 0: none
+  int prompt_tokens = 0;
+  double prompt_share = 0;  // of it that is read, at the step's end
+};
+
 class RequestLoop {
  public:
   // Throws as require_plans() does. The model outlives the loop.
@@ -191,6 +212,11 @@ class RequestLoop {
   };
   // As of the end of the last step.
   Statistics statistics() const;
+  // Those of the last kKeptSteps steps whose numbers are greater, the oldest first.
+  static constexpr std::size_t kKeptSteps = 256;
+  std::vector<StepRecord> steps_after(std::uint64_t number) const;
+  // By the numbers of plans in StepRecord.
+  std::vector<std::string> plan_names() const;
   void check_integrity() const;
 
  private:

@@ -93,6 +93,7 @@ struct RequestLoop::Impl {
 
   mutable std::mutex statistics_mutex;
   Statistics published;
+  std::vector<StepRecord> kept_steps;  // number n at n % kKeptSteps
 
   void require_place(OwnerId owner) const;
   void wish(RequestId id, Wish wanted);
@@ -104,6 +105,7 @@ struct RequestLoop::Impl {
   bool receive_visits();
   void wait();
   void publish();
+  void keep_record();
 
   // --- the loop's ---
   RequestLoopOptions options;
@@ -167,6 +169,7 @@ struct RequestLoop::Impl {
   void run_alone();
   bool choose();
   void observe(const Decoder::Outcome& outcome);
+  void count_drafts(double seconds);
   void settle(std::span<Live* const> requests, std::span<const Step> steps, double seconds);
   void add(Live& request, const Step& step);
   std::optional<Ending> tell(Live& request, const Step& step);
@@ -179,6 +182,8 @@ struct RequestLoop::Impl {
   bool read_slices(Live& request, double seconds, bool alone, const Stopwatch& slice_clock);
   std::optional<Ending> run_chunk(Live& request, double seconds);
   std::optional<Step> end_prompt(Live& request);
+
+  StepRecord record;  // of the step at hand
 
   // Of the round at hand.
   std::vector<RequestId> decoding;

@@ -84,7 +84,11 @@ void RequestLoop::Impl::set_paused(Live& request, bool paused) {
   }
   if (!request.untold) return;
   const Live::Untold untold = *std::exchange(request.untold, std::nullopt);
-  Step step{{&untold.token, 1}, 0, {}, untold.log_prob, untold.top_log_probs};
+  Step step{.tokens = {&untold.token, 1},
+            .accepted = 0,
+            .choice = {},
+            .log_probs = untold.log_prob,
+            .top_log_probs = untold.top_log_probs};
   if (request.request.prompt_log_probs) step.prompt = &request.prompt_log_probs;
   if (const auto ending = tell(request, step)) {
     end(request, *ending);

@@ -38,8 +38,14 @@ void RequestLoop::Impl::run_round() {
     return run_alone();  // it was one of them; the others are as they were
   }
   if (as_chosen) observe(outcome);
-  totals.draft_seconds += outcome.draft_seconds;
+  record.expected = rules.expected();
+  count_drafts(outcome.draft_seconds);
   settle(requests, outcome.steps, round_clock.seconds());
+}
+
+void RequestLoop::Impl::count_drafts(double seconds) {
+  totals.draft_seconds += seconds;
+  record.draft_seconds += seconds;
 }
 
 void RequestLoop::Impl::run_alone() {
@@ -53,7 +59,7 @@ void RequestLoop::Impl::run_alone() {
       end(*requests[i], failure());
       continue;
     }
-    totals.draft_seconds += outcome.draft_seconds;
+    count_drafts(outcome.draft_seconds);
     settle({&requests[i], 1}, outcome.steps, round_clock.seconds());
   }
 }
@@ -112,6 +118,8 @@ void RequestLoop::Impl::settle(std::span<Live* const> of, std::span<const Step> 
   for (std::size_t i = 0; i < of.size(); ++i) {
     add(*of[i], steps[i]);
     count(steps[i]);
+    const int length = held(*of[i]).tokens - static_cast<int>(steps[i].tokens.size());
+    record.turns.push_back({of[i]->id, length, steps[i].choice, steps[i].accepted});
     results.push_back({of[i]->id, static_cast<int>(steps[i].tokens.size()), held(*of[i]).pages});
   }
   scheduler.round_ran(results, seconds);
@@ -267,10 +275,14 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::run_chunk(Live& requ
   std::optional<Step> first;
   const bool reads = request.reader != nullptr;
   double share = 1;
+  record.prompt = request.id;
+  record.prompt_tokens = request.prompt_tokens();
+  record.prompt_share = share;
   if (reads) {
     in_flight =
         read_slices(request, std::min(seconds, kAloneSeconds), std::isinf(seconds), slice_clock);
     share = request.reader->share();
+    record.prompt_share = share;
     if (!swap_in(request)) return std::nullopt;
     if (request.reader != nullptr && request.reader->done()) first = end_prompt(request);
   } else {

@@ -33,7 +33,8 @@ class Session::News {
  public:
   struct Told {
     TokenEvent event;
-    std::string text;  // the event's
+    std::string text;               // the event's
+    std::vector<TokenId> rejected;  // likewise
   };
   struct Batch {
     std::vector<Told> told = {};
@@ -46,7 +47,8 @@ class Session::News {
   }
   void tell(const TokenEvent& event) {
     add([&](Batch& batch) {
-      batch.told.push_back({event, std::string(event.text)});
+      batch.told.push_back(
+          {event, std::string(event.text), {event.rejected.begin(), event.rejected.end()}});
       batch.told.back().event.top_log_probs = {};  // the result has them
     });
   }
@@ -143,9 +145,10 @@ GenerateResult Session::follow(News& news, const Ticket& ticket, const GenerateO
   for (;;) {
     News::Batch batch = news.next();
     if (options.progress && batch.read >= 0) options.progress("prefill", batch.read);
-    for (auto& [event, shown] : batch.told) {
+    for (auto& [event, shown, rejected] : batch.told) {
       if (!wants_more) break;
       event.text = shown;
+      event.rejected = rejected;
       text += shown;
       if (!event.more_text) ++count;
       wants_more = !on_token || on_token(event);

@@ -27,6 +27,9 @@ struct TokenEvent {
   TokenId id = 0;
   std::string_view text = {};  // for as long as the call lasts
   bool drafted = false;        // proposed by the draft and accepted; else the target's own
+  // Of the target's own: what was drafted for its place and behind it; for as long as the call
+  // lasts.
+  std::span<const TokenId> rejected = {};
   // By the target, before temperature, penalties and truncation; where it is asked for.
   std::optional<float> log_prob = {};
   std::span<const TokenLogProb> top_log_probs =

@@ -99,7 +99,8 @@ Step Decoder::end_prompt(Sequence& sequence) {
   sequence.tokens_.push_back(round.added[0]);
   sequence.known_ = sequence.tokens_.size();
   sequence.round_length_ = round.length;
-  Step step{std::span<const TokenId>(sequence.tokens_).last(1), 0, {}};
+  Step step{
+      .tokens = std::span<const TokenId>(sequence.tokens_).last(1), .accepted = 0, .choice = {}};
   step.prompt = sequence.options_.prompt_log_probs;
   if (kept != nullptr) add_log_probs(kept, step.tokens, sequence.options_.top_log_probs, step);
   return step;
@@ -228,6 +229,8 @@ void Decoder::end(std::span<const Lane> lanes) {
     steps_[i] = lanes[i].sequence->end_round(lanes[i].choice, results_[i]);
     steps_[i].log_probs = counted.log_probs;
     steps_[i].top_log_probs = counted.top_log_probs;
+    const int rejected = lanes[i].choice.draft_len - results_[i].accepted;
+    steps_[i].rejected = std::span(results_[i].rejected).first(rejected);
   }
 }
 

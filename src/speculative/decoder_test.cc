@@ -135,6 +135,11 @@ TEST_F(DecoderTest, StepsAreInTheOrderOfTheRoundsLanes) {
     EXPECT_EQ(step.choice, lanes[i].choice);
     EXPECT_EQ(std::vector<TokenId>(step.tokens.begin(), step.tokens.end()),
               expected(10 + i, length, accepted[i]));
+    std::vector<TokenId> rejected;
+    for (int depth = accepted[i]; depth < lanes[i].choice.draft_len; ++depth) {
+      rejected.push_back(FakeBackend::proposed(length + depth));
+    }
+    EXPECT_EQ(std::vector<TokenId>(step.rejected.begin(), step.rejected.end()), rejected);
     const Sequence& sequence = *lanes[i].sequence;
     EXPECT_EQ(std::ssize(sequence.tokens()), length + accepted[i] + 1);
     EXPECT_EQ(sequence.cache().length(), length + accepted[i]);

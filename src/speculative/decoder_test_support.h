@@ -137,6 +137,7 @@ class FakeBackend final : public Backend {
       const TokenId sequence = lane.at.tokens[0];
       round.accepted = std::min(accepts[sequence], round.drafted);
       const int position = round.length + round.accepted;
+      std::copy_n(lane.at.tokens + position, round.drafted - round.accepted, round.rejected);
       lane.at.tokens[position] = chosen(sequence, position);
       std::copy_n(lane.at.tokens + round.length, round.accepted + 1, round.added);
       round.length = position + 1;

@@ -112,6 +112,14 @@ class DraftLengths {
   bool off() const { return off_; }
   // One line: what was chosen last and why, for a log.
   std::string explain() const;
+  // Tokens a second of the whole batch, that the last choice is expected to make, and that plain
+  // decoding is; 0 while they are measured.
+  struct Rates {
+    double chosen = 0, plain = 0;
+  };
+  Rates expected() const {
+    return told_.exploring ? Rates{} : Rates{told_.rate, told_.plain_rate};
+  }
 
  private:
   friend class Aged;  // of the tests: one that ran for years

@@ -47,6 +47,9 @@ struct Step {
   std::span<const TokenId> tokens;  // 1 .. draft_len + 1 new ones; valid until its next round
   int accepted;                     // the first so many were drafted, the last is the target's
   DraftChoice choice;               // by what they were drafted
+  // What was drafted after those: the target has put its own token in the first one's place. Valid
+  // until the decoder's next round.
+  std::span<const TokenId> rejected = {};
   // Of each token, where they are wanted: the logarithm of its probability by the target's logits,
   // before temperature, penalties and truncation.
   std::span<const float> log_probs = {};

@@ -29,6 +29,8 @@ __device__ void commit(const RoundTokens& at, int rows, int length) {
   const TokenId judged = lane < rows ? __ldcg(&round.judged[lane]) : kPasses;
   const int accepted = __ffs(__ballot_sync(~0u, judged != kPasses)) - 1;
   if (lane < accepted) round.added[lane] = at.tokens[length + lane];
+  if (lane >= accepted && lane < rows - 1)
+    round.rejected[lane - accepted] = at.tokens[length + lane];
   if (lane != accepted) return;
   round.added[accepted] = judged;
   at.tokens[length + accepted] = judged;

@@ -266,7 +266,7 @@ class Acceptances : public CudaSampling {
       target.insert(target.end(), other.begin(), other.end());
       if (row < draft_len) tokens.push_back(draft_token(mode, probs, rng, length + row));
     }
-    const auto drafted = std::span<const TokenId>(tokens).subspan(length);
+    const std::vector<TokenId> drafted(tokens.begin() + length, tokens.end());
     const Acceptance expected =
         accept(mode, {draft.data(), draft_len, vocab_size},
                {target.data(), draft_len + 1, vocab_size}, drafted, rng, length);
@@ -279,6 +279,8 @@ class Acceptances : public CudaSampling {
     tokens.resize(length + expected.accepted);
     tokens.push_back(expected.next);
     expect_committed(sequence, tokens, expected, length);
+    const Round round = sequence.round();
+    EXPECT_TRUE(std::equal(drafted.begin() + expected.accepted, drafted.end(), round.rejected));
     accepted_ += expected.accepted;
     rejected_ += expected.accepted < draft_len;
   }

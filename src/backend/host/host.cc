@@ -138,6 +138,7 @@ void HostBackend::judge(const RoundLane& lane, float* target_logits) {
                target, proposed, CounterRng(at.rule->sampling.seed), round.length);
   }
   std::copy_n(proposed.begin(), verdict.accepted, round.added);
+  std::copy(proposed.begin() + verdict.accepted, proposed.end(), round.rejected);
   round.added[verdict.accepted] = verdict.next;
   at.tokens[round.length + verdict.accepted] = verdict.next;
   round.accepted = verdict.accepted;

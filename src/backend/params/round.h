@@ -42,6 +42,7 @@ struct Round {
   // Of the last round that was judged:
   int accepted;                     // of the drafted tokens, from the first
   TokenId added[kMaxDraftLen + 1];  // those accepted, and the target's own
+  TokenId rejected[kMaxDraftLen];   // the drafted tokens after those that were accepted
   int status;                       // what went wrong; the backend's business (end_round)
   // Between the parts of an op; the backend's business.
   int arrived;

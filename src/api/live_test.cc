@@ -1,0 +1,80 @@
+// What shows how the engine works: drafts of an answer, the last steps.
+#include <gtest/gtest.h>
+
+#include "api/completion_test_support.h"
+
+namespace quantspec::api {
+namespace {
+
+TEST_F(Completions, SayWhatWasDrafted) {
+  const OrderedJson asked = body({{"return_drafts", true}, {"return_tokens", true}});
+  const OrderedJson whole = answer(kText, asked);
+  const OrderedJson& drafts = whole["choices"][0]["drafts"];
+  OrderedJson ids = OrderedJson::array();
+  int accepted = 0, rejected = 0;
+  for (const OrderedJson& one : drafts) {
+    ids.push_back(one["id"]);
+    accepted += one["drafted"].get<bool>();
+    rejected += static_cast<int>(one["rejected"].size());
+    for (const OrderedJson& other : one["rejected"]) EXPECT_TRUE(other["token"].is_string());
+    if (!one["rejected"].empty()) {
+      EXPECT_NE(one["rejected"][0]["id"], one["id"]);
+    }
+  }
+  EXPECT_EQ(ids, whole["choices"][0]["tokens"]);
+  const OrderedJson& told = whole["metrics"]["speculative_decoding"];
+  EXPECT_EQ(accepted, told["accepted"]);
+  EXPECT_EQ(accepted + rejected, told["drafted"]);
+  EXPECT_GT(told["drafted"], 0);
+
+  OrderedJson streamed = OrderedJson::array();
+  OrderedJson by_stream = asked;
+  by_stream["stream"] = true;
+  for (const std::string& event : ask(post(kText, by_stream))->events()) {
+    if (event == "[DONE]") continue;
+    const OrderedJson choice = OrderedJson::parse(event)["choices"][0];
+    if (!choice.contains("drafts")) continue;
+    for (const OrderedJson& one : choice["drafts"]) streamed.push_back(one["id"]);
+  }
+  EXPECT_EQ(streamed, ids);
+  EXPECT_FALSE(answer(kText, body())["choices"][0].contains("drafts"));
+}
+
+TEST_F(Completions, LastStepsSayWhoDrafted) {
+  OrderedJson asked = body({{"max_tokens", 40}});
+  asked["draft_len"] = 3;
+  const auto steps = [&](const std::string& query = {}) {
+    HttpRequest request = get("/debug/steps");
+    request.query = query;
+    return ask(std::move(request))->json()["steps"];
+  };
+  const OrderedJson before = steps();
+  const std::uint64_t last = before.empty() ? 0 : before.back()["step"].get<std::uint64_t>();
+  const OrderedJson reply = answer(kText, asked);
+  const OrderedJson since = steps("after=" + std::to_string(last));
+  int drafted = 0, accepted = 0, turns = 0;
+  for (const OrderedJson& step : since) {
+    EXPECT_GT(step["step"], last);
+    for (const OrderedJson& turn : step["turns"]) {
+      ++turns;
+      drafted += turn["drafted"].get<int>();
+      accepted += turn["accepted"].get<int>();
+      EXPECT_EQ(turn["plan"].is_null(), turn["drafted"] == 0);
+    }
+  }
+  EXPECT_EQ(since.front()["turns"].size(), 0u);
+  EXPECT_GT(since.front()["prompt"]["tokens"], 0);
+  const OrderedJson& told = reply["metrics"]["speculative_decoding"];
+  EXPECT_EQ(turns, told["rounds"]);
+  EXPECT_EQ(drafted, told["drafted"]);
+  EXPECT_EQ(accepted, told["accepted"]);
+  for (const char* query :
+       {"after=", "after=-1", "after=1x", "before=1", "after=99999999999999999999"}) {
+    HttpRequest request = get("/debug/steps");
+    request.query = query;
+    EXPECT_EQ(ask(std::move(request))->status(), 400) << query;
+  }
+}
+
+}  // namespace
+}  // namespace quantspec::api

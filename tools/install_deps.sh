@@ -19,7 +19,8 @@ else
   packages+=(libopenblas-dev)
 fi
 test_packages=("${test_libraries[@]}" python3 clang-format)
-ci_packages=(clang-19 libclang-rt-19-dev)  # 14, the default, lacks std::source_location
+# clang-19: 14, the default, lacks std::source_location. chromium-driver: tests/page_cli_test.py
+ci_packages=(clang-19 libclang-rt-19-dev chromium-driver)
 
 case "${1:-build}" in
   build) ;;

@@ -284,8 +284,8 @@ class Service {
   void announce() {
     const bool local = !args_.unix_path.empty();
     const std::string address = local ? server_->address() : "http://" + server_->address();
-    write_output(fmt::format("{} at {}{}\n", name_of_model(args_.engine.model), address,
-                             local ? "" : "/v1"));
+    const std::string page = local ? "" : fmt::format("/v1, and a page to try it at {}/", address);
+    write_output(fmt::format("{} at {}{}\n", name_of_model(args_.engine.model), address, page));
     if (args_.key_file.empty() && !is_local()) {
       warn("whoever reaches " + server_->address() + " may ask: --api-key-file has keys");
     }

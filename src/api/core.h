@@ -5,7 +5,7 @@
 //     generate.cc     a body becomes a Completion
 //     completion.cc   a request of generation, from its admission to its answer
 //     frames.cc       what it is answered, as JSON
-//     live.cc         what the engine does: its last steps
+//     live.cc         what the engine does: its last steps, and the page that shows them
 //     info.cc         everything else: models, health, tokens, templates
 #pragma once
 
@@ -127,6 +127,7 @@ void serve_detokenize(Core& core, Call call);
 void serve_template(Core& core, Call call);
 void serve_tokenizer_info(Core& core, Call call);
 void serve_props(Core& core, Call call);
+void serve_page(Core& core, Call call);
 void serve_steps(Core& core, Call call);
 void serve_version(Core& core, Call call);
 void serve_openapi(Core& core, Call call);

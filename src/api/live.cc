@@ -1,4 +1,6 @@
-// What the engine does, for people.
+// What the engine does, for people: the last steps, and a page that shows a text as it comes.
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cstdint>
 #include <string>
@@ -6,9 +8,11 @@
 #include <vector>
 
 #include "api/core.h"
+#include "api/live_page.h"
 #include "api/read_body.h"
 #include "base/error.h"
 #include "base/field.h"
+#include "base/sha256.h"
 #include "engine/request_loop.h"
 
 namespace quantspec::api {
@@ -75,6 +79,43 @@ void serve_steps(Core& core, Call call) {
     }
     answer(core, call, 200, {{"steps", std::move(steps)}});
   });
+}
+
+// --- the page ------------------------------------------------------------------------------------
+
+namespace {
+
+std::string base64(const Sha256& digest) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < digest.size(); i += 3) {
+    std::uint32_t bits = 0;
+    for (std::size_t j = i; j < i + 3; ++j) bits = bits << 8 | (j < digest.size() ? digest[j] : 0);
+    for (int shift = 18; shift >= 0; shift -= 6) text += kDigits[bits >> shift & 63];
+  }
+  text.back() = '=';  // 32 bytes are ten threes and two
+  return text;
+}
+
+// Of what stands between these tags in the page, so that a browser runs that and nothing else.
+std::string hash_of(std::string_view open, std::string_view close) {
+  const std::size_t begin = kLivePage.find(open) + open.size();
+  return base64(sha256(kLivePage.substr(begin, kLivePage.find(close, begin) - begin)));
+}
+
+}  // namespace
+
+void serve_page(Core& core, Call call) {
+  static const std::string policy = fmt::format(
+      "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; "
+      "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+      hash_of("<script>", "</script>"), hash_of("<style>", "</style>"));
+  call.headers.emplace_back("Content-Security-Policy", policy);
+  call.headers.emplace_back("X-Content-Type-Options", "nosniff");
+  call.headers.emplace_back("Referrer-Policy", "no-referrer");
+  call.headers.emplace_back("Cache-Control", "no-cache");
+  answer_text(core, call, "text/html; charset=utf-8", std::string(kLivePage));
 }
 
 }  // namespace quantspec::api

@@ -1,10 +1,15 @@
-// What shows how the engine works: drafts of an answer, the last steps.
+// What shows how the engine works: drafts of an answer, the last steps, the page.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "api/completion_test_support.h"
+#include "api/live_page.h"
 
 namespace quantspec::api {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 TEST_F(Completions, SayWhatWasDrafted) {
   const OrderedJson asked = body({{"return_drafts", true}, {"return_tokens", true}});
@@ -73,6 +78,22 @@ TEST_F(Completions, LastStepsSayWhoDrafted) {
     HttpRequest request = get("/debug/steps");
     request.query = query;
     EXPECT_EQ(ask(std::move(request))->status(), 400) << query;
+  }
+}
+
+// A browser runs what is in the page and nothing else, and asks nobody else for anything.
+TEST_F(Completions, ThePageIsOneFile) {
+  const auto reply = ask(get("/"));
+  EXPECT_EQ(reply->status(), 200);
+  EXPECT_EQ(reply->header("Content-Type"), "text/html; charset=utf-8");
+  EXPECT_EQ(reply->body(), kLivePage);
+  EXPECT_THAT(reply->header("Content-Security-Policy"), HasSubstr("default-src 'none'"));
+  EXPECT_THAT(reply->header("Content-Security-Policy"), Not(HasSubstr("unsafe")));
+  const std::string page(kLivePage);
+  EXPECT_THAT(page, HasSubstr("</html>"));
+  for (const char* outside : {"src=", "@import", "url(", "innerHTML", "insertAdjacent", "eval(",
+                              "document.write", " style=", " onclick"}) {
+    EXPECT_THAT(page, Not(HasSubstr(outside))) << outside;
   }
 }
 

@@ -26,6 +26,8 @@ constexpr auto kRoutes = std::to_array<Route>({
     {"GET", "/readyz", kOpen, kHere, kNoBody, serve_ready, "the same"},
     {"GET", "/healthz", kOpen, kHere, kNoBody, serve_alive,
      "200 as long as the engine moves, also while it loads or drains"},
+    {"GET", "/", kOpen, kHere, kNoBody, serve_page,
+     "a page to try it: what is drafted, token by token"},
     {"GET", "/metrics", kMetrics, kHere, kNoBody, serve_metrics, "counts, for Prometheus"},
     {"POST", "/tokenize", kKey, kFront, Endpoint::kTokenize, serve_tokenize,
      "the tokens of a text, or of a conversation"},

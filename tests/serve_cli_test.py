@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import cli_support
-from cli_support import HANGS, PROMPT, CliTest, Folder, environment, generate_json, quantspec
+from cli_support import HANGS, PROMPT, CliTest, Folder, environment, generate, generate_json, quantspec
 
 
 class Server:
@@ -57,6 +57,27 @@ class Server:
 
 
 class Serve(CliTest):
+    def test_the_next_server_finds_on_disk_what_this_one_has_read(self):
+        prompt = " ".join(f"The {i} of {i * i % 31} nights was dark." for i in range(180))
+        body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["-c", "4096", "--cache-disk", folder + "/cache"]
+            replies = []
+            for _ in range(2):
+                with Server(*options) as server:
+                    replies.append(server.post("/v1/completions", **body)[1])
+            texts = [reply["choices"][0]["text"] for reply in replies]
+            self.assertEqual(texts[0], texts[1])
+            cached = [reply["usage"]["prompt_tokens_details"]["cached_tokens"] for reply in replies]
+            self.assertEqual(cached, [0, (replies[0]["usage"]["prompt_tokens"] - 1) // 16 * 16])
+            self.assertGreater(cached[1], 2048)
+            for file in Path(folder).rglob("*.chunk"):
+                self.check_error(generate("-p", "Hello", "--session", file), 1, "is no session")
+            not_a_folder = Path(folder) / "file"
+            not_a_folder.write_text("")
+            done = quantspec("serve", "--port", "0", "--cache-disk", not_a_folder)
+            self.check_error(done, 1, str(not_a_folder), "is no folder")
+
     def test_a_base_model_continues_texts_as_generate_does(self):
         expected = generate_json("--temp", "0", "-n", "24", "-p", PROMPT)
         with Server() as server:

@@ -392,6 +392,11 @@ Subcommand add_serve(CLI::App& app) {
       "bytes of the host's memory for what pages have no room\nfor (default: on a GPU up to 4 "
       "GiB, else none)",
       args->engine.host_cache);
+  add_path(*command, "--cache-disk", "FOLDER",
+           "where prefixes go, too, so that the next server finds\nthem",
+           args->engine.cache_folder);
+  add_bytes(*command, "--cache-disk-size", "bytes that the folder may take (default: 10 GiB)",
+            args->engine.cache_folder_bytes);
   add_int(*command, "--max-output", "N", "tokens of an answer at most (default: the context)",
           args->max_output, 1, kMostTokens);
   command->add_flag("--strict", args->strict, "refuse fields that are not known");

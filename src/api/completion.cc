@@ -77,6 +77,7 @@ GenerateOptions Completion::options_of(const Choice& choice, int index_in_prompt
   options.owner = call_.caller.owner;
   options.salt = call_.caller.salt + ":" + wanted_.cache_salt;
   if (!wanted_.cache_prompt) options.salt += ":" + frames_.id() + std::to_string(choice.prompt);
+  options.to_folder = wanted_.cache_prompt;
   return options;
 }
 

@@ -280,6 +280,14 @@ void write_statistics(const Core& core, Exposition& out) {
   }
   gauge("quantspec_tail_bytes", "Of the ends of prompts, that the host keeps.", s.tail_bytes);
   counter("quantspec_tail_tokens_total", "Tokens that were found in them.", s.tail_tokens);
+  const FolderCounts folder = core.engine.folder_counts();
+  for (const auto& [what, files] :
+       {std::pair("found", folder.found), std::pair("written", folder.written),
+        std::pair("removed", folder.removed), std::pair("dropped", folder.dropped)}) {
+    counter("quantspec_folder_files_total", "Files of the cache on disk.", files,
+            fmt::format("what=\"{}\"", what));
+  }
+  gauge("quantspec_folder_bytes", "Of those files.", folder.bytes);
   for (const auto& [way, moves] :
        {std::pair("to_host", s.prefixes.to_host), std::pair("from_host", s.prefixes.from_host)}) {
     counter("quantspec_tier_moves_total", "Pages that moved.", moves,

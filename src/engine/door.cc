@@ -99,6 +99,7 @@ Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& option
   request.log_probs = options.log_probs || options.prompt_log_probs;
   request.top_log_probs = options.top_log_probs;
   request.prompt_log_probs = options.prompt_log_probs;
+  request.to_folder = options.to_folder && !options.prompt_log_probs;
   if (options.prompt_log_probs) request.salt += salt_that_nobody_guesses();
   request.on_progress = [generation](double share) { generation->read(share); };
   request.on_tokens = [generation](const Step& step) { return generation->take(step); };
@@ -115,6 +116,10 @@ void Engine::start() { impl_->running_loop(); }
 const RequestLoop* Engine::requests() const {
   const std::lock_guard lock(impl_->loop_mutex);
   return impl_->loop.get();
+}
+
+FolderCounts Engine::folder_counts() const {
+  return impl_->folder ? impl_->folder->counts() : FolderCounts();
 }
 
 bool Engine::Impl::is_own_thread() const {
@@ -155,6 +160,7 @@ RequestLoop& Engine::Impl::running_loop() {
     wanted.pages = options.page_memory / pool.page_bytes();
     wanted.host_bytes = *options.host_cache;
     wanted.tail_bytes = *options.tail_memory;
+    wanted.folder = folder;
     if (wanted.sequences > 1) wanted.admission = Admission::kExpected;
   }
   require_memory(wanted, pool.shape(), *backend);

@@ -126,7 +126,16 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
                                      std::move(tokenizer));
   impl->chat_prompts = std::make_unique<ChatPrompts>(files->chat_templates(), *impl->tokenizer);
   impl->load_ms = clock.milliseconds();
-  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+  Impl& made = *impl;
+  auto engine = std::unique_ptr<Engine>(new Engine(std::move(impl)));
+  if (!options.cache_folder.empty()) {
+    made.folder = std::make_shared<ChunkFolder>(
+        ChunkFolder::Options{.folder = options.cache_folder,
+                             .most_bytes = options.cache_folder_bytes,
+                             .fingerprint = engine->fingerprint(),
+                             .chunk_tokens = made.backend->prefill_chunk()});
+  }
+  return engine;
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

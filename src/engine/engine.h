@@ -35,6 +35,7 @@
 #include "base/error.h"
 #include "base/request_id.h"
 #include "engine/engine_options.h"
+#include "engine/folder_counts.h"
 #include "engine/model_report.h"
 #include "engine/token_event.h"
 #include "model/config.h"
@@ -70,6 +71,7 @@ struct GenerateOptions {
   // Prefixes that were read for requests of another salt are not found: owners who must not learn
   // from times what others asked have salts of their own, and so has what is to be timed.
   std::string salt = {};
+  bool to_folder = true;  // what is read of its prompt may go to EngineOptions::cache_folder
 };
 
 struct Timings {
@@ -229,6 +231,7 @@ class Engine {
   // For statistics, which any thread may ask for (engine/request_loop.h has them); null before
   // start() and the first request.
   const RequestLoop* requests() const;
+  FolderCounts folder_counts() const;  // of EngineOptions::cache_folder; zeros where there is none
 
   // The ids of a prompt, as Tokenizer::encode(). One that has more than `room` is refused soon,
   // however long it is.

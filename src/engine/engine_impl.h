@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/chat_prompts.h"
+#include "engine/chunk_folder.h"
 #include "engine/engine.h"
 #include "engine/request_loop.h"
 
@@ -38,6 +39,7 @@ struct Engine::Impl {
   PagePool pool;
   std::vector<Plan> draft_plans;
   std::unique_ptr<const ChatPrompts> chat_prompts;
+  std::shared_ptr<ChunkFolder> folder;  // null: there is none
   double load_ms = 0;
   mutable std::mutex loop_mutex;  // of its start
   std::unique_ptr<RequestLoop> loop;

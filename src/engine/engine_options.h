@@ -49,6 +49,10 @@ struct EngineOptions {
   // what is new of it alone (PromptTails). 0: none, the last chunk is read again. Not said: two of
   // the longest for each sequence, at most a sixteenth of what the host has available.
   std::optional<std::size_t> tail_memory = {};
+  // A folder for chunks and ends of prompts, so that another run of this engine finds them, and
+  // what it may take of the disk; empty: none. Made where it is missing (ChunkFolder).
+  std::filesystem::path cache_folder = {};
+  std::uint64_t cache_folder_bytes = std::uint64_t{10} << 30;
   ProgressCallback progress = {};
 };
 

@@ -39,6 +39,8 @@ enum class RequestEnd : std::uint8_t {
   kFailed,     // by what was thrown while it was computed or by a callback; the others go on
 };
 
+class ChunkFolder;
+
 struct Request {
   std::vector<TokenId> prompt;
   int predict = 1;  // tokens to generate, at least 1
@@ -56,6 +58,7 @@ struct Request {
   int priority = 0;   // greater ones go first
   // Whose prefixes it may find: requests of other salts see nothing of its prompt.
   std::string salt = {};
+  bool to_folder = true;  // what is read of its prompt is for later runs, too
 
   bool log_probs = false;  // wanted of every token
   int top_log_probs = 0;   // and of so many of the likeliest at its place, at most kMostTopLogProbs
@@ -94,6 +97,9 @@ struct RequestLoopOptions {
   std::size_t tail_bytes = 0;    // and for the ends of prompts (PromptTails)
   std::vector<Plan> plans = {};  // by which to draft; none: plain decoding
   KvStore store = KvStore::kHierarchical;
+  // Where chunks and tails go, too, and come from; null: nowhere. REQUIRES: of this model and
+  // chunk.
+  std::shared_ptr<ChunkFolder> folder = {};
   bool share_prefixes = true;  // REQUIRES: store is kHierarchical, for it to be
   Admission admission = Admission::kGuaranteed;
   // Requests that were not admitted yet. Those of one owner are at most three times as many as the

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "engine/chunk_folder.h"
 #include "engine/draft_rules.h"
 #include "engine/request_loop.h"
 #include "engine/slice_time.h"
@@ -178,6 +179,13 @@ struct RequestLoop::Impl {
 
   bool run_slices();
   bool find_chunk(Live& request);
+  bool is_in_folder(Live& request, int end);
+  std::vector<PageRef> make_pages(std::span<const std::byte> bytes);
+  std::size_t chunk_bytes() const;
+  void download(std::span<const PageRef> pages, std::span<std::byte> to);
+  void keep_chunk(const Live& request);
+  void keep_tail(const Live& request, const PromptTail& tail);
+  void find_tail_in_folder(const Live& request);
   int slice_rows(const Model::Prefill& reader, double seconds) const;
   bool read_slices(Live& request, double seconds, bool alone, const Stopwatch& slice_clock);
   std::optional<Ending> run_chunk(Live& request, double seconds);

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/request_loop_impl.h"
 
 namespace quantspec {
@@ -29,7 +30,7 @@ bool RequestLoop::Impl::receive_visits() {
   return !waiting.empty();
 }
 
-// --- chunks and tails ---
+// --- chunks ---
 
 namespace {
 
@@ -43,20 +44,108 @@ struct PageBytes {
 
 }  // namespace
 
+std::size_t RequestLoop::Impl::chunk_bytes() const {
+  return tree.pages_per_chunk() * PageBytes(shape).all;
+}
+
+void RequestLoop::Impl::download(std::span<const PageRef> pages, std::span<std::byte> to) {
+  DeviceMemory& memory = model.backend();
+  const PageBytes page(shape);
+  for (const PageRef& one : pages) {
+    memory.download(to.data(), one.planes().upper, page.upper);
+    memory.download(to.data() + page.upper, one.planes().lower, page.all - page.upper);
+    to = to.subspan(page.all);
+  }
+}
+
+// Of a chunk, from these bytes; none: there is no room for them.
+std::vector<PageRef> RequestLoop::Impl::make_pages(std::span<const std::byte> bytes) {
+  DeviceMemory& memory = model.backend();
+  const PageBytes page(shape);
+  std::vector<PageRef> pages;
+  try {
+    make_room(tree.pages_per_chunk());
+    while (pages.size() < tree.pages_per_chunk()) pages.push_back(pool.allocate());
+  } catch (const Error&) {
+    return {};
+  }
+  for (const PageRef& one : pages) {
+    memory.upload(one.planes().upper, bytes.data(), page.upper);
+    memory.upload(one.planes().lower, bytes.data() + page.upper, page.all - page.upper);
+    bytes = bytes.subspan(page.all);
+  }
+  return pages;
+}
+
+// --- the folder ---
+
+// Whether the chunk that its path makes is there: then it is ready. `end`: of it.
+bool RequestLoop::Impl::is_in_folder(Live& request, int end) {
+  if (!options.folder) return false;
+  const Request& wanted = request.request;
+  const auto tokens = std::span<const TokenId>(wanted.prompt).first(end);
+  const auto file = options.folder->chunk(wanted.salt, tokens, chunk_bytes());
+  if (!file) return false;
+  const std::vector<PageRef> pages = make_pages(file->chunk(0));
+  if (pages.empty()) return false;
+  request.path.seal(pages);
+  return true;
+}
+
+// The last chunk of its path. What was read goes on without: it is computed.
+void RequestLoop::Impl::keep_chunk(const Live& request) {
+  const Request& wanted = request.request;
+  if (!options.folder || !wanted.to_folder) return;
+  try {
+    const auto tokens = std::span<const TokenId>(wanted.prompt).first(request.path.tokens());
+    if (!options.folder->lacks_chunk(wanted.salt, tokens)) return;
+    std::vector<std::byte> bytes(chunk_bytes());
+    download(request.path.last_pages(), bytes);
+    options.folder->keep_chunk(wanted.salt, tokens, std::move(bytes));
+  } catch (...) {
+    log_caught("the cache on disk");
+  }
+}
+
+void RequestLoop::Impl::keep_tail(const Live& request, const PromptTail& tail) {
+  if (!options.folder || !request.request.to_folder) return;
+  try {
+    if (!options.folder->lacks_tail(tail.salt(), tail.tokens(), tail.start())) return;
+    std::vector<std::byte> bytes(tail.bytes());
+    tail.download(bytes);
+    options.folder->keep_tail(tail.salt(), tail.tokens(), tail.start(), std::move(bytes));
+  } catch (...) {
+    log_caught("the cache on disk");
+  }
+}
+
+// It is with the others then.
+void RequestLoop::Impl::find_tail_in_folder(const Live& request) {
+  const Request& wanted = request.request;
+  const auto text = std::span<const TokenId>(wanted.prompt).first(wanted.prompt.size() - 1);
+  const auto known = tails.find(wanted.salt, text);
+  const auto file = options.folder->tail(wanted.salt, text, known.tail ? known.end : 0);
+  if (!file) return;
+  const auto made = tails.begin(wanted.salt, text.first(file->info().tail_tokens));
+  if (!made || made->bytes() != file->info().tail_bytes) return;
+  made->upload(file->tail());
+  tails.add(made);
+}
+
+// --- what files of texts have ---
+
 void RequestLoop::read_prefix(std::string_view salt, std::span<const TokenId> tokens,
                               const std::function<void(const KeptPrefix&)>& begin,
                               const std::function<void(std::span<const std::byte>)>& part) {
   Impl& at = *impl_;
   at.visit([&] {
-    DeviceMemory& memory = at.model.backend();
-    const PageBytes page(at.shape);
     const auto found = at.tails.find(salt, tokens);
     PrefixTree::Path path = at.tree.match(salt, tokens);
     const std::vector<PageRef> pages = path.pages();
     const bool has_tail =
         found.tail && found.end == found.tail->end() && path.tokens() >= found.tail->start();
     const std::size_t each = at.tree.pages_per_chunk();
-    KeptPrefix kept{pages.size() / each, each * page.all};
+    KeptPrefix kept{pages.size() / each, at.chunk_bytes()};
     if (has_tail) {
       kept.tail_tokens = static_cast<std::uint64_t>(found.end);
       kept.tail_bytes = found.tail->bytes();
@@ -64,11 +153,9 @@ void RequestLoop::read_prefix(std::string_view salt, std::span<const TokenId> to
     path.disown();  // nothing was found for a prompt
     begin(kept);
     std::vector<std::byte> bytes(kept.chunk_bytes);
-    for (std::size_t i = 0; i < pages.size(); ++i) {
-      std::byte* const to = bytes.data() + i % each * page.all;
-      memory.download(to, pages[i].planes().upper, page.upper);
-      memory.download(to + page.upper, pages[i].planes().lower, page.all - page.upper);
-      if (i % each + 1 == each) part(bytes);
+    for (std::size_t i = 0; i < kept.chunks; ++i) {
+      at.download(std::span(pages).subspan(i * each, each), bytes);
+      part(bytes);
     }
     if (!has_tail) return;
     bytes.resize(kept.tail_bytes);
@@ -82,35 +169,21 @@ void RequestLoop::write_prefix(
     const std::function<std::span<const std::byte>(std::uint64_t)>& chunk,
     const std::function<std::span<const std::byte>()>& tail) {
   Impl& at = *impl_;
-  const PageBytes page(at.shape);
-  const std::size_t each = at.tree.pages_per_chunk();
   const std::size_t size = at.chunk();
-  if ((kept.chunks > 0 && kept.chunk_bytes != each * page.all) ||
+  if ((kept.chunks > 0 && kept.chunk_bytes != at.chunk_bytes()) ||
       kept.chunks > tokens.size() / size || kept.tail_tokens > tokens.size()) {
     fail(ErrorKind::kCorruptFile, "what was kept of {} tokens is not of this engine",
          tokens.size());
   }
   if (!at.options.share_prefixes) return;
   at.visit([&] {
-    DeviceMemory& memory = at.model.backend();
     PrefixTree::Path path = at.tree.match(salt, {});
     for (std::uint64_t i = 0; i < kept.chunks; ++i) {
       const auto next = path.advance(tokens.subspan(i * size, size));
       if (next == PrefixTree::Next::kReady) continue;
       if (next == PrefixTree::Next::kInMaking) return;
-      const std::span<const std::byte> bytes = chunk(i);
-      std::vector<PageRef> pages;
-      try {
-        at.make_room(each);
-        while (pages.size() < each) pages.push_back(at.pool.allocate());
-      } catch (const Error&) {
-        return;  // the rest is read again
-      }
-      for (std::size_t p = 0; p < each; ++p) {
-        const std::byte* const from = bytes.data() + p * page.all;
-        memory.upload(pages[p].planes().upper, from, page.upper);
-        memory.upload(pages[p].planes().lower, from + page.upper, page.all - page.upper);
-      }
+      const std::vector<PageRef> pages = at.make_pages(chunk(i));
+      if (pages.empty()) return;  // the rest is read again
       path.seal(pages);
     }
     if (kept.tail_tokens == 0) return;

@@ -159,6 +159,7 @@ void RequestLoop::Impl::find_tail(Live& request) {
   const Request& wanted = request.request;
   request.tail = {};
   if (wanted.prompt_log_probs || request.saved) return;
+  if (options.folder) find_tail_in_folder(request);
   request.tail = tails.find(wanted.salt, std::span(wanted.prompt).first(wanted.prompt.size() - 1));
 }
 

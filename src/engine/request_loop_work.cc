@@ -15,6 +15,9 @@ namespace {
 // While nobody decodes, slices go on for so long before the loop looks at who came and went.
 constexpr double kAloneSeconds = 0.05;
 
+// What is found takes no time; that which does lets those that decode go on between.
+constexpr double kFindSeconds = 2e-3;
+
 // Of one layer. Fewer would read its weights too often for what they compute; and a step that ran a
 // slice goes on only with more of them.
 constexpr int kLeastSliceRows = 8;
@@ -174,12 +177,16 @@ void RequestLoop::Impl::count(const Step& step) {
 
 bool RequestLoop::Impl::run_slices() {
   bool ran = false;
+  const Stopwatch find_clock;
   while (const auto slices = scheduler.prefill(now(), pool_state())) {
     Live& request = *live.at(slices->id);
     std::optional<Ending> ending;
     ran = true;
     try {
-      if (find_chunk(request)) continue;
+      if (find_chunk(request)) {
+        if (find_clock.seconds() > kFindSeconds) break;  // it was on a disk
+        continue;
+      }
       ending = run_chunk(request, slices->seconds);
     } catch (...) {
       ending = failure();
@@ -202,7 +209,10 @@ bool RequestLoop::Impl::find_chunk(Live& request) {
   }
   const auto next = request.path.advance(prompt.subspan(begin, chunk()));
   check(next != PrefixTree::Next::kInMaking, "one chunk is in flight");
-  if (next == PrefixTree::Next::kYours) return false;
+  if (next == PrefixTree::Next::kYours &&
+      (end > request.most_found(cache) || !is_in_folder(request, end))) {
+    return false;
+  }
   if (end > request.most_found(cache)) {  // the ring wants some of its tokens
     request.sequence->share(request.path.last_pages());
     return false;
@@ -262,8 +272,14 @@ bool RequestLoop::Impl::read_slices(Live& request, double seconds, bool alone,
   if (reader.inside_chunk()) return true;
   producer = nullptr;
   request.known_tokens = std::max(request.known_tokens, cache.length());
-  if (request.path.making()) request.path.seal(cache.pages_of(begin, begin + chunk()));
-  if (request.new_tail) tails.add(std::exchange(request.new_tail, nullptr));
+  if (request.path.making()) {
+    request.path.seal(cache.pages_of(begin, begin + chunk()));
+    keep_chunk(request);
+  }
+  if (request.new_tail) {
+    keep_tail(request, *request.new_tail);
+    tails.add(std::exchange(request.new_tail, nullptr));
+  }
   return false;
 }
 

@@ -16,14 +16,16 @@ namespace fs = std::filesystem;
 
 static_assert(std::endian::native == std::endian::little, "numbers lie in files as in memory");
 
-constexpr std::array<char, 8> kMagic = {'Q', 'S', 'S', 'E', 'S', 'S', 'N', '\n'};
+using Magic = std::array<char, 8>;
+constexpr Magic kMagicOfSession = {'Q', 'S', 'S', 'E', 'S', 'S', 'N', '\n'};
+constexpr Magic kMagicOfCachePart = {'Q', 'S', 'C', 'A', 'C', 'H', 'E', '\n'};
 constexpr std::uint64_t kVersion = 1;
 constexpr std::uint64_t kFingerprintBytes = 64, kMostFingerprint = kFingerprintBytes - 1;
 constexpr std::uint64_t kChecksumBytes = sizeof(std::uint64_t);
 
 // What is before the note; a checksum of both follows the note.
 struct Head {
-  std::array<char, 8> magic = kMagic;
+  Magic magic = kMagicOfSession;
   std::uint64_t version = kVersion;
   std::array<char, kFingerprintBytes> fingerprint = {};  // ends with a zero
   std::uint64_t note_bytes = 0;
@@ -35,9 +37,11 @@ struct Head {
 };
 static_assert(sizeof(Head) == 128 && std::is_trivially_copyable_v<Head>);
 
-std::span<const std::byte> bytes_of(const auto& value) {
-  return std::as_bytes(std::span(&value, 1));
+const Magic& magic_of(FileKind kind) {
+  return kind == FileKind::kSession ? kMagicOfSession : kMagicOfCachePart;
 }
+
+std::span<const std::byte> raw(const auto& value) { return std::as_bytes(std::span(&value, 1)); }
 
 bool is_within_limits(const SessionInfo& info) {
   return info.note.size() <= SessionInfo::kMostNoteBytes &&
@@ -58,19 +62,21 @@ std::uint64_t bytes_behind(const SessionInfo& info) {
 
 // --- reading ---
 
-SessionFile::SessionFile(const fs::path& path) : file_(path) {
-  file_.while_unchanged([&] { read_head(); });
+SessionFile::SessionFile(const fs::path& path, FileKind kind) : file_(path) {
+  file_.while_unchanged([&] { read_head(kind); });
 }
 
 void SessionFile::fail_damaged(std::string_view what) const {
   fail(ErrorKind::kCorruptFile, "{}: {}", file_.path().string(), what);
 }
 
-void SessionFile::read_head() {
+void SessionFile::read_head(FileKind kind) {
   const std::span<const std::byte> all = file_.bytes();
   Head head;
-  if (all.size() < sizeof(Head) || std::memcmp(all.data(), kMagic.data(), kMagic.size()) != 0) {
-    fail_damaged("is no session of quantspec");
+  const Magic& magic = magic_of(kind);
+  if (all.size() < sizeof(Head) || std::memcmp(all.data(), magic.data(), magic.size()) != 0) {
+    fail_damaged(kind == FileKind::kSession ? "is no session of quantspec"
+                                            : "is no part of a cache of quantspec");
   }
   std::memcpy(&head, all.data(), sizeof(Head));
   if (head.version != kVersion) {
@@ -84,6 +90,7 @@ void SessionFile::read_head() {
   const std::span<const std::byte> checked = part(0, sizeof(Head) + head.note_bytes);
   if (head.fingerprint.back() != 0) fail_damaged("is damaged");
   info_ = {
+      kind,
       head.fingerprint.data(),
       std::string(reinterpret_cast<const char*>(checked.data()) + sizeof(Head), head.note_bytes),
       head.tokens,
@@ -133,6 +140,7 @@ SessionFileWriter::SessionFileWriter(const fs::path& path, const SessionInfo& in
   check(is_within_limits(info) && info.fingerprint.size() <= kMostFingerprint,
         "a session is within its limits");
   Head head;
+  head.magic = magic_of(info.kind);
   std::memcpy(head.fingerprint.data(), info.fingerprint.data(), info.fingerprint.size());
   head.note_bytes = info.note.size();
   head.tokens = info.tokens;
@@ -141,7 +149,7 @@ SessionFileWriter::SessionFileWriter(const fs::path& path, const SessionInfo& in
   head.tail_tokens = info.tail_tokens;
   head.tail_bytes = info.tail_bytes;
   std::error_code unknown;
-  const std::uint64_t needed = sizeof(Head) + info.note.size() + kChecksumBytes + left_;
+  const std::uint64_t needed = bytes_of(info);
   const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
   const fs::space_info space = fs::space(folder, unknown);
   if (!unknown && space.available < needed) {
@@ -149,17 +157,21 @@ SessionFileWriter::SessionFileWriter(const fs::path& path, const SessionInfo& in
          needed, space.available);
   }
   Hasher hasher;
-  for (const auto part : {bytes_of(head), std::as_bytes(std::span(info.note))}) {
+  for (const auto part : {raw(head), std::as_bytes(std::span(info.note))}) {
     file_.append(part);
     hasher.add(part);
   }
-  file_.append(bytes_of(hasher.value()));
+  file_.append(raw(hasher.value()));
+}
+
+std::uint64_t SessionFileWriter::bytes_of(const SessionInfo& info) {
+  return sizeof(Head) + info.note.size() + kChecksumBytes + bytes_behind(info);
 }
 
 void SessionFileWriter::add(std::span<const std::byte> part) {
   check(part.size() + kChecksumBytes <= left_, "a session's parts are as its head says");
   file_.append(part);
-  file_.append(bytes_of(hash_bytes(part)));
+  file_.append(raw(hash_bytes(part)));
   left_ -= part.size() + kChecksumBytes;
 }
 

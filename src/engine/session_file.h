@@ -19,12 +19,17 @@
 
 namespace quantspec {
 
+// Who writes a file: a session, or a ChunkFolder.
+enum class FileKind : std::uint8_t { kSession, kCachePart };
+
 struct SessionInfo {
+  FileKind kind = FileKind::kSession;
   std::string fingerprint;  // Engine::fingerprint()
   std::string note;         // the program's own: text, at most kMostNoteBytes
   std::uint64_t tokens = 0;
-  // What is kept of them: so many chunks from the first token on, each of as many bytes, and the
-  // tail of a prompt of their first `tail_tokens`.
+  // What is kept of them: so many chunks, each of as many bytes, and the tail of a prompt of their
+  // first `tail_tokens`. Of a session the chunks from the first token on, of a cache's part the one
+  // that the tokens end with.
   std::uint64_t chunks = 0;
   std::uint64_t chunk_bytes = 0;
   std::uint64_t tail_tokens = 0;
@@ -37,8 +42,8 @@ struct SessionInfo {
 
 class SessionFile {
  public:
-  // Maps it and reads its head.
-  explicit SessionFile(const std::filesystem::path& path);
+  // Maps it and reads its head. One of another kind is refused.
+  explicit SessionFile(const std::filesystem::path& path, FileKind kind = FileKind::kSession);
 
   const SessionInfo& info() const { return info_; }
   // Throws kCorruptFile where the checksum is another.
@@ -48,7 +53,7 @@ class SessionFile {
 
  private:
   [[noreturn]] void fail_damaged(std::string_view what) const;
-  void read_head();
+  void read_head(FileKind kind);
   std::span<const std::byte> part(std::uint64_t offset, std::uint64_t bytes) const;
 
   MappedFile file_;
@@ -63,6 +68,8 @@ class SessionFileWriter {
   // The tokens, then each chunk, then the tail where there is one.
   void add(std::span<const std::byte> part);
   void finish();
+  // That such a file takes.
+  static std::uint64_t bytes_of(const SessionInfo& info);
 
  private:
   NewFile file_;

@@ -96,13 +96,14 @@ async def body_lines(reader, is_chunked):
 
 
 async def ask(server, body):
-    """One streamed answer of /v1/chat/completions."""
+    """One streamed answer, to messages of a chat or to a prompt."""
+    path = "chat/completions" if "messages" in body else "completions"
     payload = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
     answer = Answer()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 24)
     try:
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
-                     b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(payload))
+        writer.write(f"POST /v1/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+                     f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n".encode())
         writer.write(payload)
         await writer.drain()
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
@@ -115,7 +116,7 @@ async def ask(server, body):
             if "error" in event:
                 fail(f"{server.command[0]} broke off: {event['error']}")
             for choice in event["choices"]:
-                content = choice.get("delta", {}).get("content")
+                content = choice.get("delta", {}).get("content") or choice.get("text")
                 if content:
                     answer.times.append(time.monotonic() - answer.begin)
                     answer.text += content

@@ -6,12 +6,15 @@ Runs the binary on the bundled model and asks it over HTTP. Standard library onl
 
 import http.client
 import json
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import threading
 import time
+import unittest
 from pathlib import Path
 
 import cli_support
@@ -56,7 +59,72 @@ class Server:
         return status, json.loads(text)
 
 
+@unittest.skipUnless(shutil.which("curl"), "no curl here")
+class Documentation(CliTest):
+    def test_its_commands_work(self):
+        text = (cli_support.ROOT / "docs/server.md").read_text()
+        lines = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
+        blocks = ["\n".join(line[4:] for line in block.splitlines()) for block in lines if "    curl " in block]
+        self.assertGreater(len(blocks), 3)
+        template = "{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}<answer>"
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "template").write_text(template)
+            with Server("--chat-template", folder + "/template") as server:
+                for block in blocks:
+                    script = "\n".join(line for line in block.splitlines() if not line.startswith("answer.json:"))
+                    script = re.sub(r"\bcurl\b", "curl -sS --fail-with-body", script)
+                    script = script.replace("localhost:8080", f"127.0.0.1:{server.port}")
+                    script = re.sub(r"^quantspec verify", cli_support.binary + " verify --chat-template template", script,
+                                    flags=re.MULTILINE)
+                    done = subprocess.run(["bash", "-euc", script], cwd=folder, capture_output=True, text=True,
+                                          timeout=HANGS, check=False, env=environment())
+                    self.assertEqual(done.returncode, 0, block + done.stdout + done.stderr)
+                    self.assertTrue(done.stdout, block)
+
+    def test_metrics_are_as_prometheus_reads_them(self):
+        """What promtool looks at (tools/check_clients.py), where there is none."""
+        with Server() as server:
+            server.post("/v1/completions", prompt=PROMPT, max_tokens=8)
+            _, text = server.ask("GET", "/metrics")
+        types, seen, last = {}, set(), None
+        for line in text.splitlines():
+            if line.startswith("# HELP "):
+                last = line.split()[2]
+                self.assertNotIn(last, types, line)
+            elif line.startswith("# TYPE "):
+                _, _, name, kind = line.split()
+                self.assertEqual(name, last)
+                types[name] = kind
+            else:
+                sample = re.fullmatch(r'([a-z_:0-9]+)(\{[a-z_]+="[^"\n]*"(?:,[a-z_]+="[^"\n]*")*\})? (\S+)', line)
+                self.assertTrue(sample, line)
+                name, labels, value = sample.groups()
+                float(value)
+                self.assertNotIn((name, labels), seen)
+                seen.add((name, labels))
+                of = re.sub("_(bucket|sum|count)$", "", name) if types.get(last) == "histogram" else name
+                self.assertEqual(of, last, line)
+                self.assertEqual(types[last] == "counter", name.endswith("_total") or name.endswith("_max"), line)
+        self.assertGreater(len(types), 40)
+
+
 class Serve(CliTest):
+    def test_a_template_of_ones_own(self):
+        messages = [{"role": "user", "content": "Who goes there?"}]
+        with tempfile.TemporaryDirectory() as folder:
+            template = Path(folder) / "template.jinja"
+            template.write_text("{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}<answer>")
+            with Server("--chat-template", str(template)) as server:
+                _, reply = server.post("/apply-template", messages=messages)
+                self.assertEqual(reply["prompt"], "<user> Who goes there?\n<answer>")
+                status, reply = server.post("/v1/chat/completions", messages=messages, max_tokens=4, temperature=0)
+                self.assertEqual(status, 200, reply)
+            said = generate_json("--chat", "--chat-template", template, "-p", "Who goes there?", "-n", "4",
+                                 "--temp", "0")
+            self.assertEqual(said["text"], reply["choices"][0]["message"]["content"])
+            template.write_text("{% for m in messages %}")
+            self.check_error(quantspec("serve", "--port", "0", "--chat-template", template), 1, str(template))
+
     def test_the_next_server_finds_on_disk_what_this_one_has_read(self):
         prompt = " ".join(f"The {i} of {i * i % 31} nights was dark." for i in range(180))
         body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}

@@ -89,6 +89,10 @@ void add_target_options(CLI::App& app, EngineOptions& engine) {
   add_threads(app, engine.num_threads);
 }
 
+void add_chat_template(CLI::App& app, std::filesystem::path& file) {
+  add_path(app, "--chat-template", "FILE", "a Jinja template instead of the model's own", file);
+}
+
 void add_engine_options(CLI::App& app, EngineOptions& engine) {
   add_target_options(app, engine);
   add_path(app, "--draft-store", "FILE",

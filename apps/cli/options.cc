@@ -199,6 +199,7 @@ void add_generate(CLI::App& app, GenerateArgs& args) {
                     "the text is what a user says, by the model's chat\ntemplate");
   add_value(*command, "--system", "TEXT", "with --chat: what the model is told before",
             [&args](const std::string& text) { args.system = text; });
+  add_chat_template(*command, args.engine.chat_template);
   add_session(*command, args.session, "go on with the text in FILE, and write it back");
   add_model(*command, args.engine.model);
   add_engine(*command, args.engine);
@@ -226,6 +227,7 @@ void add_chat(CLI::App& app, ChatArgs& args) {
   command->option_defaults()->group("Conversation");
   add_value(*command, "--system", "TEXT", "what the model is told before you speak",
             [&args](const std::string& text) { args.system = text; });
+  add_chat_template(*command, generate.engine.chat_template);
   add_path(*command, "--load", "FILE", "go on with a conversation that /save wrote", args.load);
   add_session(*command, generate.session,
               "go on with the conversation in FILE, and write it\nback after every answer");

@@ -256,6 +256,7 @@ class Service {
     if (interrupted()) throw Interrupted();
     api::ApiOptions api;
     api.model = args_.name.empty() ? name_of_model(args_.engine.model) : args_.name;
+    api.model_file = name_of_model(args_.engine.model);
     api.version = fmt::format("{}, commit {}", QUANTSPEC_VERSION, kCommit);
     api.keys = std::exchange(keys_, {});  // the API keeps their hashes
     api.cors_origins = args_.cors_origins;
@@ -373,12 +374,14 @@ Subcommand add_serve(CLI::App& app) {
       ->option_text("NAME")
       ->allow_extra_args(false);
   command
-      ->add_option("--cors-origin", args->cors_origins,
-                   "of web pages that may ask; may be given again")
+      ->add_option(
+          "--cors-origin", args->cors_origins,
+          "of web pages that may ask, localhost for those of this\nmachine; may be given again")
       ->option_text("ORIGIN")
       ->allow_extra_args(false);
   add_value(*command, "--name", "NAME", "what clients call the model (default: its file's)",
             [args](const std::string& text) { args->name = text; });
+  add_chat_template(*command, args->engine.chat_template);
   add_int(*command, "--parallel", "N",
           "requests that are decoded at once; others wait\n(default: 4)", args->engine.sequences, 1,
           1024);

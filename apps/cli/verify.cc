@@ -153,6 +153,7 @@ Subcommand add_verify(CLI::App& app) {
       ->required()
       ->option_text(" ");
   add_target_options(*command, args->engine);
+  add_chat_template(*command, args->engine.chat_template);
   command->option_defaults()->group("Output");
   command->add_flag("--json", args->json, "print one JSON object");
   command->add_flag("-q,--quiet", args->quiet, "nothing on standard error but errors");

@@ -46,6 +46,20 @@ std::size_t declared_size(const HttpRequest& request) {
   return std::max(size, request.body.size());
 }
 
+// Whether a page comes from this machine, from any port.
+bool is_of_this_machine(std::string_view origin) {
+  for (const std::string_view own : {"http://localhost", "http://127.0.0.1", "http://[::1]",
+                                     "https://localhost", "https://127.0.0.1", "https://[::1]"}) {
+    if (!origin.starts_with(own)) continue;
+    std::string_view port = origin.substr(own.size());
+    if (port.empty()) return true;
+    const bool digits = port.size() > 1 && port.front() == ':' &&
+                        port.find_first_not_of("0123456789", 1) == port.npos;
+    if (digits) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 // What a page of another origin may ask and see; no cookie is ever looked at.
@@ -54,8 +68,11 @@ void Api::Impl::add_cors(Call& call, bool asks_first) const {
   const auto& listed = core.options.cors_origins;
   if (listed.empty() || origin == nullptr) return;
   call.headers.emplace_back("Vary", "Origin");
-  const bool any = std::ranges::find(listed, "*") != listed.end();
-  if (!any && std::ranges::find(listed, *origin) == listed.end()) return;
+  const auto is_listed = [&](std::string_view one) {
+    return std::ranges::find(listed, one) != listed.end();
+  };
+  const bool here = is_listed("localhost") && is_of_this_machine(*origin);
+  if (!is_listed("*") && !is_listed(*origin) && !here) return;
   call.headers.emplace_back("Access-Control-Allow-Origin", one_line(*origin));
   call.headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
   if (!asks_first) return;

@@ -79,9 +79,11 @@ struct ApiOptions {
   std::string chat_template = {};     // its text, for /props
   // What holds where neither a request nor the model's generation_config.json says: OpenAI's.
   SamplingParams sampling = {};
-  std::vector<std::string> keys = {};          // none: whoever comes may ask
-  std::vector<std::string> cors_origins = {};  // whose pages may ask; "*": any
-  bool strict = false;                         // a field that is not known is refused
+  std::vector<std::string> keys = {};  // none: whoever comes may ask
+  std::string model_file;              // its name, without folders
+  std::vector<std::string> cors_origins =
+      {};               // whose pages may ask; "*": any; "localhost": of this machine
+  bool strict = false;  // a field that is not known is refused
   bool metrics = true;
   bool metrics_open = false;  // /metrics asks for no key
 

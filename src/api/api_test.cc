@@ -178,6 +178,16 @@ TEST_F(Endpoints, ReflectListedOriginsAlone) {
       ask({.method = "OPTIONS", .path = "/v1/completions", .headers = {{"Origin", "http://a"}}});
   EXPECT_THAT(first->header("Access-Control-Allow-Headers"), HasSubstr("Authorization"));
   EXPECT_EQ(first->header("Vary"), "Origin");
+  options.cors_origins = {"localhost"};
+  serve(options);
+  for (const char* own :
+       {"http://localhost", "http://localhost:3000", "https://127.0.0.1:8443", "http://[::1]:1"}) {
+    EXPECT_EQ(allowed(own, "OPTIONS").second, own);
+  }
+  for (const char* other : {"http://localhost.evil.com", "http://notlocalhost", "http://localhost:",
+                            "http://localhost:80x", "http://localhost@evil.com", "null"}) {
+    EXPECT_EQ(allowed(other, "OPTIONS").second, "") << other;
+  }
 }
 
 TEST_F(Endpoints, EchoIdsAndTraces) {

@@ -11,7 +11,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/shown.h"
-#include "base/utf8.h"
 #include "engine/receipt.h"
 
 namespace quantspec::api {
@@ -31,15 +30,6 @@ class EndOfEngine {
  private:
   Core& core_;
 };
-
-// Where a token comes from, and what was drafted in its place.
-OrderedJson draft_of(const Tokenizer& tokenizer, const TokenEvent& event) {
-  OrderedJson rejected = OrderedJson::array();
-  for (const TokenId id : event.rejected) {
-    rejected.push_back({{"id", id}, {"token", repair_utf8(tokenizer.token_bytes(id))}});
-  }
-  return {{"id", event.id}, {"drafted", event.drafted}, {"rejected", std::move(rejected)}};
-}
 
 }  // namespace
 
@@ -134,12 +124,7 @@ void Completion::start(std::vector<PromptTokens> prompts) {
 // it keeps alone.
 void Completion::submit_all() {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
-    GenerateOptions options = options_of(choices_[i], static_cast<int>(i) % wanted_.n);
-    options.progress = [self = shared_from_this()](std::string_view, double) {
-      ++self->core_.beats;
-      const std::lock_guard lock(self->mutex_);
-      self->begun_ = true;
-    };
+    const GenerateOptions options = options_of(choices_[i], static_cast<int>(i) % wanted_.n);
     {
       const std::lock_guard lock(mutex_);
       if (answered_) return;
@@ -151,7 +136,9 @@ void Completion::submit_all() {
     try {
       ticket = core_.engine.submit(
           prompts_[choices_[i].prompt].ids, options,
-          {.on_prompt_log_probs = [self = shared_from_this(),
+          {.on_prompt = [self = shared_from_this(),
+                         i](const PromptProgress& read) { self->take_progress(i, read); },
+           .on_prompt_log_probs = [self = shared_from_this(),
                                    i](const PromptLogProbs& read) { self->take_prompt(i, read); },
            .on_token = [self = shared_from_this(),
                         i](const TokenEvent& event) { return self->take(i, event); },
@@ -195,70 +182,7 @@ void Completion::open() {
   flush();
 }
 
-// --- tokens, by the engine's thread --------------------------------------------------------------
-
-void Completion::take_prompt(std::size_t index, const PromptLogProbs& read) {
-  const std::lock_guard lock(mutex_);
-  if (answered_) return;
-  Choice& choice = choices_[index];
-  const PromptTokens& prompt = prompts_[choice.prompt];
-  choice.log_probs.begin(prompt.ids, prompt.echo);
-  for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
-    const std::size_t top = i == 0 ? 0 : wanted_.top_log_probs;
-    choice.log_probs.add(prompt.ids[i],
-                         i == 0 ? std::nullopt : std::optional(read.log_probs[i - 1]),
-                         std::span(read.top).subspan(i == 0 ? 0 : (i - 1) * top, top));
-  }
-  if (!wanted_.stream) return;
-  push(frames_.text(static_cast<int>(index), prompt.echo, choice.log_probs.take(),
-                    OrderedJson::object(), usage_of_chunk()));
-}
-
-bool Completion::take(std::size_t index, const TokenEvent& event) {
-  ++core_.beats;
-  const std::lock_guard lock(mutex_);
-  if (answered_) return false;
-  begun_ = true;
-  Choice& choice = choices_[index];
-  if (!event.more_text) {
-    const double now = call_.clock.seconds();
-    if (choice.tokens++ == 0) {
-      choice.first_token_seconds = now;
-      core_.metrics.first_token(now);
-    } else {
-      core_.metrics.next_token(now - choice.last_token_seconds);
-    }
-    choice.last_token_seconds = now;
-    if (event.log_prob) choice.log_probs.add(event.id, event.log_prob, event.top_log_probs);
-    if (wanted_.return_tokens) choice.ids.push_back(event.id);
-    if (wanted_.return_drafts) choice.drafts.push_back(draft_of(core_.engine.tokenizer(), event));
-  }
-  if (wanted_.stream) tell(choice, index, event);
-  return true;
-}
-
-OrderedJson Completion::more_of(Choice& choice) const {
-  OrderedJson more = OrderedJson::object();
-  if (wanted_.return_tokens) more["tokens"] = std::exchange(choice.ids, {});
-  if (wanted_.return_drafts) more["drafts"] = std::exchange(choice.drafts, OrderedJson::array());
-  return more;
-}
-
-// A token without text says nothing, unless more than text is asked for.
-void Completion::tell(Choice& choice, std::size_t index, const TokenEvent& event) {
-  const bool says_more = wanted_.log_probs || wanted_.return_tokens || wanted_.return_drafts;
-  if (event.text.empty() && (!says_more || event.more_text)) return;
-  const OrderedJson log_probs =
-      wanted_.log_probs && !event.more_text ? choice.log_probs.take() : OrderedJson(nullptr);
-  push(frames_.text(static_cast<int>(index), event.text, log_probs, more_of(choice),
-                    usage_of_chunk()));
-}
-
-std::optional<OrderedJson> Completion::usage_of_chunk() const {
-  if (wanted_.continuous_usage) return to_json(usage());
-  if (wanted_.include_usage) return OrderedJson(nullptr);
-  return std::nullopt;
-}
+// --- its answer ----------------------------------------------------------------------------------
 
 void Completion::end(std::size_t index, Outcome outcome) {
   ++core_.beats;
@@ -345,7 +269,7 @@ Usage Completion::usage() const {
   for (const Choice& choice : choices_) usage.completion_tokens += choice.tokens;
   usage.prompt_tokens = static_cast<int>(prompt_tokens_);
   for (std::size_t i = 0; i < choices_.size(); i += wanted_.n) {
-    usage.cached_tokens += choices_[i].result.cached_tokens;
+    usage.cached_tokens += std::max(choices_[i].read.cached, choices_[i].result.cached_tokens);
   }
   return usage;
 }
@@ -353,7 +277,9 @@ Usage Completion::usage() const {
 OrderedJson Completion::ends() const {
   std::vector<const GenerateResult*> results;
   for (const Choice& choice : choices_) results.push_back(&choice.result);
-  OrderedJson ends = {{"timings", timings_of(results)},
+  AnswerTimes times;
+  for (const GenerateResult* result : results) times += AnswerTimes::of(*result);
+  OrderedJson ends = {{"timings", to_json(times)},
                       {"metrics", {{"speculative_decoding", speculation_of(results)}}}};
   if (wanted_.receipt) ends["receipts"] = receipts();
   return ends;

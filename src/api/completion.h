@@ -18,6 +18,7 @@
 #include "api/core.h"
 #include "api/frames.h"
 #include "api/wanted.h"
+#include "engine/request_loop.h"
 
 namespace quantspec::api {
 
@@ -46,6 +47,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
     std::size_t prompt = 0;  // of prompts_
     std::optional<Ticket> ticket = {};
     ShownLogProbs log_probs;
+    PromptProgress read = {};
+    int drafted = 0, accepted = 0;  // so far, for timings_per_token
     int tokens = 0;
     double first_token_seconds = 0;
     double last_token_seconds = 0;
@@ -60,6 +63,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   GenerateOptions options_of(const Choice& choice, int index_in_prompt) const;
   void submit_all();
   void open();  // the answer of a stream begins
+  void take_progress(std::size_t index, const PromptProgress& read);
   void take_prompt(std::size_t index, const PromptLogProbs& read);
   bool take(std::size_t index, const TokenEvent& event);
   void end(std::size_t index, Outcome outcome);
@@ -81,6 +85,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   OrderedJson ends() const;
   OrderedJson receipts() const;
   std::optional<OrderedJson> usage_of_chunk() const;
+  AnswerTimes times_so_far() const;
   void log_end() const;
 
   Core& core_;

@@ -3,7 +3,8 @@
 //     api.cc          the door: routes, keys, who may do what
 //     routes.cc       the table of endpoints
 //     generate.cc     a body becomes a Completion
-//     completion.cc   a request of generation, from its admission to its answer
+//     completion.cc   a request of generation, from its admission to its answer; what it tells of
+//                     tokens as they come is in completion_tokens.cc
 //     frames.cc       what it is answered, as JSON
 //     live.cc         what the engine does: its last steps, and the page that shows them
 //     info.cc         everything else: models, health, tokens, templates
@@ -122,6 +123,7 @@ void serve_model(Core& core, Call call);
 void serve_alive(Core& core, Call call);
 void serve_ready(Core& core, Call call);
 void serve_metrics(Core& core, Call call);
+void serve_input_tokens(Core& core, Call call);
 void serve_tokenize(Core& core, Call call);
 void serve_detokenize(Core& core, Call call);
 void serve_template(Core& core, Call call);

@@ -33,30 +33,40 @@ OrderedJson to_json(const Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
 }
 
-OrderedJson timings_of(const std::vector<const GenerateResult*>& results) {
-  double prompt_ms = 0, predicted_ms = 0;
-  std::int64_t prompt = 0, cached = 0, predicted = 0, drafted = 0, accepted = 0;
-  for (const GenerateResult* result : results) {
-    prompt += result->prompt_tokens - result->cached_tokens;
-    cached += result->cached_tokens;
-    predicted += std::ssize(result->tokens);
-    prompt_ms = std::max(prompt_ms, result->timings.prefill_ms);
-    predicted_ms = std::max(predicted_ms, result->timings.decode_ms);
-    drafted += result->speculation.drafted;
-    accepted += result->speculation.accepted;
-  }
-  const auto n = static_cast<double>(prompt), m = static_cast<double>(predicted);
-  return {{"cache_n", cached},
-          {"prompt_n", prompt},
-          {"prompt_ms", prompt_ms},
-          {"prompt_per_token_ms", per(prompt_ms, n)},
-          {"prompt_per_second", per(1e3 * n, prompt_ms)},
-          {"predicted_n", predicted},
-          {"predicted_ms", predicted_ms},
-          {"predicted_per_token_ms", per(predicted_ms, m)},
-          {"predicted_per_second", per(1e3 * m, predicted_ms)},
-          {"draft_n", drafted},
-          {"draft_n_accepted", accepted}};
+AnswerTimes AnswerTimes::of(const GenerateResult& result) {
+  return {.prompt = result.prompt_tokens - result.cached_tokens,
+          .cached = result.cached_tokens,
+          .predicted = std::ssize(result.tokens),
+          .drafted = result.speculation.drafted,
+          .accepted = result.speculation.accepted,
+          .prompt_ms = result.timings.prefill_ms,
+          .predicted_ms = result.timings.decode_ms};
+}
+
+AnswerTimes& AnswerTimes::operator+=(const AnswerTimes& other) {
+  prompt += other.prompt;
+  cached += other.cached;
+  predicted += other.predicted;
+  drafted += other.drafted;
+  accepted += other.accepted;
+  prompt_ms = std::max(prompt_ms, other.prompt_ms);
+  predicted_ms = std::max(predicted_ms, other.predicted_ms);
+  return *this;
+}
+
+OrderedJson to_json(const AnswerTimes& times) {
+  const auto n = static_cast<double>(times.prompt), m = static_cast<double>(times.predicted);
+  return {{"cache_n", times.cached},
+          {"prompt_n", times.prompt},
+          {"prompt_ms", times.prompt_ms},
+          {"prompt_per_token_ms", per(times.prompt_ms, n)},
+          {"prompt_per_second", per(1e3 * n, times.prompt_ms)},
+          {"predicted_n", times.predicted},
+          {"predicted_ms", times.predicted_ms},
+          {"predicted_per_token_ms", per(times.predicted_ms, m)},
+          {"predicted_per_second", per(1e3 * m, times.predicted_ms)},
+          {"draft_n", times.drafted},
+          {"draft_n_accepted", times.accepted}};
 }
 
 OrderedJson speculation_of(const std::vector<const GenerateResult*>& results) {
@@ -179,7 +189,8 @@ std::string Frames::role(int index, bool has_usage) const {
 }
 
 std::string Frames::text(int index, std::string_view text, const OrderedJson& log_probs,
-                         const OrderedJson& more, const std::optional<OrderedJson>& usage) const {
+                         const OrderedJson& more, const std::optional<OrderedJson>& usage,
+                         const OrderedJson* ends) const {
   OrderedJson choice = {{"index", index}};
   if (chat_) {
     choice["delta"] = {{"content", text}};
@@ -189,7 +200,7 @@ std::string Frames::text(int index, std::string_view text, const OrderedJson& lo
   choice["logprobs"] = log_probs;
   choice["finish_reason"] = nullptr;
   choice.update(more);
-  return chunk(list_of(std::move(choice)), usage, nullptr);
+  return chunk(list_of(std::move(choice)), usage, ends);
 }
 
 std::string Frames::finish(int index, std::string_view reason,

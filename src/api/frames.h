@@ -27,8 +27,16 @@ struct Usage {
 };
 OrderedJson to_json(const Usage& usage);
 
-// Of all answers to a request: llama.cpp's times, and what speculation did.
-OrderedJson timings_of(const std::vector<const GenerateResult*>& results);
+// llama.cpp's times of an answer, or of several that are made at once.
+struct AnswerTimes {
+  std::int64_t prompt = 0, cached = 0, predicted = 0, drafted = 0, accepted = 0;  // tokens
+  double prompt_ms = 0, predicted_ms = 0;
+
+  static AnswerTimes of(const GenerateResult& result);
+  AnswerTimes& operator+=(const AnswerTimes& other);
+};
+OrderedJson to_json(const AnswerTimes& times);
+// What speculation did for all answers to a request.
 OrderedJson speculation_of(const std::vector<const GenerateResult*>& results);
 
 // "stop" or "length".
@@ -68,9 +76,10 @@ class Frames {
   // --- of a stream: events that are ready to send ---
   // usage: null is written as null, which a stream with usage has in all but one; absent: none.
   std::string role(int index, bool has_usage) const;
-  // more: members that a choice has beside OpenAI's.
+  // more: members that a choice has beside OpenAI's; ends: that the event has, or null.
   std::string text(int index, std::string_view text, const OrderedJson& log_probs,
-                   const OrderedJson& more, const std::optional<OrderedJson>& usage) const;
+                   const OrderedJson& more, const std::optional<OrderedJson>& usage,
+                   const OrderedJson* ends = nullptr) const;
   std::string finish(int index, std::string_view reason, const std::optional<OrderedJson>& usage,
                      const OrderedJson* ends) const;
   std::string usage(const OrderedJson& usage, const OrderedJson& ends) const;

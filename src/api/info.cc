@@ -149,6 +149,14 @@ void serve_tokenize(Core& core, Call call) {
   });
 }
 
+void serve_input_tokens(Core& core, Call call) {
+  const std::string body = std::move(call.request.body);
+  guarded(core, call, [&] {
+    const std::size_t tokens = conversation_tokens(core, read_body(core, call, body)).size();
+    answer(core, call, 200, {{"object", "response.input_tokens"}, {"input_tokens", tokens}});
+  });
+}
+
 void serve_detokenize(Core& core, Call call) {
   const std::string body = std::move(call.request.body);
   guarded(core, call, [&] {
@@ -177,11 +185,18 @@ void serve_tokenizer_info(Core& core, Call call) {
   const auto id_or_null = [](std::optional<TokenId> id) {
     return id ? OrderedJson(*id) : OrderedJson(nullptr);
   };
+  const auto name_or_null = [&](std::optional<TokenId> id) {
+    return id ? OrderedJson(tokenizer.name(*id)) : OrderedJson(nullptr);
+  };
+  const std::string& chat_template = core.options.chat_template;
   answer(core, call, 200,
          {{"vocab_size", tokenizer.vocab_size()},
+          {"bos_token", name_or_null(tokenizer.bos())},
           {"bos_token_id", id_or_null(tokenizer.bos())},
+          {"eos_token", name_or_null(tokenizer.eos())},
           {"eos_token_id", id_or_null(tokenizer.eos())},
           {"eos_token_ids", core.engine.config().eos_tokens},
+          {"chat_template", chat_template.empty() ? OrderedJson() : OrderedJson(chat_template)},
           {"model_max_length", core.engine.ctx_size()}});
 }
 
@@ -196,6 +211,7 @@ void serve_props(Core& core, Call call) {
     const ApiOptions& o = core.options;
     answer(core, call, 200,
            {{"model_alias", o.model},
+            {"model_path", o.model_file},
             {"build_info", o.version},
             {"system_fingerprint", core.fingerprint()},
             {"default_generation_settings", {{"n_ctx", engine.ctx_size()}, {"params", params}}},

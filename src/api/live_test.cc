@@ -1,4 +1,6 @@
-// What shows how the engine works: drafts of an answer, the last steps, the page.
+// What is told of an answer as it comes, and shows how the engine works: times, progress, drafts,
+// the last steps, the page.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,6 +81,69 @@ TEST_F(Completions, LastStepsSayWhoDrafted) {
     request.query = query;
     EXPECT_EQ(ask(std::move(request))->status(), 400) << query;
   }
+}
+
+std::vector<OrderedJson> chunks_of(const std::shared_ptr<FakeReply>& reply) {
+  std::vector<OrderedJson> chunks;
+  for (const std::string& event : reply->events()) {
+    if (event != "[DONE]") chunks.push_back(OrderedJson::parse(event));
+  }
+  return chunks;
+}
+
+TEST_F(Completions, TimesComeWithEachToken) {
+  OrderedJson asked = body({{"timings_per_token", true}, {"stream", true}});
+  asked["stream_options"] = {{"include_usage", true}};
+  const auto chunks = chunks_of(ask(post(kText, asked)));
+  int told = 0;
+  for (const OrderedJson& chunk : chunks) {
+    if (chunk["choices"].empty() || !chunk["choices"][0]["finish_reason"].is_null()) continue;
+    const OrderedJson& times = chunk["timings"];
+    EXPECT_GE(times["predicted_n"], ++told);
+    EXPECT_GT(times["prompt_ms"], 0);
+    EXPECT_GT(times["prompt_n"], 0);
+    EXPECT_LE(times["draft_n_accepted"], times["draft_n"]);
+  }
+  EXPECT_GT(told, 5);
+  EXPECT_EQ(chunks.back()["timings"]["predicted_n"], 24);
+  for (const OrderedJson& chunk : chunks_of(ask(post(kText, body({{"stream", true}}))))) {
+    EXPECT_EQ(chunk.contains("timings"), !chunk["choices"][0]["finish_reason"].is_null());
+  }
+}
+
+TEST_F(Completions, ProgressIsToldWhileAPromptIsRead) {
+  std::string prompt = "Progress was made";
+  for (int i = 0; i < 200; ++i) prompt += fmt::format(" by the {} of {} men", i, i * i % 37);
+  OrderedJson asked = body({{"prompt", prompt}, {"max_tokens", 2}, {"stream", true}});
+  asked["return_progress"] = true;
+  asked["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  int cached = 0;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<OrderedJson> told;
+    const auto chunks = chunks_of(ask(post(kText, asked)));
+    for (const OrderedJson& chunk : chunks) {
+      if (chunk.contains("prompt_progress")) told.push_back(chunk["prompt_progress"]);
+    }
+    const int total = chunks.back()["usage"]["prompt_tokens"];
+    ASSERT_GE(told.size(), 2u);
+    EXPECT_EQ(told.front()["processed"], told.front()["cache"]);
+    for (std::size_t i = 0; i < told.size(); ++i) {
+      EXPECT_EQ(told[i]["total"], total);
+      if (i > 0) {
+        EXPECT_GT(told[i]["processed"], told[i - 1]["processed"]);
+      }
+    }
+    EXPECT_EQ(told.back()["processed"], total);
+    cached = told.back()["cache"];
+    EXPECT_EQ(cached > 0, round > 0);
+    // Known before the end.
+    EXPECT_EQ(chunks[chunks.size() - 3]["usage"]["prompt_tokens_details"]["cached_tokens"], cached);
+  }
+}
+
+TEST_F(Completions, AConversationsTokensAreCounted) {
+  const OrderedJson counted = answer("/v1/chat/completions/input_tokens", chat());
+  EXPECT_EQ(counted["input_tokens"], answer(kChat, chat())["usage"]["prompt_tokens"]);
 }
 
 // A browser runs what is in the page and nothing else, and asks nobody else for anything.

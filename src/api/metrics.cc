@@ -194,6 +194,9 @@ void Metrics::write(Exposition& out) const {
           generated_seconds_);
   counter("llamacpp:prompt_tokens_cached_total", "Tokens of prompts that the cache had.",
           cached_tokens_);
+  counter("llamacpp:spec_decode_num_drafts_total", "Rounds that drafted.", rounds_);
+  counter("llamacpp:spec_decode_num_draft_tokens_total", "Drafted tokens.", drafted_);
+  counter("llamacpp:spec_decode_num_accepted_tokens_total", "Those that were accepted.", accepted_);
   counter("llamacpp:n_tokens_max", "Tokens of the longest text.", most_tokens_);
   gauge("llamacpp:prompt_tokens_seconds", "Tokens of prompts a second.",
         ratio(static_cast<double>(computed), prompt_seconds_));

@@ -65,6 +65,8 @@ struct Wanted {
   bool return_tokens = false;
   bool return_drafts = false;
   bool receipt = false;
+  bool timings_per_token = false;
+  bool return_progress = false;
   std::optional<double> ping = {};
 
   // --- /tokenize, /detokenize ---

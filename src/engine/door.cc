@@ -101,7 +101,7 @@ Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& option
   request.prompt_log_probs = options.prompt_log_probs;
   request.to_folder = options.to_folder && !options.prompt_log_probs;
   if (options.prompt_log_probs) request.salt += salt_that_nobody_guesses();
-  request.on_progress = [generation](double share) { generation->read(share); };
+  request.on_progress = [generation](const PromptProgress& read) { generation->read(read); };
   request.on_tokens = [generation](const Step& step) { return generation->take(step); };
   request.on_end = [generation](const Request::Ended& ended) { generation->end(ended); };
   return {loop, loop.submit(std::move(request))};

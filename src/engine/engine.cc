@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/system_memory.h"
 #include "engine/chat_prompts.h"
@@ -57,6 +58,20 @@ void require_drafts(const EngineOptions& options, const PlanContext& context) {
   }
 }
 
+std::vector<NamedChatTemplate> chat_templates_of(const EngineOptions& options,
+                                                 const ModelFiles& files) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+  const std::filesystem::path& file = options.chat_template;
+  if (file.empty()) return files.chat_templates();
+  std::string source = read_file(file, kMostBytes);
+  try {
+    ChatTemplate{source};
+  } catch (const Error& error) {
+    fail(error.kind(), "{}: {}", file.string(), error.what());
+  }
+  return {{"default", std::move(source)}};
+}
+
 }  // namespace
 
 std::string_view name_of(StopReason reason) {
@@ -89,6 +104,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   }
   backend->require_supported(shape);
   require_drafts(options, {config.num_layers, shape.page_size, options.draft_budget});
+  std::vector<NamedChatTemplate> chat_templates = chat_templates_of(options, *files);
   auto source = files->weights(options.target_weights, *backend);
   std::vector<Message> warnings;
   const std::size_t available = backend->available_bytes();
@@ -124,7 +140,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   resolved.tail_memory = memory.tail_bytes;
   auto impl = std::make_unique<Impl>(std::move(resolved), std::move(backend), std::move(model),
                                      std::move(tokenizer));
-  impl->chat_prompts = std::make_unique<ChatPrompts>(files->chat_templates(), *impl->tokenizer);
+  impl->chat_prompts = std::make_unique<ChatPrompts>(std::move(chat_templates), *impl->tokenizer);
   impl->load_ms = clock.milliseconds();
   Impl& made = *impl;
   auto engine = std::unique_ptr<Engine>(new Engine(std::move(impl)));

@@ -109,7 +109,9 @@ struct Outcome {
 // submit and cancel; they may not wait for another request, nor end the engine, be it by what they
 // own: that ends the program. One that throws, progress among them, ends its own request with that
 // error, and nothing else. The first may come before submit() returns.
+struct PromptProgress;  // request_loop.h
 struct Listener {
+  std::function<void(const PromptProgress&)> on_prompt = {};            // as it is read
   std::function<void(const PromptLogProbs&)> on_prompt_log_probs = {};  // before the first token
   TokenCallback on_token = {};
   std::function<void(Outcome)> on_end = {};  // once, after all else

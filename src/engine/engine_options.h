@@ -17,7 +17,8 @@ namespace quantspec {
 enum class DraftWeights : std::uint8_t { kAuto, kUpper, kBoth, kFull };
 
 struct EngineOptions {
-  std::filesystem::path model;  // a Hugging Face folder, or a GGUF file
+  std::filesystem::path model;               // a Hugging Face folder, or a GGUF file
+  std::filesystem::path chat_template = {};  // a file of Jinja, instead of the model's own
   // In what the target reads matrices that the model has as elements: by default in these, or as
   // codes of 8 bits, of which drafts read the upper four: one store, of half the bytes of bf16.
   TargetWeights target_weights = TargetWeights::kCheckpoint;

@@ -31,8 +31,9 @@ Engine::Generation::Generation(const Engine& engine, std::size_t prompt_tokens, 
       stop_reason_(options.predict >= 0 && options.predict <= most ? StopReason::kLength
                                                                    : StopReason::kContext) {}
 
-void Engine::Generation::read(double share) const {
-  if (progress_) progress_("prefill", share);
+void Engine::Generation::read(const PromptProgress& progress) const {
+  if (progress_) progress_("prefill", progress.share);
+  if (listener_.on_prompt) listener_.on_prompt(progress);
 }
 
 bool Engine::Generation::take(const Step& step) {

@@ -18,7 +18,7 @@ class Engine::Generation {
              const GenerateOptions& options, Listener listener);
 
   // What the loop calls back.
-  void read(double share) const;
+  void read(const PromptProgress& progress) const;
   bool take(const Step& step);
   void end(const Request::Ended& ended);
 

@@ -41,6 +41,15 @@ enum class RequestEnd : std::uint8_t {
 
 class ChunkFolder;
 
+// How far a prompt is read.
+struct PromptProgress {
+  int tokens = 0;    // of it
+  int cached = 0;    // that others had read
+  double share = 0;  // of the others, in [0, 1]
+
+  int read() const { return cached + static_cast<int>(share * (tokens - cached)); }
+};
+
 struct Request {
   std::vector<TokenId> prompt;
   int predict = 1;  // tokens to generate, at least 1
@@ -68,8 +77,7 @@ struct Request {
   // What a round added; step.accepted of the tokens were drafted. Returns whether it wants more.
   using OnTokens = std::function<bool(const Step& step)>;
   OnTokens on_tokens = {};
-  // The share of the prompt that is read, in [0, 1].
-  std::function<void(double)> on_progress = {};
+  std::function<void(const PromptProgress&)> on_progress = {};
   struct Ended {
     RequestEnd end;
     std::optional<Error> error = {};  // of kFailed

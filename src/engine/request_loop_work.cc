@@ -157,7 +157,8 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::tell(Live& request, 
 std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::tell_share(Live& request,
                                                                        double share) {
   try {
-    if (request.request.on_progress) request.request.on_progress(share);
+    const PromptProgress progress{request.prompt_tokens(), request.cached_tokens, share};
+    if (request.request.on_progress) request.request.on_progress(progress);
   } catch (...) {
     return Ending{RequestEnd::kFailed, current_error("who was told how far a prompt is read")};
   }

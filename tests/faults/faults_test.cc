@@ -50,8 +50,8 @@ TEST_F(Faults, ProgressThatThrowsEndsItsOwnRequestAlone) {
   auto loop = this->loop(options());
   Told told, other;
   Request throws = telling(request(3 * kChunk, 5), told);
-  throws.on_progress = [](double share) {
-    if (share > 0.5) throw std::runtime_error("stop reading");
+  throws.on_progress = [](const PromptProgress& read) {
+    if (read.share > 0.5) throw std::runtime_error("stop reading");
   };
   loop.submit(std::move(throws));
   loop.submit(telling(request(3 * kChunk, 5), other));
@@ -268,7 +268,7 @@ bool expect_told_late(RequestLoop& loop, Request wanted, Told& told, bool preemp
   // Beside one that decodes, a step reads a slice or two.
   const RequestId other = loop.submit(Faults::telling(Faults::request(10, 300), beside));
   while (beside.tokens.size() < 5) loop.step();
-  wanted.on_progress = [&](double share) { read = std::max(read, share); };
+  wanted.on_progress = [&](const PromptProgress& now) { read = std::max(read, now.share); };
   const RequestId id = loop.submit(std::move(wanted));
   while (read < 0.7) loop.step();
   if (read == 1) return false;
@@ -310,7 +310,7 @@ TEST_F(Faults, ProgressThatThrowsWhenARequestGoesOnEndsIt) {
   Request wanted = telling(request(6 * kChunk, 5), told);
   RequestId id = 0;
   int calls = 0;
-  wanted.on_progress = [&](double) {
+  wanted.on_progress = [&](const PromptProgress&) {
     if (++calls == 1) loop.pause(id);
     if (calls == 2) throw std::runtime_error("stop reading");
   };

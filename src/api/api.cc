@@ -223,7 +223,7 @@ void Api::cancel_all() {
 
 std::size_t Api::live() const { return impl_->core.live.count(); }
 bool Api::healthy() const { return impl_->core.healthy(); }
-const std::string& Api::fingerprint() { return impl_->core.fingerprint(); }
+const std::string& Api::fingerprint() { return impl_->core.engine.fingerprint(); }
 
 void answer_while_loading(const HttpRequest& request, Reply& reply) {
   const bool alive = request.path == "/healthz";

@@ -39,7 +39,7 @@ Completion::Completion(Core& core, Call call, Wanted wanted)
       call_(std::move(call)),
       wanted_(std::move(wanted)),
       chat_(wanted_.endpoint == Endpoint::kChat),
-      frames_(chat_, core.options.model, core.fingerprint()) {}
+      frames_(chat_, core.options.model, core.engine.fingerprint()) {}
 
 // --- its beginning -------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ OrderedJson Completion::receipts() const {
   OrderedJson all = OrderedJson::array();
   for (const Choice& choice : choices_) {
     all.push_back(
-        to_json(make_receipt(core_.fingerprint(), core_.engine, prompts_[choice.prompt].ids,
+        to_json(make_receipt(core_.engine.fingerprint(), core_.engine, prompts_[choice.prompt].ids,
                              choice.options, choice.result)));
   }
   return all;

@@ -136,11 +136,6 @@ void Core::note_unknown(const std::string& name) {
   log("a request has a field that is not known, and is ignored: " + shown(name));
 }
 
-const std::string& Core::fingerprint() {
-  std::call_once(fingerprint_once_, [this] { fingerprint_ = engine.fingerprint(); });
-  return fingerprint_;
-}
-
 std::optional<Refusal> Core::full(std::size_t prompt_tokens) {
   if (live.count() >= options.max_requests) {
     metrics.refused("requests");

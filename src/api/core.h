@@ -75,7 +75,6 @@ struct Core {
   void log(const std::string& line) const;
   // Names a field that is not known, the first time.
   void note_unknown(const std::string& name);
-  const std::string& fingerprint();
   // Why a request of generation finds no room; nullopt: it does.
   std::optional<Refusal> full(std::size_t prompt_tokens);
   int retry_after() const;  // seconds
@@ -100,8 +99,6 @@ struct Core {
  private:
   std::mutex unknown_mutex_;
   std::set<std::string> unknown_;
-  std::once_flag fingerprint_once_;
-  std::string fingerprint_;
   std::atomic<bool> healthy_ = true;
   std::uint64_t beats_seen_ = 0;
   double seconds_seen_ = 0;

@@ -213,7 +213,7 @@ void serve_props(Core& core, Call call) {
            {{"model_alias", o.model},
             {"model_path", o.model_file},
             {"build_info", o.version},
-            {"system_fingerprint", core.fingerprint()},
+            {"system_fingerprint", core.engine.fingerprint()},
             {"default_generation_settings", {{"n_ctx", engine.ctx_size()}, {"params", params}}},
             {"sampling", core.defaults_from},
             {"chat_template", o.chat_template},

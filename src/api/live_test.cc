@@ -14,7 +14,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 TEST_F(Completions, SayWhatWasDrafted) {
-  const OrderedJson asked = body({{"return_drafts", true}, {"return_tokens", true}});
+  const OrderedJson asked =
+      body({{"return_drafts", true}, {"return_tokens", true}, {"draft_len", 3}});
   const OrderedJson whole = answer(kText, asked);
   const OrderedJson& drafts = whole["choices"][0]["drafts"];
   OrderedJson ids = OrderedJson::array();

@@ -285,6 +285,10 @@ TEST(ChunkFolder, AnotherEngineReadsNothingTwice) {
   const Tokens second = generate(*undisturbed, more).tokens;
 
   options.cache_folder = place.path();
+  EngineOptions full = options;
+  full.kv_store = KvStore::kFull;
+  full.draft_weights = DraftWeights::kUpper;
+  expect_error(ErrorKind::kInvalidRequest, {place.path().string()}, [&] { Engine::load(full); });
   {
     const auto engine = Engine::load(options);
     EXPECT_EQ(generate(*engine, prompt, false).tokens, first);

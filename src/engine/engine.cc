@@ -104,6 +104,11 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   }
   backend->require_supported(shape);
   require_drafts(options, {config.num_layers, shape.page_size, options.draft_budget});
+  if (!options.cache_folder.empty() && options.kv_store == KvStore::kFull) {
+    fail(ErrorKind::kInvalidRequest,
+         "{}: keeps pages of 8 bits; a cache in full precision has none",
+         options.cache_folder.string());
+  }
   std::vector<NamedChatTemplate> chat_templates = chat_templates_of(options, *files);
   auto source = files->weights(options.target_weights, *backend);
   std::vector<Message> warnings;

@@ -201,8 +201,9 @@ class Engine {
   int page_size() const;  // tokens
   int sequences() const;  // requests that are in the cache at once
   // What tokens are a function of beside the request (docs/design.md, section 3): equal where they
-  // are. Begins with "b", as llama.cpp's do. Reads every byte of the checkpoint, at each call.
-  std::string fingerprint() const;
+  // are. Begins with "b", as llama.cpp's do. Reads every byte of the checkpoint, at the first
+  // call. Throws kCorruptFile where it was written to since it was loaded.
+  const std::string& fingerprint() const;
   double load_ms() const;
   std::unique_ptr<Session> create_session() { return std::make_unique<Session>(*this); }
 
@@ -263,6 +264,7 @@ class Engine {
   class Generation;
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
+  std::string make_fingerprint() const;
 
   std::unique_ptr<Impl> impl_;
 };

@@ -41,6 +41,8 @@ struct Engine::Impl {
   std::unique_ptr<const ChatPrompts> chat_prompts;
   std::shared_ptr<ChunkFolder> folder;  // null: there is none
   double load_ms = 0;
+  std::once_flag fingerprint_made;
+  std::string fingerprint;
   mutable std::mutex loop_mutex;  // of its start
   std::unique_ptr<RequestLoop> loop;
   std::thread thread;  // that runs it

@@ -90,7 +90,6 @@ TEST_F(EngineTest, StreamsTheTextThatItReturns) {
   EXPECT_EQ(std::vector<TokenId>(tokens.begin(), tokens.begin() + 40), result.tokens);
   EXPECT_EQ(drafted, result.speculation.accepted);
   EXPECT_EQ(drafted + rejected, result.speculation.drafted);
-  EXPECT_GT(rejected, 0);
   EXPECT_EQ(result.stop_reason, StopReason::kLength);
   // In the middle of a text, a first space is kept.
   EXPECT_EQ(result.text, " " + engine_->tokenizer().decode(result.tokens));

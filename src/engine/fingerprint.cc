@@ -115,7 +115,14 @@ std::string full_layers(const std::vector<Plan>& plans) {
 
 }  // namespace
 
-std::string Engine::fingerprint() const {
+// Once: it reads the whole checkpoint, which stays what it was as long as it is used.
+const std::string& Engine::fingerprint() const {
+  model().weights().require_unchanged();
+  std::call_once(impl_->fingerprint_made, [this] { impl_->fingerprint = make_fingerprint(); });
+  return impl_->fingerprint;
+}
+
+std::string Engine::make_fingerprint() const {
   const ModelConfig& c = config();
   const KvShape& shape = impl_->pool.shape();
   const auto type = c.rope.type;

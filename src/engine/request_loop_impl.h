@@ -28,7 +28,8 @@ struct RequestLoop::Live {
   RequestId id = 0;
   Request request;
   bool paused = false;
-  bool queued = true;  // it was not admitted yet
+  bool queued = true;         // it was not admitted yet
+  bool folder_asked = false;  // for a tail
   std::vector<TokenId> generated;
   bool as_proposed = true;  // so far it is
   PromptLogProbs prompt_log_probs;

@@ -46,6 +46,7 @@ def parse_args():
                         help="context of a request (default: 8192)")
     parser.add_argument("--llama-options", default="", metavar="TEXT",
                         help="more options of llama-server, as '-ctk q8_0 -ctv q8_0'")
+    parser.add_argument("--chat-template", metavar="FILE", help="for both, of a model that has none")
     parser.add_argument("--llama", metavar="DIR", default=real / "llama.cpp/build/bin",
                         help="llama.cpp's programs (default: of tools/real_models.sh)")
     parser.add_argument("--quantspec", metavar="FILE", default=ROOT / "build/quantspec",
@@ -165,9 +166,12 @@ COMPARED = {
 
 def options_of(args, name, slots):
     common = ["-m", args.model, "-t", args.threads]
+    template = args.chat_template
     if name == "quantspec":
-        return ["serve", *common, "-c", args.ctx, "--parallel", slots, "-q"]
-    return [*common, "-c", args.ctx * slots, "-np", slots, "-fa", "on", "--no-webui",
+        ours = ["--chat-template", template] if template else []
+        return ["serve", *common, "-c", args.ctx, "--parallel", slots, "-q", *ours]
+    theirs = ["--jinja", "--chat-template-file", template] if template else []
+    return [*common, "-c", args.ctx * slots, "-np", slots, "-fa", "on", "--no-webui", *theirs,
             *args.llama_options.split()]
 
 

@@ -109,7 +109,6 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
          "{}: keeps pages of 8 bits; a cache in full precision has none",
          options.cache_folder.string());
   }
-  std::vector<NamedChatTemplate> chat_templates = chat_templates_of(options, *files);
   auto source = files->weights(options.target_weights, *backend);
   std::vector<Message> warnings;
   const std::size_t available = backend->available_bytes();
@@ -145,7 +144,8 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   resolved.tail_memory = memory.tail_bytes;
   auto impl = std::make_unique<Impl>(std::move(resolved), std::move(backend), std::move(model),
                                      std::move(tokenizer));
-  impl->chat_prompts = std::make_unique<ChatPrompts>(std::move(chat_templates), *impl->tokenizer);
+  impl->chat_prompts =
+      std::make_unique<ChatPrompts>(chat_templates_of(options, *files), *impl->tokenizer);
   impl->load_ms = clock.milliseconds();
   Impl& made = *impl;
   auto engine = std::unique_ptr<Engine>(new Engine(std::move(impl)));

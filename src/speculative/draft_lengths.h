@@ -117,9 +117,7 @@ class DraftLengths {
   struct Rates {
     double chosen = 0, plain = 0;
   };
-  Rates expected() const {
-    return told_.exploring ? Rates{} : Rates{told_.rate, told_.plain_rate};
-  }
+  Rates expected() const { return told_.exploring ? Rates{} : Rates{told_.rate, told_.plain_rate}; }
 
  private:
   friend class Aged;  // of the tests: one that ran for years

@@ -104,15 +104,6 @@ void ChunkFolder::forget(const std::string& name) {
   names_.erase(name);
 }
 
-bool ChunkFolder::lacks_chunk(std::string_view salt, std::span<const TokenId> tokens) const {
-  return !knows(chunk_name(salt, tokens));
-}
-
-bool ChunkFolder::lacks_tail(std::string_view salt, std::span<const TokenId> tokens,
-                             int start) const {
-  return !knows(tail_name(salt, tokens, start));
-}
-
 // --- reading ---
 
 SessionInfo ChunkFolder::info_of(std::string_view salt, std::span<const TokenId> tokens) const {
@@ -122,9 +113,9 @@ SessionInfo ChunkFolder::info_of(std::string_view salt, std::span<const TokenId>
           .tokens = tokens.size()};
 }
 
-std::optional<SessionFile> ChunkFolder::open(const std::string& name, std::string_view salt,
-                                             std::span<const TokenId> tokens,
-                                             const SessionInfo& expected) {
+std::optional<ChunkFolder::Found> ChunkFolder::open(const std::string& name,
+                                                    std::span<const TokenId> tokens,
+                                                    const SessionInfo& expected) {
   const fs::path path = own_ / name;
   try {
     if (!file_exists(path)) {  // another engine made room
@@ -133,38 +124,42 @@ std::optional<SessionFile> ChunkFolder::open(const std::string& name, std::strin
     }
     SessionFile file(path, FileKind::kCachePart);
     const SessionInfo& info = file.info();
-    const bool is_it = info.fingerprint == expected.fingerprint && info.note == shown_salt(salt) &&
-                       info.chunks == expected.chunks && info.tail_tokens == expected.tail_tokens &&
-                       (info.chunks == 0 || info.chunk_bytes == expected.chunk_bytes) &&
-                       std::ranges::equal(file.tokens(), tokens);
+    const bool is_chunk = expected.chunks > 0;
+    const bool is_it =
+        info.fingerprint == expected.fingerprint && info.note == expected.note &&
+        info.chunks == expected.chunks && info.tail_tokens == expected.tail_tokens &&
+        (is_chunk ? info.chunk_bytes == expected.chunk_bytes : info.tail_bytes > 0) &&
+        std::ranges::equal(file.tokens(), tokens);
     if (!is_it) return std::nullopt;  // of the same hash
-    info.chunks > 0 ? file.chunk(0) : file.tail();
+    const auto bytes = is_chunk ? file.chunk(0) : file.tail();
     utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // it goes later
     const std::lock_guard lock(mutex_);
     ++counts_.found;
-    return file;
+    return Found{std::move(file), bytes};
   } catch (const Error& error) {
-    log_warning(Message::format("{}; it is removed", error.what()));
+    const bool is_damaged = error.kind() == ErrorKind::kCorruptFile;
+    log_warning(Message::format("{}{}", error.what(), is_damaged ? "; it is removed" : ""));
     std::error_code unknown;
-    fs::remove(path, unknown);
+    if (is_damaged) fs::remove(path, unknown);
     forget(name);
     return std::nullopt;
   }
 }
 
-std::optional<SessionFile> ChunkFolder::chunk(std::string_view salt,
-                                              std::span<const TokenId> tokens,
-                                              std::uint64_t bytes) {
+std::optional<ChunkFolder::Found> ChunkFolder::chunk(std::string_view salt,
+                                                     std::span<const TokenId> tokens,
+                                                     std::uint64_t bytes) {
   const std::string name = chunk_name(salt, tokens);
   if (!knows(name)) return std::nullopt;
   SessionInfo expected = info_of(salt, tokens);
   expected.chunks = 1;
   expected.chunk_bytes = bytes;
-  return open(name, salt, tokens, expected);
+  return open(name, tokens, expected);
 }
 
-std::optional<SessionFile> ChunkFolder::tail(std::string_view salt, std::span<const TokenId> text,
-                                             std::size_t most) {
+std::optional<ChunkFolder::Found> ChunkFolder::tail(std::string_view salt,
+                                                    std::span<const TokenId> text,
+                                                    std::size_t most) {
   const std::size_t chunk = options_.chunk_tokens;
   for (std::size_t start = text.size() / chunk * chunk;; start -= chunk) {
     if (start + chunk <= most) return std::nullopt;  // none that begins there is longer
@@ -184,7 +179,7 @@ std::optional<SessionFile> ChunkFolder::tail(std::string_view salt, std::span<co
       if (name != tail_name(salt, tokens, static_cast<int>(start))) continue;
       SessionInfo expected = info_of(salt, tokens);
       expected.tail_tokens = end;
-      if (auto file = open(name, salt, tokens, expected)) return file;
+      if (auto found = open(name, tokens, expected)) return found;
     }
     if (start == 0) return std::nullopt;
   }
@@ -193,30 +188,37 @@ std::optional<SessionFile> ChunkFolder::tail(std::string_view salt, std::span<co
 // --- writing ---
 
 void ChunkFolder::keep_chunk(std::string_view salt, std::span<const TokenId> tokens,
-                             std::vector<std::byte> bytes) {
+                             std::size_t bytes, const Fill& fill) {
   SessionInfo info = info_of(salt, tokens);
   info.chunks = 1;
-  info.chunk_bytes = bytes.size();
-  keep({chunk_name(salt, tokens), info, {tokens.begin(), tokens.end()}, std::move(bytes)});
+  info.chunk_bytes = bytes;
+  keep(chunk_name(salt, tokens), info, tokens, bytes, fill);
 }
 
 void ChunkFolder::keep_tail(std::string_view salt, std::span<const TokenId> tokens, int start,
-                            std::vector<std::byte> bytes) {
+                            std::size_t bytes, const Fill& fill) {
   SessionInfo info = info_of(salt, tokens);
   info.tail_tokens = tokens.size();
-  info.tail_bytes = bytes.size();
-  keep({tail_name(salt, tokens, start), info, {tokens.begin(), tokens.end()}, std::move(bytes)});
+  info.tail_bytes = bytes;
+  keep(tail_name(salt, tokens, start), info, tokens, bytes, fill);
 }
 
-void ChunkFolder::keep(Work work) {
+void ChunkFolder::keep(std::string name, const SessionInfo& info, std::span<const TokenId> tokens,
+                       std::size_t bytes, const Fill& fill) {
   {
     const std::lock_guard lock(mutex_);
-    if (waiting_bytes_ + work.bytes.size() > options_.most_waiting) {
+    if (names_.contains(name) || std::ranges::find(waiting_, name, &Work::name) != waiting_.end())
+      return;
+    if (waiting_bytes_ + bytes > options_.most_waiting) {
       ++counts_.dropped;
       return;
     }
-    if (!names_.insert(work.name).second) return;
-    waiting_bytes_ += work.bytes.size();
+  }
+  Work work{std::move(name), info, {tokens.begin(), tokens.end()}, std::vector<std::byte>(bytes)};
+  fill(work.bytes);
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_bytes_ += bytes;
     waiting_.push_back(std::move(work));
   }
   changed_.notify_all();
@@ -239,7 +241,7 @@ void ChunkFolder::write_all() {
     }
     lock.lock();
     is_written ? ++counts_.written : ++counts_.dropped;
-    if (!is_written) names_.erase(work.name);
+    if (is_written) names_.insert(work.name);
     waiting_bytes_ -= work.bytes.size();
     waiting_.pop_front();
     changed_.notify_all();

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -51,22 +52,24 @@ class ChunkFolder {
   ChunkFolder(const ChunkFolder&) = delete;
   ChunkFolder& operator=(const ChunkFolder&) = delete;
 
-  // The file of the chunk that these tokens end with, `bytes` of it; null: there is none. REQUIRES:
-  // tokens are whole chunks.
-  std::optional<SessionFile> chunk(std::string_view salt, std::span<const TokenId> tokens,
-                                   std::uint64_t bytes);
+  struct Found {
+    SessionFile file;  // which has the bytes
+    std::span<const std::byte> bytes;
+  };
+  // The chunk that these tokens end with, of so many bytes; null: it is not there. REQUIRES: tokens
+  // are whole chunks.
+  std::optional<Found> chunk(std::string_view salt, std::span<const TokenId> tokens,
+                             std::uint64_t bytes);
   // The longest tail that this text begins with, if it is longer than `most` tokens.
-  std::optional<SessionFile> tail(std::string_view salt, std::span<const TokenId> text,
-                                  std::size_t most);
+  std::optional<Found> tail(std::string_view salt, std::span<const TokenId> text, std::size_t most);
 
-  // Whether it is worth handing over: nobody has yet.
-  bool lacks_chunk(std::string_view salt, std::span<const TokenId> tokens) const;
-  bool lacks_tail(std::string_view salt, std::span<const TokenId> tokens, int start) const;
-  // To be written. tokens: to its end.
-  void keep_chunk(std::string_view salt, std::span<const TokenId> tokens,
-                  std::vector<std::byte> bytes);
+  // To be written, unless it is there or about to be: then `fill`, which gives the bytes, is not
+  // called. tokens: to its end.
+  using Fill = std::function<void(std::span<std::byte>)>;
+  void keep_chunk(std::string_view salt, std::span<const TokenId> tokens, std::size_t bytes,
+                  const Fill& fill);
   void keep_tail(std::string_view salt, std::span<const TokenId> tokens, int start,
-                 std::vector<std::byte> bytes);
+                 std::size_t bytes, const Fill& fill);
 
   FolderCounts counts() const;
   void wait();  // until all that was handed over is written
@@ -83,10 +86,11 @@ class ChunkFolder {
   std::string tail_name(std::string_view salt, std::span<const TokenId> tokens, int start) const;
   bool knows(const std::string& name) const;
   void forget(const std::string& name);
-  std::optional<SessionFile> open(const std::string& name, std::string_view salt,
-                                  std::span<const TokenId> tokens, const SessionInfo& expected);
+  std::optional<Found> open(const std::string& name, std::span<const TokenId> tokens,
+                            const SessionInfo& expected);
   SessionInfo info_of(std::string_view salt, std::span<const TokenId> tokens) const;
-  void keep(Work work);
+  void keep(std::string name, const SessionInfo& info, std::span<const TokenId> tokens,
+            std::size_t bytes, const Fill& fill);
   void write_all();
   void write(const Work& work);
   void make_room(std::uint64_t bytes);
@@ -96,7 +100,7 @@ class ChunkFolder {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::set<std::string> names_;  // that are there, or about to be
+  std::set<std::string> names_;  // that are there, as far as is known
   std::deque<Work> waiting_;     // the first is being written
   std::size_t waiting_bytes_ = 0;
   bool ends_ = false;

@@ -55,21 +55,39 @@ std::vector<fs::path> files_in(const fs::path& folder) {
 
 std::optional<Bytes> chunk_of(ChunkFolder& folder, std::string_view salt, const Tokens& tokens,
                               std::size_t bytes = 100) {
-  const auto file = folder.chunk(salt, tokens, bytes);
-  if (!file) return std::nullopt;
-  return Bytes(file->chunk(0).begin(), file->chunk(0).end());
+  const auto found = folder.chunk(salt, tokens, bytes);
+  if (!found) return std::nullopt;
+  return Bytes(found->bytes.begin(), found->bytes.end());
+}
+
+void keep(ChunkFolder& folder, std::string_view salt, const Tokens& tokens, const Bytes& bytes) {
+  folder.keep_chunk(salt, tokens, bytes.size(),
+                    [&](std::span<std::byte> to) { std::ranges::copy(bytes, to.begin()); });
+}
+
+// Whether it is asked for its bytes.
+bool lacks(ChunkFolder& folder, const Tokens& tokens) {
+  bool asked = false;
+  try {
+    folder.keep_chunk("me", tokens, 100, [&](std::span<std::byte>) {
+      asked = true;
+      throw std::runtime_error("not now");
+    });
+  } catch (const std::runtime_error&) {
+  }
+  return asked;
 }
 
 TEST(ChunkFolder, WhatIsKeptIsFoundByTheNextOne) {
   const TestFolder place;
   {
     ChunkFolder folder(in(place / "new" / "cache"));
-    EXPECT_TRUE(folder.lacks_chunk("me", numbers(16)));
-    folder.keep_chunk("me", numbers(8), pattern(100, 1));
-    folder.keep_chunk("me", numbers(16), pattern(100, 2));
-    folder.keep_chunk("me", numbers(16), pattern(100, 3));  // the same: the first stays
-    folder.keep_chunk("you", numbers(16), pattern(100, 4));
-    EXPECT_FALSE(folder.lacks_chunk("me", numbers(16)));
+    EXPECT_TRUE(lacks(folder, numbers(16)));
+    keep(folder, "me", numbers(8), pattern(100, 1));
+    keep(folder, "me", numbers(16), pattern(100, 2));
+    keep(folder, "me", numbers(16), pattern(100, 3));  // the same: the first stays
+    keep(folder, "you", numbers(16), pattern(100, 4));
+    EXPECT_FALSE(lacks(folder, numbers(16)));
     folder.wait();
     EXPECT_EQ(folder.counts().written, 3u);
   }
@@ -96,16 +114,19 @@ TEST(ChunkFolder, TheLongestTailThatATextBeginsWithIsFound) {
   const TestFolder place;
   ChunkFolder folder(in(place.path()));
   const auto found = [&](const Tokens& text, std::size_t most = 0) -> std::size_t {
-    const auto file = folder.tail("me", text, most);
-    if (!file) return 0;
-    const std::size_t end = file->info().tail_tokens;
-    EXPECT_TRUE(std::ranges::equal(file->tail(), pattern(50, static_cast<int>(end))));
+    const auto tail = folder.tail("me", text, most);
+    if (!tail) return 0;
+    const std::size_t end = tail->file.info().tail_tokens;
+    EXPECT_TRUE(std::ranges::equal(tail->bytes, pattern(50, static_cast<int>(end))));
     return end;
   };
-  for (const int end : {3, 6, 12, 14, 21}) {
-    folder.keep_tail("me", numbers(end), end / kChunk * kChunk, pattern(50, end));
-  }
-  folder.keep_tail("you", numbers(15), 8, pattern(50, 15));
+  const auto keep_tail = [&](std::string_view salt, int end) {
+    folder.keep_tail(salt, numbers(end), end / kChunk * kChunk, 50, [&](std::span<std::byte> to) {
+      std::ranges::copy(pattern(50, end), to.begin());
+    });
+  };
+  for (const int end : {3, 6, 12, 14, 21}) keep_tail("me", end);
+  keep_tail("you", 15);
   folder.wait();
   EXPECT_EQ(found(numbers(2)), 0u);
   EXPECT_EQ(found(numbers(5)), 3u);
@@ -126,7 +147,7 @@ TEST(ChunkFolder, TheLongestTailThatATextBeginsWithIsFound) {
 TEST(ChunkFolder, WhatIsDamagedIsRemoved) {
   const TestFolder place;
   ChunkFolder folder(in(place.path()));
-  folder.keep_chunk("me", numbers(8), pattern(100, 1));
+  keep(folder, "me", numbers(8), pattern(100, 1));
   folder.wait();
   const fs::path path = files_in(place.path()).front();
   const std::string good = read_file(path);
@@ -138,10 +159,10 @@ TEST(ChunkFolder, WhatIsDamagedIsRemoved) {
     ChunkFolder next(in(place.path()));
     EXPECT_EQ(chunk_of(next, "me", numbers(8)), std::nullopt) << at;
     EXPECT_FALSE(fs::exists(path)) << at;
-    EXPECT_TRUE(next.lacks_chunk("me", numbers(8)));
+    EXPECT_TRUE(lacks(next, numbers(8)));
   }
   EXPECT_EQ(chunk_of(folder, "me", numbers(8)), std::nullopt);  // it is gone meanwhile
-  folder.keep_chunk("me", numbers(8), pattern(100, 1));
+  keep(folder, "me", numbers(8), pattern(100, 1));
   folder.wait();
   EXPECT_EQ(chunk_of(folder, "me", numbers(8)), pattern(100, 1));
 }
@@ -150,10 +171,10 @@ TEST(ChunkFolder, WhatIsDamagedIsRemoved) {
 TEST(ChunkFolder, TheTokensCountAndNotTheName) {
   const TestFolder place;
   ChunkFolder folder(in(place.path()));
-  folder.keep_chunk("me", numbers(8), pattern(100, 1));
+  keep(folder, "me", numbers(8), pattern(100, 1));
   folder.wait();
   const fs::path first = files_in(place.path()).front();
-  folder.keep_chunk("me", numbers(8, 100), pattern(100, 2));
+  keep(folder, "me", numbers(8, 100), pattern(100, 2));
   folder.wait();
   for (const fs::path& path : files_in(place.path())) {
     if (path != first) fs::copy_file(path, first, fs::copy_options::overwrite_existing);
@@ -175,21 +196,21 @@ TEST(ChunkFolder, WhatWasUsedLongAgoGoesFirst) {
   {
     ChunkFolder folder(in(place.path(), 3 * each));
     for (int i = 0; i < 3; ++i) {
-      folder.keep_chunk("me", numbers(8, i), pattern(1000, i));
+      keep(folder, "me", numbers(8, i), pattern(1000, i));
       folder.wait();
       pass();
     }
     EXPECT_EQ(folder.counts().bytes, 3 * each);
     EXPECT_TRUE(chunk_of(folder, "me", numbers(8, 0), 1000));  // now the second is the oldest
     pass();
-    folder.keep_chunk("me", numbers(8, 3), pattern(1000, 3));
+    keep(folder, "me", numbers(8, 3), pattern(1000, 3));
     folder.wait();
     EXPECT_EQ(folder.counts().removed, 1u);
     EXPECT_TRUE(chunk_of(folder, "me", numbers(8, 0), 1000));
     EXPECT_FALSE(chunk_of(folder, "me", numbers(8, 1), 1000));
     EXPECT_TRUE(chunk_of(folder, "me", numbers(8, 2), 1000));
     EXPECT_TRUE(chunk_of(folder, "me", numbers(8, 3), 1000));
-    folder.keep_chunk("me", numbers(8, 4), pattern(4000, 4));  // it never fits
+    keep(folder, "me", numbers(8, 4), pattern(4000, 4));  // it never fits
     folder.wait();
     EXPECT_EQ(folder.counts().dropped, 1u);
     EXPECT_EQ(folder.counts().removed, 1u);
@@ -208,10 +229,10 @@ TEST(ChunkFolder, WhatTheWriterDoesNotKeepUpWithIsDropped) {
   ChunkFolder::Options options = in(place.path());
   options.most_waiting = 2500;
   ChunkFolder folder(options);
-  folder.keep_chunk("me", numbers(8), pattern(2501, 0));
+  keep(folder, "me", numbers(8), pattern(2501, 0));
   EXPECT_EQ(folder.counts().dropped, 1u);
-  EXPECT_TRUE(folder.lacks_chunk("me", numbers(8)));
-  for (int i = 0; i < 50; ++i) folder.keep_chunk("me", numbers(8, 10 * i), pattern(1000, i));
+  EXPECT_TRUE(lacks(folder, numbers(8)));
+  for (int i = 0; i < 50; ++i) keep(folder, "me", numbers(8, 10 * i), pattern(1000, i));
   folder.wait();
   const FolderCounts counts = folder.counts();
   EXPECT_EQ(counts.written + counts.dropped, 51u);
@@ -236,7 +257,7 @@ TEST(ChunkFolder, WhoIsKilledLeavesWholeFiles) {
     if (child == 0) {
       ChunkFolder folder(in(place.path(), 1 << 30));
       for (int i = 0;; ++i) {
-        folder.keep_chunk("me", numbers(8, 100 * round + i), pattern(50'000, i));
+        keep(folder, "me", numbers(8, 100 * round + i), pattern(50'000, i));
         folder.wait();
       }
     }
@@ -257,14 +278,6 @@ TEST(ChunkFolder, WhoIsKilledLeavesWholeFiles) {
 }
 
 // --- in engines ---
-
-GenerateOptions greedy(int predict) {
-  GenerateOptions options;
-  options.predict = predict;
-  options.ignore_eos = true;
-  options.sampling.temperature = 0;
-  return options;
-}
 
 TEST(ChunkFolder, AnotherEngineReadsNothingTwice) {
   const TestFolder place;

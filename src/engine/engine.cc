@@ -147,14 +147,13 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   impl->chat_prompts =
       std::make_unique<ChatPrompts>(chat_templates_of(options, *files), *impl->tokenizer);
   impl->load_ms = clock.milliseconds();
-  Impl& made = *impl;
   auto engine = std::unique_ptr<Engine>(new Engine(std::move(impl)));
   if (!options.cache_folder.empty()) {
-    made.folder = std::make_shared<ChunkFolder>(
+    engine->impl_->folder = std::make_shared<ChunkFolder>(
         ChunkFolder::Options{.folder = options.cache_folder,
                              .most_bytes = options.cache_folder_bytes,
                              .fingerprint = engine->fingerprint(),
-                             .chunk_tokens = made.backend->prefill_chunk()});
+                             .chunk_tokens = engine->impl_->backend->prefill_chunk()});
   }
   return engine;
 }

@@ -37,15 +37,6 @@ std::filesystem::path folder_of(const char* name, const std::vector<const char*>
   return folder;
 }
 
-GenerateOptions greedy(int predict, std::optional<int> draft_len = std::nullopt) {
-  GenerateOptions options;
-  options.predict = predict;
-  options.sampling.temperature = 0;
-  options.draft_len = draft_len;
-  options.ignore_eos = true;
-  return options;
-}
-
 constexpr const char* kPrompt = "It was a dark night, and the wind";
 
 class EngineTest : public testing::Test {

@@ -84,9 +84,9 @@ bool RequestLoop::Impl::is_in_folder(Live& request, int end) {
   if (!options.folder) return false;
   const Request& wanted = request.request;
   const auto tokens = std::span<const TokenId>(wanted.prompt).first(end);
-  const auto file = options.folder->chunk(wanted.salt, tokens, chunk_bytes());
-  if (!file) return false;
-  const std::vector<PageRef> pages = make_pages(file->chunk(0));
+  const auto found = options.folder->chunk(wanted.salt, tokens, chunk_bytes());
+  if (!found) return false;
+  const std::vector<PageRef> pages = make_pages(found->bytes);
   if (pages.empty()) return false;
   request.path.seal(pages);
   return true;
@@ -98,10 +98,9 @@ void RequestLoop::Impl::keep_chunk(const Live& request) {
   if (!options.folder || !wanted.to_folder) return;
   try {
     const auto tokens = std::span<const TokenId>(wanted.prompt).first(request.path.tokens());
-    if (!options.folder->lacks_chunk(wanted.salt, tokens)) return;
-    std::vector<std::byte> bytes(chunk_bytes());
-    download(request.path.last_pages(), bytes);
-    options.folder->keep_chunk(wanted.salt, tokens, std::move(bytes));
+    options.folder->keep_chunk(wanted.salt, tokens, chunk_bytes(), [&](std::span<std::byte> to) {
+      download(request.path.last_pages(), to);
+    });
   } catch (...) {
     log_caught("the cache on disk");
   }
@@ -110,10 +109,8 @@ void RequestLoop::Impl::keep_chunk(const Live& request) {
 void RequestLoop::Impl::keep_tail(const Live& request, const PromptTail& tail) {
   if (!options.folder || !request.request.to_folder) return;
   try {
-    if (!options.folder->lacks_tail(tail.salt(), tail.tokens(), tail.start())) return;
-    std::vector<std::byte> bytes(tail.bytes());
-    tail.download(bytes);
-    options.folder->keep_tail(tail.salt(), tail.tokens(), tail.start(), std::move(bytes));
+    options.folder->keep_tail(tail.salt(), tail.tokens(), tail.start(), tail.bytes(),
+                              [&](std::span<std::byte> to) { tail.download(to); });
   } catch (...) {
     log_caught("the cache on disk");
   }
@@ -124,11 +121,11 @@ void RequestLoop::Impl::find_tail_in_folder(const Live& request) {
   const Request& wanted = request.request;
   const auto text = std::span<const TokenId>(wanted.prompt).first(wanted.prompt.size() - 1);
   const auto known = tails.find(wanted.salt, text);
-  const auto file = options.folder->tail(wanted.salt, text, known.tail ? known.end : 0);
-  if (!file) return;
-  const auto made = tails.begin(wanted.salt, text.first(file->info().tail_tokens));
-  if (!made || made->bytes() != file->info().tail_bytes) return;
-  made->upload(file->tail());
+  const auto found = options.folder->tail(wanted.salt, text, known.tail ? known.end : 0);
+  if (!found) return;
+  const auto made = tails.begin(wanted.salt, text.first(found->file.info().tail_tokens));
+  if (!made || made->bytes() != found->bytes.size()) return;
+  made->upload(found->bytes);
   tails.add(made);
 }
 

@@ -167,14 +167,6 @@ TEST(SessionFile, WhoeverIsKilledLeavesTheOldFile) {
 
 // --- in engines ---
 
-GenerateOptions greedy(int predict) {
-  GenerateOptions options;
-  options.predict = predict;
-  options.ignore_eos = true;
-  options.sampling.temperature = 0;
-  return options;
-}
-
 std::vector<TokenId> words(const Engine& engine, int count) {
   std::string text = "It was";
   for (int i = 0; i < count; ++i) text += fmt::format(" the {} of {} nights,", i % 17, i * i % 23);

@@ -8,6 +8,8 @@
 
 #include <random>
 
+#include "base/test_folder.h"
+#include "engine/chunk_folder.h"
 #include "engine/request_loop.h"
 #include "tests/subject.h"
 
@@ -116,7 +118,16 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
     host_pages_ = num_loops_++ % 2 == 0 ? uniform(6, 60) : uniform(0, 5);
     options.host_bytes = host_pages_ * model_.pool.page_bytes();
     if (!one_in(3)) options.tail_bytes = uniform(10, 100) * model_.pool.page_bytes();
+    // What loops before have left on disk, and what there is room for of this one's.
+    if (one_in(3)) {
+      options.folder = std::make_shared<ChunkFolder>(
+          ChunkFolder::Options{.folder = folder_.path(),
+                               .most_bytes = uniform(3, 100) * 2 * model_.pool.page_bytes(),
+                               .fingerprint = "the model",
+                               .chunk_tokens = kChunk});
+    }
     count_moves();
+    cache_folder_ = options.folder;
     loop_plans_ = std::ssize(options.plans);
     loop_ = std::make_unique<RequestLoop>(model_.model, model_.pool.shape(), options);
   }
@@ -127,6 +138,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
     replays_ += now.replays;
     swapped_in_ += now.pages_swapped_in;
     in_tails_ += now.tail_tokens;
+    if (cache_folder_) from_folder_ += cache_folder_->counts().found;
     to_host_ += now.prefixes.to_host;
     from_host_ += now.prefixes.from_host;
   }
@@ -143,7 +155,9 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
   int num_loops_ = 0;
   std::size_t host_pages_ = 0;
   std::uint64_t swaps_ = 0, replays_ = 0, swapped_in_ = 0, to_host_ = 0, from_host_ = 0;
-  std::uint64_t in_tails_ = 0;
+  std::uint64_t in_tails_ = 0, from_folder_ = 0;
+  TestFolder folder_;
+  std::shared_ptr<ChunkFolder> cache_folder_;
 };
 
 TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
@@ -223,6 +237,7 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
   EXPECT_GT(cached, schedules * kChunk / 10);
   EXPECT_GT(accepted, schedules);
   EXPECT_GT(in_tails_, schedules * 4u);
+  EXPECT_GT(from_folder_, schedules / 20u);
   for (const std::uint64_t moves : {swaps_, replays_, swapped_in_, to_host_, from_host_}) {
     EXPECT_GT(moves, schedules / 20u);
   }

@@ -126,6 +126,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
                                .fingerprint = "the model",
                                .chunk_tokens = kChunk});
     }
+    options.read_ahead_after = 0;
     count_moves();
     cache_folder_ = options.folder;
     loop_plans_ = std::ssize(options.plans);
@@ -138,6 +139,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
     replays_ += now.replays;
     swapped_in_ += now.pages_swapped_in;
     in_tails_ += now.tail_tokens;
+    ahead_ += now.ahead_tokens;
     if (cache_folder_) from_folder_ += cache_folder_->counts().found;
     to_host_ += now.prefixes.to_host;
     from_host_ += now.prefixes.from_host;
@@ -155,7 +157,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
   int num_loops_ = 0;
   std::size_t host_pages_ = 0;
   std::uint64_t swaps_ = 0, replays_ = 0, swapped_in_ = 0, to_host_ = 0, from_host_ = 0;
-  std::uint64_t in_tails_ = 0, from_folder_ = 0;
+  std::uint64_t in_tails_ = 0, from_folder_ = 0, ahead_ = 0;
   TestFolder folder_;
   std::shared_ptr<ChunkFolder> cache_folder_;
 };
@@ -183,6 +185,10 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
       all.push_back(std::make_unique<Running>(
           Running{0, static_cast<std::size_t>(uniform(0, std::ssize(catalogue_) - 1)),
                   uniform(0, 12), one_in(8) ? uniform(0, 10) : -1}));
+    }
+    if (one_in(3)) {  // before all, or beside some and what they are preempted with
+      const Request& text = catalogue_[uniform(0, std::ssize(catalogue_) - 1)];
+      loop_->read_ahead(text.prompt, text.salt);
     }
     const bool forced = loop_plans_ > 0 && one_in(2);
     std::size_t ended = 0;
@@ -217,6 +223,7 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
       loop_->step();
       if (one_in(10)) loop_->check_integrity();
     }
+    while (loop_->statistics().reads_ahead) loop_->step();  // who waited for it was cancelled
     for (const auto& running : all) {
       const Output& expected = expected_[running->which];
       cancelled += running->end == RequestEnd::kCancelled;
@@ -238,6 +245,7 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
   EXPECT_GT(accepted, schedules);
   EXPECT_GT(in_tails_, schedules * 4u);
   EXPECT_GT(from_folder_, schedules / 20u);
+  EXPECT_GT(ahead_, schedules * 4u);
   for (const std::uint64_t moves : {swaps_, replays_, swapped_in_, to_host_, from_host_}) {
     EXPECT_GT(moves, schedules / 20u);
   }

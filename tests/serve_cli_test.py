@@ -125,6 +125,40 @@ class Serve(CliTest):
             template.write_text("{% for m in messages %}")
             self.check_error(quantspec("serve", "--port", "0", "--chat-template", template), 1, str(template))
 
+    def test_what_the_next_turn_begins_with_is_read_before_it_comes(self):
+        def ahead(server):
+            _, text = server.ask("GET", "/metrics")
+            return float(re.search(r"^quantspec_ahead_tokens_total (\S+)$", text, re.MULTILINE)[1])
+
+        def turns(server, waits):
+            messages, replies = [{"role": "user", "content": PROMPT}], []
+            for question in ("And then?", None):
+                status, reply = server.post("/v1/chat/completions", messages=messages, max_tokens=150, temperature=0,
+                                            ignore_eos=True)
+                self.assertEqual(status, 200, reply)
+                replies.append(reply)
+                messages += [reply["choices"][0]["message"], {"role": "user", "content": question}]
+                end = time.monotonic() + HANGS
+                while waits and question and ahead(server) == 0:
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.02)
+            usage = [reply["usage"] for reply in replies]
+            cached = usage[1]["prompt_tokens_details"]["cached_tokens"]
+            return usage[0]["total_tokens"], cached, [reply["choices"][0]["message"]["content"] for reply in replies]
+
+        with tempfile.TemporaryDirectory() as folder:
+            template = Path(folder) / "template.jinja"
+            template.write_text("{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}<assistant> ")
+            with Server("--chat-template", template) as server:
+                read, cached, texts = turns(server, True)
+                self.assertGreater(cached, read - 16)
+            with Server("--chat-template", template, "--no-read-ahead") as server:
+                _, cached, others = turns(server, False)
+                self.assertEqual(texts, others)
+                self.assertLess(cached, 150)
+                time.sleep(0.5)
+                self.assertEqual(ahead(server), 0)
+
     def test_the_next_server_finds_on_disk_what_this_one_has_read(self):
         prompt = " ".join(f"The {i} of {i * i % 31} nights was dark." for i in range(180))
         body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}

@@ -46,7 +46,7 @@ DOORS = {
     "backend/params": None,
     "bench": {"bench/bench.h", "bench/load.h"},
     "engine": {"engine/engine.h", "engine/request_loop.h", "engine/chat_prompts.h",
-               "engine/receipt.h"},
+               "engine/receipt.h", "engine/chunk_folder.h"},
     "quant": {"quant/quant.h", "quant/weight_format.h", "quant/encode_row.h",
               "quant/encode_kernels.h", "quant/fit-inl.h",
               "quant/test_support.h"},

@@ -9,6 +9,7 @@ Both get the same requests to /v1/chat/completions, greedy and streamed, in turn
   streams  8 at once: prompts of 100 to 800, 128 to write each
   long     4 at once: prompts of nearly --long tokens, 128 to write each
   turns    6 turns about a text of half of --long, then the last on a cold cache
+  chat     4 turns of 256 tokens, each --think seconds after the answer before it
   late     4 that write 256 tokens while a prompt of nearly --long comes
 tools/real_models.sh builds llama.cpp. Nothing else should run meanwhile. Needs the
 standard library only.
@@ -22,6 +23,7 @@ import os
 import platform
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from peers.programs import (Programs, ROOT, checkout, instructions, load_average, median, note,
@@ -44,6 +46,8 @@ def parse_args():
                         help="tokens of long prompts, about (default: 7500)")
     parser.add_argument("--ctx", type=int, default=8192, metavar="N",
                         help="context of a request (default: 8192)")
+    parser.add_argument("--think", type=float, default=5, metavar="N",
+                        help="seconds between turns of a chat (default: 5)")
     parser.add_argument("--llama-options", default="", metavar="TEXT",
                         help="more options of llama-server, as '-ctk q8_0 -ctv q8_0'")
     parser.add_argument("--chat-template", metavar="FILE", help="for both, of a model that has none")
@@ -137,6 +141,19 @@ def turns(server, texts, args):
             "first_tokens_s": firsts}
 
 
+def chat(server, texts, args):
+    """What somebody waits for who reads an answer before he asks on."""
+    messages, firsts = [], []
+    for turn in range(4):
+        if turn > 0:
+            time.sleep(args.think)
+        messages.append({"role": "user", "content": texts.passage(450 if turn == 0 else 30)})
+        answer = run(ask(server, {"messages": messages, "max_tokens": 256, "temperature": 0, "ignore_eos": True}))
+        firsts.append(answer.first())
+        messages = [*messages, {"role": "assistant", "content": answer.text}]
+    return {"first_token_s": median(firsts[1:]), "first_tokens_s": firsts, "prompt_tokens": answer.prompt_tokens}
+
+
 async def late_prompt(server, bodies, prompt):
     writing = [asyncio.create_task(ask(server, body)) for body in bodies]
     await asyncio.sleep(2)
@@ -153,13 +170,14 @@ def late(server, texts, args):
             "gaps": len(gaps), "first_token_s": read.first(), "prompt_tokens": read.prompt_tokens}
 
 
-CASES = {"one": one, "streams": streams, "long": long, "turns": turns, "late": late}
+CASES = {"one": one, "streams": streams, "long": long, "turns": turns, "chat": chat, "late": late}
 # Of each case: what is compared, and whether more is better.
 COMPARED = {
     "one": [("tokens_per_second", True), ("first_token_s", False), ("gap_p99_ms", False)],
     "streams": [("tokens_per_second", True), ("first_token_s", False), ("gap_p99_ms", False)],
     "long": [("tokens_per_second", True), ("first_token_s", False), ("gap_p99_ms", False)],
     "turns": [("first_token_s", False), ("cold_first_token_s", False), ("cold_over_warm", True)],
+    "chat": [("first_token_s", False)],
     "late": [("gap_p50_ms", False), ("gap_p99_ms", False), ("first_token_s", False)],
 }
 

@@ -252,6 +252,7 @@ class Chat {
         tell("(the context is full: /reset, or a larger --ctx-size, makes room)\n");
       }
       spdlog::debug("{}", result.draft_choice);
+      read_ahead();
     } catch (const Interrupted&) {  // before there was an answer
       progress_.clear();
       conversation_.drop_last();
@@ -266,6 +267,15 @@ class Chat {
       if (!typed_ || interrupted_exit_code() != 130) throw Interrupted();
       forget_interrupt();
       tell("(stopped)\n");
+    }
+  }
+
+  // While somebody reads the answer and thinks about the next question. Where there is no room for
+  // one, asking it says so.
+  void read_ahead() {
+    try {
+      engine_->read_ahead(conversation_.next_tokens(*engine_));
+    } catch (const Error&) {
     }
   }
 

@@ -1,5 +1,6 @@
 #include "apps/cli/conversation.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -52,6 +53,16 @@ std::vector<TokenId> Conversation::tokens(const Engine& engine) const {
          "--ctx-size works",
          tokens.size(), room);
   }
+  return tokens;
+}
+
+std::vector<TokenId> Conversation::next_tokens(const Engine& engine) const {
+  Conversation one = *this, other = *this;
+  one.add_user("A");
+  other.add_user("B");
+  std::vector<TokenId> tokens = one.tokens(engine);
+  const std::vector<TokenId> others = other.tokens(engine);
+  tokens.erase(std::ranges::mismatch(tokens, others).in1, tokens.end());
   return tokens;
 }
 

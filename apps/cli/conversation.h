@@ -29,6 +29,8 @@ class Conversation {
   // The prompt of the next answer: by the model's chat template or, where it has none, the text of
   // all that was said. Throws kInvalidRequest where the context has no room for it.
   std::vector<TokenId> tokens(const Engine& engine) const;
+  // With what the next prompt begins, whatever is said.
+  std::vector<TokenId> next_tokens(const Engine& engine) const;
 
   // JSON, with the keys of OpenAI's messages; `name` is where it comes from. Throws
   // kInvalidRequest, kCorruptFile.

@@ -49,6 +49,7 @@ struct ServeArgs {
   std::string name;  // of the model, for clients
   int max_output = 0;
   bool strict = false;
+  bool read_ahead = true;
   int drain_seconds = 30;
   bool quiet = false;
   bool verbose = false;
@@ -261,6 +262,7 @@ class Service {
     api.keys = std::exchange(keys_, {});  // the API keeps their hashes
     api.cors_origins = args_.cors_origins;
     api.strict = args_.strict;
+    api.read_ahead = args_.read_ahead;
     api.max_output = args_.max_output;
     api.log = [](const std::string& line) { spdlog::info("{}", line); };
     const ChatPrompts& chat = engine_->chat_prompts();
@@ -400,6 +402,9 @@ Subcommand add_serve(CLI::App& app) {
            args->engine.cache_folder);
   add_bytes(*command, "--cache-disk-size", "bytes that the folder may take (default: 10 GiB)",
             args->engine.cache_folder_bytes);
+  command->add_flag_callback(
+      "--no-read-ahead", [args] { args->read_ahead = false; },
+      "do not read an answer while nobody asks for anything,\nfor the next turn to find it");
   add_int(*command, "--max-output", "N", "tokens of an answer at most (default: the context)",
           args->max_output, 1, kMostTokens);
   command->add_flag("--strict", args->strict, "refuse fields that are not known");

@@ -84,6 +84,8 @@ struct ApiOptions {
   std::vector<std::string> cors_origins =
       {};               // whose pages may ask; "*": any; "localhost": of this machine
   bool strict = false;  // a field that is not known is refused
+  // After an answer what the next turn begins with is read, while there is nothing else to do.
+  bool read_ahead = false;
   bool metrics = true;
   bool metrics_open = false;  // /metrics asks for no key
 

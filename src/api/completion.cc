@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "api/head.h"
+#include "api/prompt_tokens.h"
 #include "api/routes.h"
 #include "base/error.h"
 #include "base/json.h"
@@ -230,8 +231,27 @@ void Completion::end_choice(Choice& choice, std::size_t index) {
   if (last) end_request();
 }
 
+// What the next turn begins with, whose answer nobody waits for: where there is no room in the
+// queue it is not read.
+void Completion::read_ahead() {
+  const bool is_turn = chat_ && wanted_.n == 1 && wanted_.cache_prompt &&
+                       wanted_.add_generation_prompt.value_or(true) &&
+                       !wanted_.continue_final_message;
+  if (!core_.options.read_ahead || !is_turn || core_.draining) return;
+  core_.front->post([self = shared_from_this(), answer = choices_.front().result.text] {
+    try {
+      Core& core = self->core_;
+      const GenerateOptions options = self->options_of(self->choices_.front(), 0);
+      core.engine.read_ahead(next_turn_tokens(core, self->wanted_, answer), options.salt,
+                             options.to_folder);
+    } catch (...) {  // the next turn says what is wrong with it
+    }
+  });
+}
+
 void Completion::end_request() {
   answered_ = true;
+  read_ahead();
   if (wanted_.stream) {
     if (wanted_.include_usage) push(frames_.usage(to_json(usage()), ends()));
     push(std::string(kDone));

@@ -93,10 +93,11 @@ Rendered render(const Core& core, const Wanted& wanted) {
   return disguise.take_off(text + begun);
 }
 
+namespace {
+
 // A template writes what goes around a text, as transformers has it: nothing is added. A text that
 // is much too long is refused before it is read to its end.
-std::vector<TokenId> conversation_tokens(const Core& core, const Wanted& wanted) {
-  const Rendered rendered = render(core, wanted);
+std::vector<TokenId> ids_of(const Core& core, const Rendered& rendered) {
   std::vector<TokenId> ids;
   if (rendered.plain.empty()) {
     ids = encode(core.engine, rendered.text, false);
@@ -105,6 +106,24 @@ std::vector<TokenId> conversation_tokens(const Core& core, const Wanted& wanted)
   }
   require_room(core.engine, ids.size());
   return ids;
+}
+
+}  // namespace
+
+std::vector<TokenId> conversation_tokens(const Core& core, const Wanted& wanted) {
+  return ids_of(core, render(core, wanted));
+}
+
+std::vector<TokenId> next_turn_tokens(const Core& core, Wanted wanted, std::string answer) {
+  wanted.messages.push_back({{"role", "assistant"}, {"content", std::move(answer)}});
+  wanted.messages.push_back({{"role", "user"}, {"content", "A"}});
+  Rendered one = render(core, wanted);
+  wanted.messages.back()["content"] = "B";
+  const Rendered other = render(core, wanted);
+  const auto end = std::ranges::mismatch(one.text, other.text).in1;
+  one.text.erase(end, one.text.end());
+  std::erase_if(one.plain, [&](const TextRange& range) { return range.end > one.text.size(); });
+  return ids_of(core, one);
 }
 
 }  // namespace quantspec::api

@@ -93,5 +93,35 @@ TEST(Disguise, PlainTextIsEncodedAsEver) {
   EXPECT_EQ(disguise.put_on(text), text);
 }
 
+// A template may leave out of an answer what it has of it, as a model's reasoning, once there is a
+// next question: what was written is not what is read.
+TEST(NextTurn, BeginsWithWhatTheTemplateKeepsOfTheAnswer) {
+  ApiOptions options;
+  options.apply_template = [](const OrderedJson& messages, const OrderedJson&, bool begins,
+                              const OrderedJson&) {
+    std::string text;
+    for (const OrderedJson& message : messages) {
+      auto said = message["content"].get<std::string>();
+      const bool is_last = &message == &messages.back();
+      if (const auto end = said.find("</think>"); end != said.npos && !is_last)
+        said.erase(0, end + 8);
+      text += "<" + message["role"].get<std::string>() + "> " + said + "\n";
+    }
+    return text + (begins ? "<assistant> " : "");
+  };
+  Core core(test_engine(), options);
+  Wanted wanted;
+  wanted.endpoint = Endpoint::kChat;
+  wanted.messages = {{{"role", "user"}, {"content", "Why? <|end|>"}}};
+  const auto ids = next_turn_tokens(core, wanted, "<think>A</think>Because.");
+  EXPECT_EQ(core.engine.tokenizer().decode(ids),
+            "<user> Why? <|end|>\n<assistant> Because.\n<user> ");
+  wanted.messages.push_back({{"role", "assistant"}, {"content", "<think>A</think>Because."}});
+  wanted.messages.push_back({{"role", "user"}, {"content", "And then?"}});
+  const auto next = conversation_tokens(core, wanted);
+  ASSERT_GT(next.size(), ids.size());
+  EXPECT_TRUE(std::equal(ids.begin(), ids.end() - 1, next.begin()));  // the last may be longer
+}
+
 }  // namespace
 }  // namespace quantspec::api

@@ -111,6 +111,10 @@ void Engine::Impl::fail_empty_prompt() {
   fail(ErrorKind::kInvalidRequest, "the prompt is empty; give at least one character of text");
 }
 
+void Engine::read_ahead(std::vector<TokenId> text, std::string salt, bool to_folder) {
+  impl_->running_loop().read_ahead(std::move(text), std::move(salt), to_folder);
+}
+
 void Engine::start() { impl_->running_loop(); }
 
 const RequestLoop* Engine::requests() const {

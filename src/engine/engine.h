@@ -214,6 +214,10 @@ class Engine {
   // and what start() throws. Nobody is told of what is refused.
   Ticket submit(std::string_view prompt, const GenerateOptions& options, Listener listener);
   Ticket submit(std::vector<TokenId> prompt, const GenerateOptions& options, Listener listener);
+  // A text with which somebody will probably go on, as a conversation's next turn does: it is read
+  // while there is nothing else to do (RequestLoop::read_ahead). For requests of the same salt.
+  // Throws kInvalidRequest for tokens that the model has not, and what start() throws.
+  void read_ahead(std::vector<TokenId> text, std::string salt = {}, bool to_folder = true);
   // Takes the memory of requests, times passes of the model (a second at most, for drafts that pay
   // from the first token on) and starts the thread. Else the first request waits for that.
   void start();

@@ -1,6 +1,8 @@
 #include "engine/request_loop.h"
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -133,6 +135,8 @@ void RequestLoop::require_plans(std::span<const Plan> plans, int sequences) {
 }
 
 namespace {
+
+constexpr OwnerId kNobody = std::numeric_limits<OwnerId>::max();
 
 void require(const Request& request, const Model& model, std::size_t num_plans) {
   const int vocab = model.config().vocab_size;
@@ -290,8 +294,12 @@ bool RequestLoop::Impl::is_stopped() const {
 
 void RequestLoop::Impl::wait() {
   std::unique_lock lock(inbox_mutex);
-  inbox_changed.wait(
-      lock, [this] { return stopped || !arrivals.empty() || num_wishes > 0 || !visits.empty(); });
+  const auto is_asked = [this] {
+    return stopped || !arrivals.empty() || num_wishes > 0 || !visits.empty();
+  };
+  if (!live.empty()) return inbox_changed.wait(lock, is_asked);  // all are paused
+  inbox_changed.wait(lock, [&] { return is_asked() || !ahead.empty(); });
+  inbox_changed.wait_for(lock, std::chrono::duration<double>(options.read_ahead_after), is_asked);
 }
 
 void RequestLoop::run() {
@@ -339,7 +347,8 @@ bool RequestLoop::Impl::step() {
   if (!decoding.empty()) run_round();
   worked |= run_slices() || !decoding.empty();
   if (!record.turns.empty() || record.prompt != 0) keep_record();
-  return worked;
+  if (worked) idle_since = now();
+  return worked || (live.empty() && begin_ahead());
 }
 
 void RequestLoop::Impl::keep_record() {
@@ -385,6 +394,7 @@ void RequestLoop::Impl::publish() {
   totals.scheduler = scheduler.statistics();
   totals.prefixes = tree.statistics();
   totals.tail_bytes = tails.bytes();
+  totals.reads_ahead = reads_ahead != nullptr;
   totals.pages = options.pages;
   totals.free_pages = pool.free();
   totals.free_slots = static_cast<int>(free_sequences.size());
@@ -396,6 +406,20 @@ void RequestLoop::Impl::publish() {
 RequestLoop::Statistics RequestLoop::statistics() const {
   const std::lock_guard lock(impl_->statistics_mutex);
   return impl_->published;
+}
+
+void RequestLoop::read_ahead(std::vector<TokenId> text, std::string salt, bool to_folder) {
+  Impl& at = *impl_;
+  // As much as a tail has: the last tokens may be others once the text goes on.
+  text.resize(text.size() / PromptTails::kAligned * PromptTails::kAligned);
+  if (text.empty() || !at.options.share_prefixes) return;
+  Request request;
+  request.prompt = std::move(text);
+  request.owner = kNobody;
+  request.salt = std::move(salt);
+  request.to_folder = to_folder;
+  require(request, at.model, at.options.plans.size());
+  at.remember_ahead(std::move(request));
 }
 
 bool RequestLoop::inside_chunk() const { return impl_->producer != nullptr; }

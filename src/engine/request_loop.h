@@ -8,9 +8,9 @@
 //     while (loop.step()) {                 // or loop.run(), in a thread of its own
 //     }
 //
-// Thread-safety: submit(), cancel(), pause(), resume(), stop() and statistics() from any thread,
-// also from callbacks; all else from one thread at a time, which is also the one that calls back.
-// Of one model one loop computes at a time.
+// Thread-safety: submit(), cancel(), pause(), resume(), read_ahead(), stop() and statistics() from
+// any thread, also from callbacks; all else from one thread at a time, which is also the one that
+// calls back. Of one model one loop computes at a time.
 //
 // Callbacks are called between passes, one after the other, and others of the engine wait for them.
 // One that throws ends its own request, as kFailed with what it threw, and nothing else: what a
@@ -113,6 +113,8 @@ struct RequestLoopOptions {
   // Requests that were not admitted yet. Those of one owner are at most three times as many as the
   // places that are left: three quarters where it is alone.
   int max_waiting = 1024;
+  // Seconds in which there is nothing to do, before texts are read ahead.
+  double read_ahead_after = 0.05;
   // For timing passes at the start, so that the first request drafts well, at most. 0: times are
   // learned from rounds alone.
   double timing_seconds = kPassTimingSeconds;
@@ -164,8 +166,18 @@ class RequestLoop {
   void pause(RequestId id);
   void resume(RequestId id);
 
+  // A text with which somebody will probably go on, as the next turn of a conversation does. Once
+  // there is nothing else to do, the loop reads such texts as prompts, the last one first, and what
+  // it finds of them then is what it would find after any prompt. Whoever comes has the engine for
+  // himself, at once; but who goes on with the very text that is read waits for its end. Of texts
+  // that were not read the last kMostAhead are kept in mind. What has no room is not read, nobody
+  // is told, and without kept prefixes nothing happens. Throws kInvalidRequest as submit() for what
+  // is no text of the model.
+  static constexpr std::size_t kMostAhead = 8;
+  void read_ahead(std::vector<TokenId> text, std::string salt = {}, bool to_folder = true);
+
   // Does what there is to do next: a round of all that decode, and slices of a prompt. False: there
-  // is nothing to do until one of the above is called.
+  // is nothing to do until one of the above is called, or for read_ahead_after.
   bool step();
   // Steps until stop(), and sleeps while there is nothing to do. What step() throws ends all
   // requests. At the end those that live are cancelled.
@@ -201,9 +213,11 @@ class RequestLoop {
   struct Statistics {
     Scheduler::Statistics scheduler;
     PrefixTree::Statistics prefixes;
-    std::uint64_t tail_tokens = 0;  // found in the ends of prompts
-    std::size_t tail_bytes = 0;     // of them
-    std::size_t pages = 0;          // that there are, of the cache
+    std::uint64_t tail_tokens = 0;   // found in the ends of prompts
+    std::size_t tail_bytes = 0;      // of them
+    bool reads_ahead = false;        // now: one of the scheduler's requests is of nobody
+    std::uint64_t ahead_tokens = 0;  // read so, to the end of a text
+    std::size_t pages = 0;           // that there are, of the cache
     std::size_t free_pages = 0;
     int free_slots = 0;
     // Of preemptions: what requests held went to the host's memory, or is to be read again. Pages

@@ -4,6 +4,7 @@
 //     request_loop_life.cc   requests that come, are admitted, preempted and end
 //     request_loop_work.cc   what a step does: rounds, slices of prompts
 //     request_loop_kept.cc   what is kept of prompts, for files
+//     request_loop_ahead.cc  what is read while there is nothing else to do
 #pragma once
 
 #include <condition_variable>
@@ -87,6 +88,7 @@ struct RequestLoop::Impl {
   // Of each request that has not ended: what was wished since the last step, so one thing at most.
   std::map<RequestId, Wish> wishes;
   std::deque<std::packaged_task<void()>> visits;  // who waits for a word with the loop's thread
+  std::deque<Request> ahead;                      // texts to read, the first one first
   std::size_t num_wishes = 0;                     // but for kNone
   int num_queued = 0;                             // submitted and not admitted yet
   std::map<OwnerId, int> queued_of;               // the same by owner; more than 0
@@ -124,7 +126,9 @@ struct RequestLoop::Impl {
   bool saves_caches;  // pages and ring are all that a cache has
   Scheduler scheduler;
   std::map<RequestId, std::unique_ptr<Live>> live;
-  Live* producer = nullptr;  // whose chunk is in flight
+  Live* producer = nullptr;     // whose chunk is in flight
+  Live* reads_ahead = nullptr;  // who reads a text for nobody
+  double idle_since = 0;        // there was nothing else to do
   SliceTime slice_time;
   Stopwatch clock;
   Statistics totals;
@@ -164,6 +168,16 @@ struct RequestLoop::Impl {
   void preempt(Live& request);
   void swap_out(Live& request);
   bool swap_in(Live& request);
+
+  // --- texts that are read ahead ---
+  void remember_ahead(Request request);
+  std::optional<Request> next_ahead();
+  bool begin_ahead();
+  bool is_ahead_of(const Request& request) const;
+  void stop_ahead();
+  bool waits_for_ahead() const {
+    return reads_ahead != nullptr && reads_ahead->sequence != nullptr;
+  }
 
   // --- what a step does ---
   bool step();

@@ -58,6 +58,7 @@ void RequestLoop::Impl::grant(Live& request, Wish wanted) {
 void RequestLoop::Impl::arrive(std::unique_ptr<Live> arrived) {
   Live& request = *arrived;
   const Request& wanted = request.request;
+  if (!is_ahead_of(wanted)) stop_ahead();
   try {
     live.try_emplace(request.id).first->second = std::move(arrived);
     request.generated.reserve(wanted.predict);
@@ -97,6 +98,7 @@ void RequestLoop::Impl::set_paused(Live& request, bool paused) {
 
 // Returns whether somebody was admitted or gave way.
 bool RequestLoop::Impl::admit_waiting() {
+  if (waits_for_ahead()) return false;
   for (bool changed = false;; changed = true) {
     const auto id = scheduler.candidate(now(), pool_state());
     if (id && admit(*live.at(*id))) continue;
@@ -216,6 +218,12 @@ void RequestLoop::Impl::end(Live& request, const Ending& ending) {
     ended.ring_bytes = cache.ring_bytes();
   }
   try_to([&] { give_back(request); }, "the engine");
+  if (reads_ahead == &request) {
+    reads_ahead = nullptr;
+    if (ending.how == RequestEnd::kDone) {
+      totals.ahead_tokens += request.prompt_tokens() - request.cached_tokens;
+    }
+  }
   ended.cached_tokens = request.cached_tokens;
   ended.stats = request.stats;
   const auto gone = live.extract(request.id);

@@ -14,6 +14,7 @@ namespace {
 
 // While nobody decodes, slices go on for so long before the loop looks at who came and went.
 constexpr double kAloneSeconds = 0.05;
+constexpr double kAheadSeconds = 0.01;  // of what nobody waits for
 
 // What is found takes no time; that which does lets those that decode go on between.
 constexpr double kFindSeconds = 2e-3;
@@ -296,8 +297,8 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::run_chunk(Live& requ
   record.prompt_tokens = request.prompt_tokens();
   record.prompt_share = share;
   if (reads) {
-    in_flight =
-        read_slices(request, std::min(seconds, kAloneSeconds), std::isinf(seconds), slice_clock);
+    const double most = &request == reads_ahead ? kAheadSeconds : kAloneSeconds;
+    in_flight = read_slices(request, std::min(seconds, most), std::isinf(seconds), slice_clock);
     share = request.reader->share();
     record.prompt_share = share;
     if (!swap_in(request)) return std::nullopt;

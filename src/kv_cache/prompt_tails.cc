@@ -11,9 +11,6 @@ namespace quantspec {
 
 namespace {
 
-// FullKvs are made of so many tokens at a time, whatever the backend.
-constexpr int kAligned = 16;
-
 // Looking for one compares its tokens.
 constexpr std::size_t kMostTails = 64;
 

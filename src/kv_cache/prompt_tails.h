@@ -63,6 +63,9 @@ class PromptTail {
 
 class PromptTails {
  public:
+  // FullKvs are made of so many tokens at a time, whatever the backend.
+  static constexpr int kAligned = 16;
+
   // In so many bytes of the host's memory. `ops` outlives it, and it its tails. 0: it keeps none.
   PromptTails(KvOps& ops, const KvShape& shape, int chunk, std::size_t bytes);
   PromptTails(const PromptTails&) = delete;

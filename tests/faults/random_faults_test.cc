@@ -154,8 +154,8 @@ TEST_F(RandomFaults, RequestsGiveWhatTheyGiveAloneOrSayWhyNot) {
   EXPECT_GT(refused, 0u);
 }
 
-// Threads that submit, cancel, pause, resume and throw, beside the one that runs the loop. Under
-// ThreadSanitizer for QUANTSPEC_SECONDS=60.
+// Threads that submit, cancel, pause, resume, throw and have texts read ahead, beside the one that
+// runs the loop. Under ThreadSanitizer for QUANTSPEC_SECONDS=60.
 TEST_F(RandomFaults, ThreadsComeAndGo) {
   make_catalogue(12);
   const char* wanted = std::getenv("QUANTSPEC_SECONDS");
@@ -163,7 +163,8 @@ TEST_F(RandomFaults, ThreadsComeAndGo) {
   RequestLoopOptions options = this->options(4);
   options.pages = 24;
   options.admission = Admission::kExpected;
-  options.max_waiting = 16;
+  options.max_waiting = 6;
+  options.read_ahead_after = 0;
   auto loop = this->loop(options);
   std::thread runner([&] { loop.run(); });
   std::atomic<int> submitted{0}, ended{0}, refusals{0}, done{0};
@@ -203,6 +204,7 @@ TEST_F(RandomFaults, ThreadsComeAndGo) {
       if (draw(8) == 0) {
         for (const RequestId id : mine) loop.resume(id);
       }
+      if (draw(8) == 0) loop.read_ahead(catalogue_[draw(std::ssize(catalogue_))].prompt);
       EXPECT_LE(loop.statistics().scheduler.admitted, 4u);
       std::this_thread::sleep_for(std::chrono::microseconds(draw(4000)));
     }

@@ -21,6 +21,7 @@ endforeach()
 if(QUANTSPEC_APPS)
   find_package(CLI11 REQUIRED)
   find_package(ZLIB REQUIRED)
+  pkg_check_modules(QUANTSPEC_libedit REQUIRED IMPORTED_TARGET libedit)
 endif()
 if(QUANTSPEC_APPS AND QUANTSPEC_SERVER)
   find_package(Boost 1.81 REQUIRED)  # headers alone: Asio and Beast, in src/net

@@ -92,6 +92,32 @@ class Chat(CliTest):
                                                        encoding="utf-8")
             self.check_error(generate("-m", model, "-q", "--chat", "-p", "hello"), 1, "never")
 
+    def test_lines_of_a_terminal_are_edited(self):
+        with WithTemplate() as model:
+            saved = model.parent / "talk.json"
+            terminal, inside = pty.openpty()
+            program = subprocess.Popen([cli_support.binary, "chat", "-m", model, *GREEDY], stdin=inside, stdout=inside,
+                                       stderr=inside, env=environment() | {"TERM": "xterm"}, start_new_session=True)
+            os.close(inside)
+            up, left, delete = b"\x1b[A", b"\x1b[D", b"\x7f"
+            typed = [b"helo" + left + b"l", b"sch\xc3\xb6n" + delete + delete + b"au", up + up, up + left + b"-",
+                     f"/save {saved}".encode(), b"/exit"]
+            seen, end = b"", time.monotonic() + HANGS
+            while program.poll() is None:
+                self.assertLess(time.monotonic(), end, seen)
+                if seen.endswith(b"> ") and typed:
+                    os.write(terminal, typed.pop(0) + b"\n")
+                    seen = b""
+                if select.select([terminal], [], [], 0.1)[0]:
+                    try:
+                        seen += os.read(terminal, 4096)
+                    except OSError:  # the other end is closed
+                        break
+            self.assertEqual(program.wait(HANGS), 0, seen)
+            os.close(terminal)
+            said = [m["content"] for m in json.loads(saved.read_text())["messages"] if m["role"] == "user"]
+            self.assertEqual(said, ["hello", "schau", "hello", "hell-o"])
+
     def test_ctrl_c_stops_an_answer_and_not_the_program(self):
         with WithTemplate() as model:
             terminal, inside = pty.openpty()

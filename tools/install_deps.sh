@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.."
 
 tools=(g++ cmake ninja-build pkg-config nlohmann-json3-dev libcli11-dev
        libboost1.81-dev)
-libraries=(libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev zlib1g-dev libxxhash-dev)
+libraries=(libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev zlib1g-dev libxxhash-dev
+  libedit-dev)
 test_libraries=(libgtest-dev libgmock-dev librapidcheck-dev)
 packages=("${tools[@]}" "${libraries[@]}" libsentencepiece-dev)
 if [[ "$(dpkg --print-architecture 2>/dev/null)" == amd64 ]]; then  # src/base/gemm.h

@@ -3,7 +3,8 @@
 # be carried to one that lacks them (Debian or Ubuntu, same processor): CMAKE_PREFIX_PATH=DIR finds
 # them there.
 #   tools/pack_deps.sh DIR [PACKAGE...]
-# PACKAGES unless given: libpcre2-dev libutf8proc-dev libxxhash-dev librapidcheck-dev
+# PACKAGES unless given: libpcre2-dev libutf8proc-dev libxxhash-dev librapidcheck-dev, and libedit-dev
+# with what it needs: libncurses-dev libbsd-dev libmd-dev
 # Exit code 1: a package has nothing to copy; 2: wrong options, or DIR has something in it.
 set -euo pipefail
 
@@ -17,7 +18,8 @@ case ${1:-} in
 esac
 target=$1
 shift
-[[ $# -gt 0 ]] || set -- libpcre2-dev libutf8proc-dev libxxhash-dev librapidcheck-dev
+[[ $# -gt 0 ]] || set -- libpcre2-dev libutf8proc-dev libxxhash-dev librapidcheck-dev \
+  libedit-dev libncurses-dev libbsd-dev libmd-dev
 if [[ -e $target && -n $(ls -A "$target") ]]; then
   fail 2 "$target is there and not empty; name a new folder, or remove that one"
 fi
@@ -28,7 +30,8 @@ files_of() {
   # Of some packages dpkg wants the architecture, of others not.
   { dpkg -L "$1:$architecture" 2>/dev/null || dpkg -L "$1" 2>/dev/null; } |
     grep -E '^/usr/include/.*\.(h|hpp)$|\.(a|pc)$|/cmake/.*\.cmake$' |
-    grep -vE 'pcre2-16|pcre2-32|pcre2-posix|/pcre2posix\.h' || true  # not used
+    grep -vE 'pcre2-16|pcre2-32|pcre2-posix|/pcre2posix\.h' |  # not used
+    if [[ $1 == libncurses-dev ]]; then grep libtermcap; else cat; fi || true
 }
 
 files=""
@@ -41,4 +44,9 @@ while read -r file; do
   install -D -m 644 "$file" "$target${file#/usr}"
 done <<<"${files%$'\n'}"
 find "$target" -name '*.pc' -exec sed -i 's|^prefix=.*|prefix=${pcfiledir}/../../..|' {} +
+# What a shared library would bring along itself.
+find "$target" -name '*.pc' | while read -r file; do
+  private=$(sed -n 's/^Libs.private: *//p' "$file")
+  sed -i "s|^Libs: .*|& $private|" "$file"
+done
 du -sh "$target"

@@ -1,18 +1,16 @@
 // quantspec chat
 #include <fmt/format.h>
-#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <optional>
 
 #include "apps/cli/command.h"
 #include "apps/cli/conversation.h"
 #include "apps/cli/flags.h"
 #include "apps/cli/interrupt.h"
+#include "apps/cli/lines.h"
 #include "apps/cli/messages.h"
 #include "apps/cli/options.h"
 #include "apps/cli/output.h"
@@ -35,82 +33,9 @@ constexpr std::string_view kHelp =
     "/load FILE    go on with one that was written\n"
     "/stats        what the last answer took\n"
     "/exit         end, as Ctrl-D does\n"
+    "Arrow keys edit a line and bring back those before it.\n"
     "A line that ends in \\ goes on in the next; lines between two of \"\"\" are one text.\n"
     "Ctrl-C stops an answer.\n";
-
-// Lines of standard input.
-class Lines {
- public:
-  // asks: there is a terminal, where a line can be asked for.
-  explicit Lines(bool asks) : asks_(asks) {}
-
-  // Without its end; nullopt: there are no more, or an interrupt gave the text up.
-  std::optional<std::string> next(std::string_view asked) {
-    given_up_ = false;
-    ask(asked);
-    while (true) {
-      const std::size_t end = read_.find('\n', searched_);
-      if (end != read_.npos) return take(end, end + 1);
-      searched_ = read_.size();
-      if (ended_ && read_.empty()) return std::nullopt;
-      if (ended_) return take(read_.size(), read_.size());
-      if (given_up_ || !wait()) return std::nullopt;
-    }
-  }
-  bool given_up() const { return given_up_; }
-
- private:
-  static constexpr std::size_t kMostBytes = std::size_t{1} << 26;  // no context holds as many
-  static constexpr int kPollMs = 100;
-
-  void ask(std::string_view asked) const {
-    if (asks_) write_output(asked);
-  }
-  std::string take(std::size_t length, std::size_t with_end) {
-    std::string line = read_.substr(0, length);
-    read_.erase(0, with_end);
-    searched_ = 0;
-    if (line.ends_with('\r')) line.pop_back();
-    return line;
-  }
-  // For more to be there. False: an interrupt gives the text up. NOTE: another thread may get the
-  // signal, so that waiting would not end.
-  bool wait() {
-    pollfd input{STDIN_FILENO, POLLIN, 0};
-    int ready = 0;
-    while (ready == 0 || (ready < 0 && errno == EINTR)) {
-      if (interrupted()) return forgive();
-      ready = poll(&input, 1, kPollMs);
-    }
-    char bytes[4096];
-    const ssize_t count = read(STDIN_FILENO, bytes, sizeof bytes);
-    if (count < 0 && errno != EINTR && errno != EAGAIN) {
-      fail(ErrorKind::kInvalidRequest, "cannot read standard input: {}", std::strerror(errno));
-    }
-    if (count > 0) read_.append(bytes, static_cast<std::size_t>(count));
-    if (read_.size() > kMostBytes) {
-      fail(ErrorKind::kInvalidRequest, "standard input: a line of more than {} bytes", kMostBytes);
-    }
-    ended_ = count == 0;
-    return true;
-  }
-  // Only at a terminal somebody can mean the text; elsewhere it is for the program.
-  bool forgive() {
-    if (!asks_ || interrupted_exit_code() != 130) throw Interrupted();
-    forget_interrupt();
-    read_.clear();
-    searched_ = 0;
-    given_up_ = true;
-    write_output("\n(Ctrl-D ends)\n");
-    return false;
-  }
-
-  bool asks_;
-  bool ended_ = false;
-  bool given_up_ = false;
-  std::string read_;
-  std::size_t searched_ = 0;  // bytes of it that have no line end
-};
 
 class Chat {
  public:

@@ -7,7 +7,8 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 set(QUANTSPEC_CUDA ${by_default} CACHE STRING "The CUDA backend: AUTO, ON or OFF")
 set(QUANTSPEC_CUDA_ARCHITECTURES AUTO CACHE STRING
-    "What its kernels are compiled for, as 80;90a;89-virtual (PTX). AUTO: this machine's first GPU; where it has none and CUDA is ON, ALL (80;86;89;90a)")
+    "What its kernels are compiled for, as 80;90a;89-virtual (PTX). AUTO: this machine's first GPU; where it has none and CUDA is ON, ALL: every GPU from 8.0 on")
+option(QUANTSPEC_CUDA_LINEINFO "Kernels with line numbers, for profilers: three quarters of their size" OFF)
 set_property(CACHE QUANTSPEC_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 set(QUANTSPEC_HAS_CUDA OFF)
@@ -48,11 +49,8 @@ else()
       set(hint "; this would be ${plain}")
     endif()
     message(FATAL_ERROR "QUANTSPEC_CUDA_ARCHITECTURES=${architectures}: there are AUTO, ALL and lists of 80 and later "
-                        "ones, as 80;86;89;90a;120, or 86-virtual (PTX)${hint}")
+                        "ones, as 80;86;90a;120, or 86-virtual (PTX)${hint}")
   endif()
-endif()
-if(architectures STREQUAL "ALL")
-  set(architectures 80 86 89 90a)
 endif()
 list(TRANSFORM architectures REPLACE "^90$" 90a)
 if(architectures MATCHES "90a?-virtual")
@@ -116,13 +114,23 @@ elseif(why)
 endif()
 
 set(QUANTSPEC_HAS_CUDA ON)
+# 8.9 runs the kernels of 8.6, and what comes later translates the PTX. With f: a family's GPUs.
+if(architectures STREQUAL "ALL")
+  set(architectures 80 86 90a 100f 120f 120-virtual)
+  if(CUDAToolkit_VERSION VERSION_LESS 12.9)
+    set(architectures 80 86 90a 100 120 120-virtual)
+  endif()
+endif()
 if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 # NOTE: FMT_USE_CONSTEXPR: fmt 9 takes nvcc for a compiler that cannot check its format strings.
 # NOTE: -fmad=false for the reason of -ffp-contract=off: kernels say fmaf where they mean it.
-set(QUANTSPEC_CUDA_OPTIONS --expt-relaxed-constexpr -fmad=false -lineinfo --threads=2
+set(QUANTSPEC_CUDA_OPTIONS --expt-relaxed-constexpr -fmad=false --threads=2 --compress-mode=size
     -DFMT_USE_CONSTEXPR=1)
+if(QUANTSPEC_CUDA_LINEINFO)
+  list(APPEND QUANTSPEC_CUDA_OPTIONS -lineinfo)
+endif()
 foreach(architecture IN LISTS architectures)
   set(code sm_${architecture})
   if(architecture MATCHES "^(.+)-virtual$")  # PTX, which the driver of any later GPU compiles

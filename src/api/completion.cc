@@ -48,7 +48,7 @@ Completion::Completion(Core& core, Call call, Wanted wanted)
 // other prompts there are.
 GenerateOptions Completion::options_of(const Choice& choice, int index_in_prompt) const {
   GenerateOptions options;
-  options.predict = wanted_.max_tokens.value_or(-1);
+  options.predict = wanted_.reads_only() ? 1 : wanted_.max_tokens.value_or(-1);
   const int most = core_.options.max_output;
   if (most > 0 && (options.predict < 0 || options.predict > most)) options.predict = most;
   options.stop = wanted_.stop;
@@ -197,9 +197,25 @@ void Completion::end(std::size_t index, Outcome outcome) {
   settle();
 }
 
+namespace {
+
+// An engine generates one token at least.
+void drop_answer(GenerateResult& result) {
+  result.text.clear();
+  result.tokens.clear();
+  result.log_probs.clear();
+  result.top_log_probs.clear();
+  result.stop_reason = StopReason::kLength;
+}
+
+}  // namespace
+
 void Completion::end_locked(std::size_t index, Outcome outcome) {
   Choice& choice = choices_[index];
   choice.result = std::move(outcome.result);
+  if (wanted_.reads_only() && choice.result.stop_reason != StopReason::kCancelled) {
+    drop_answer(choice.result);
+  }
   const bool cancelled = choice.result.stop_reason == StopReason::kCancelled;
   choice.finish = outcome.error ? "error"
                   : cancelled   ? "cancelled"
@@ -231,13 +247,12 @@ void Completion::end_choice(Choice& choice, std::size_t index) {
   if (last) end_request();
 }
 
-// What the next turn begins with, whose answer nobody waits for: where there is no room in the
-// queue it is not read.
+// What the next turn begins with. Nobody waits for it, so requests that wait to be read go first.
 void Completion::read_ahead() {
-  const bool is_turn = chat_ && wanted_.n == 1 && wanted_.cache_prompt &&
+  const bool is_turn = chat_ && wanted_.n == 1 && wanted_.cache_prompt && !wanted_.reads_only() &&
                        wanted_.add_generation_prompt.value_or(true) &&
                        !wanted_.continue_final_message;
-  if (!core_.options.read_ahead || !is_turn || core_.draining) return;
+  if (!core_.options.read_ahead || !is_turn || core_.draining || core_.front->waiting() > 0) return;
   core_.front->post([self = shared_from_this(), answer = choices_.front().result.text] {
     try {
       Core& core = self->core_;

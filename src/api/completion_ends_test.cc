@@ -263,5 +263,49 @@ TEST_F(CompletionEnds, ARequestMayTakeSoLong) {
   EXPECT_EQ(reply->status(), 503);
 }
 
+// For its log-probabilities, or so that others find it read.
+TEST_F(CompletionEnds, NothingButThePromptIsRead) {
+  for (const bool stream : {false, true}) {
+    OrderedJson more = {{"prompt", "It was a dark night, and all"},
+                        {"max_tokens", 0},
+                        {"echo", true},
+                        {"logprobs", 1},
+                        {"return_tokens", true},
+                        {"stream", stream}};
+    if (stream) more["stream_options"] = {{"include_usage", true}};
+    const auto got = ask(post(kText, body(more)));
+    ASSERT_EQ(got->status(), 200) << got->body();
+    OrderedJson usage, log_probs;
+    std::string text, finish;
+    for (const std::string& event : stream ? got->events() : std::vector{got->body()}) {
+      if (event == "[DONE]") continue;
+      const OrderedJson part = OrderedJson::parse(event);
+      if (part.contains("usage") && !part["usage"].is_null()) usage = part["usage"];
+      for (const OrderedJson& choice : part["choices"]) {
+        text += choice["text"].get<std::string>();
+        if (choice["logprobs"].is_object()) log_probs = choice["logprobs"];
+        if (choice["finish_reason"].is_string()) finish = choice["finish_reason"];
+        if (choice.contains("tokens")) {
+          EXPECT_TRUE(choice["tokens"].empty());
+        }
+      }
+    }
+    EXPECT_EQ(text, "It was a dark night, and all");
+    EXPECT_EQ(finish, "length");
+    EXPECT_EQ(usage["completion_tokens"], 0);
+    EXPECT_EQ(log_probs["tokens"].size(), usage["prompt_tokens"]);
+  }
+  const OrderedJson prompt = {{"prompt", std::vector<int>(200, 5)}, {"cache_salt", "reads"}};
+  OrderedJson more = prompt;
+  more["max_tokens"] = 0;
+  EXPECT_EQ(answer(kText, body(more))["choices"][0]["text"], "");
+  more["max_tokens"] = 2;
+  EXPECT_EQ(answer(kText, body(more))["usage"]["prompt_tokens_details"]["cached_tokens"], 192);
+  more["max_tokens"] = 0;
+  more["temperature"] = 0;
+  more["receipt"] = true;
+  refused(kText, more, 400, "receipt");
+}
+
 }  // namespace
 }  // namespace quantspec::api

@@ -64,6 +64,7 @@ bool Completion::take(std::size_t index, const TokenEvent& event) {
   const std::lock_guard lock(mutex_);
   if (answered_) return false;
   begun_ = true;
+  if (wanted_.reads_only()) return true;
   Choice& choice = choices_[index];
   if (!event.more_text) {
     const double now = call_.clock.seconds();

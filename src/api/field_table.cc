@@ -145,10 +145,6 @@ void set_messages(const Row&, const J& value, Wanted& wanted) {
 
 void set_max_tokens(const Row& row, const J& value, Wanted& wanted) {
   const int most = value.get<int>();
-  if (most == 0) {
-    fail(ErrorKind::kInvalidRequest, "{}: 0; it must be at least 1, or -1 for no limit",
-         Field{row.name});
-  }
   if (wanted.max_tokens && *wanted.max_tokens != most) {
     fail(ErrorKind::kInvalidRequest,
          "{}: {}; max_tokens, max_completion_tokens and n_predict are the same, and say {} as well",
@@ -319,8 +315,10 @@ constexpr auto kRows = std::to_array<Row>({
     neutral("suffix", kText, R"([""])", "this model cannot fill a gap"),
 
     // --- length and end ---
-    whole("max_tokens", kBoth, -1, kMostInt, "what the context has room for", set_max_tokens,
-          "tokens to generate at most; -1: no limit but the context"),
+    whole(
+        "max_tokens", kBoth, -1, kMostInt, "what the context has room for", set_max_tokens,
+        "tokens to generate at most; 0: the prompt is read, and that is all; -1: no limit but the "
+        "context"),
     whole("max_completion_tokens", kBoth, -1, kMostInt, "the same", set_max_tokens, "the same"),
     whole("n_predict", kBoth, -1, kMostInt, "the same", set_max_tokens, "the same"),
     of_type(FieldType::kTexts, "stop", kBoth, kMostStopBytes, "none", set_stop,

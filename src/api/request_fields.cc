@@ -186,6 +186,9 @@ void require_sense(const Wanted& wanted) {
       wanted.spec_sampling.value_or(usual) != SpecSampling::kCoupled) {
     refuse_pair("receipt", "is of an answer that comes again; give a seed or a temperature of 0");
   }
+  if (wanted.receipt && wanted.reads_only()) {
+    refuse_pair("receipt", "is of an answer; with max_tokens 0 there is none");
+  }
   if (wanted.receipt && wanted.echo) refuse_pair("receipt", "is of answers alone; without echo");
   if (wanted.include_usage && !wanted.stream) {
     refuse_pair("stream_options", "is for a stream; give stream true as well");

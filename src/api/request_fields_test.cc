@@ -226,7 +226,6 @@ TEST(RequestFields, SayWhatContradicts) {
   };
   refused(R"({"prompt": "a", "n": 2, "best_of": 3})", "best_of");
   refused(R"({"prompt": "a", "max_tokens": 2, "n_predict": 3})", "n_predict");
-  refused(R"({"prompt": "a", "max_tokens": 0})", "max_tokens");
   refused(R"({"prompt": "a", "logprobs": 21})", "logprobs");
   refused(R"({"prompt": "a", "logprobs": 0.5})", "logprobs");
   refused(R"({"prompt": "a", "stream_options": {"include_usage": true}})", "stream_options");

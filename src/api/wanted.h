@@ -55,6 +55,8 @@ struct Wanted {
   std::string cache_salt = {};
   bool cache_prompt = true;
 
+  bool reads_only() const { return max_tokens == 0; }
+
   // --- what is answered ---
   bool stream = false;
   bool include_usage = false;

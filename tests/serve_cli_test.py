@@ -108,6 +108,20 @@ class Documentation(CliTest):
         self.assertGreater(len(types), 40)
 
 
+@unittest.skipUnless(shutil.which("readelf"), "no readelf here")
+class Hardening(CliTest):
+    def test_of_the_program(self):
+        def readelf(*args):
+            return subprocess.run(["readelf", "-W", *args, cli_support.binary], capture_output=True, text=True,
+                                  check=True).stdout
+
+        self.assertRegex(readelf("-h"), r"Type: +DYN")  # it lies at another address each time
+        self.assertIn("GNU_RELRO", readelf("-l"))
+        self.assertRegex(readelf("-l"), r"GNU_STACK .* RW ")  # and no E
+        self.assertRegex(readelf("-d"), r"BIND_NOW|Flags:.*NOW")
+        self.assertIn("__stack_chk_fail", readelf("--dyn-syms"))
+
+
 class Serve(CliTest):
     def test_a_template_of_ones_own(self):
         messages = [{"role": "user", "content": "Who goes there?"}]

@@ -20,8 +20,9 @@ else
   packages+=(libopenblas-dev)
 fi
 test_packages=("${test_libraries[@]}" python3 clang-format)
-# clang-19: 14, the default, lacks std::source_location. chromium-driver: tests/page_cli_test.py
-ci_packages=(clang-19 libclang-rt-19-dev chromium-driver)
+# clang-19: 14, the default, lacks std::source_location. chromium-driver: tests/page_cli_test.py; nginx
+# and haproxy: tests/proxies_cli_test.py
+ci_packages=(clang-19 libclang-rt-19-dev chromium-driver nginx-light haproxy)
 
 case "${1:-build}" in
   build) ;;

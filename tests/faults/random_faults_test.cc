@@ -173,7 +173,7 @@ TEST_F(RandomFaults, ThreadsComeAndGo) {
     std::mt19937 random(seed);
     const auto draw = [&](int below) { return static_cast<int>(random() % below); };
     std::vector<RequestId> mine;
-    while (clock.seconds() < seconds) {
+    const auto submit = [&] {
       const std::size_t which = draw(std::ssize(catalogue_));
       Request request = catalogue_[which];
       request.draft_len = draw(2) == 0 ? std::optional(draw(5)) : std::nullopt;
@@ -199,6 +199,9 @@ TEST_F(RandomFaults, ThreadsComeAndGo) {
         EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory);
         ++refusals;
       }
+    };
+    while (clock.seconds() < seconds) {
+      for (int i = draw(8) == 0 ? 12 : 1; i > 0; --i) submit();  // more at once than may wait
       if (!mine.empty() && draw(4) == 0) loop.cancel(mine[draw(std::ssize(mine))]);
       if (!mine.empty() && draw(3) == 0) loop.pause(mine[draw(std::ssize(mine))]);
       if (draw(8) == 0) {

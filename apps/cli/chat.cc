@@ -34,7 +34,7 @@ constexpr std::string_view kHelp =
     "/stats        what the last answer took\n"
     "/exit         end, as Ctrl-D does\n"
     "Arrow keys edit a line and bring back those before it.\n"
-    "A line that ends in \\ goes on in the next; lines between two of \"\"\" are one text.\n"
+    "A line that ends in \\ goes on in the next; those between two \"\"\" are one text.\n"
     "Ctrl-C stops an answer.\n";
 
 class Chat {

@@ -22,28 +22,20 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 26;  // no context holds as
 constexpr int kKeptLines = 1000;
 constexpr auto kNoCharacter = static_cast<std::size_t>(-1);  // of mbrtowc()
 
-// Whether there is something to read; false: an interrupt came. NOTE: another thread may get the
-// signal, so that waiting would not end.
-bool wait_for(int file) {
+// Bytes of standard input, 0 at its end; nullopt: an interrupt came. NOTE: another thread may get
+// the signal, so that reading would not end.
+std::optional<std::size_t> read_some(char* bytes, std::size_t most) {
   constexpr int kPollMs = 100;
-  pollfd input{file, POLLIN, 0};
-  int ready = 0;
-  while (ready == 0 || (ready < 0 && errno == EINTR)) {
-    if (interrupted()) return false;
-    ready = poll(&input, 1, kPollMs);
-  }
-  return true;
-}
-
-// Bytes of standard input; 0: its end.
-std::size_t read_some(char* bytes, std::size_t most) {
-  while (true) {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  while (!interrupted()) {
+    if (poll(&input, 1, kPollMs) <= 0) continue;
     const ssize_t count = read(STDIN_FILENO, bytes, most);
     if (count >= 0) return static_cast<std::size_t>(count);
     if (errno != EINTR && errno != EAGAIN) {
       fail(ErrorKind::kInvalidRequest, "cannot read standard input: {}", std::strerror(errno));
     }
   }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -107,9 +99,10 @@ class Lines::Editor {
     std::mbstate_t state = {};
     try {
       while (true) {
-        if (!wait_for(STDIN_FILENO)) return -1;
         char byte = 0;
-        if (read_some(&byte, 1) == 0) return 0;
+        const auto count = read_some(&byte, 1);
+        if (!count) return -1;
+        if (*count == 0) return 0;
         std::size_t used = std::mbrtowc(&character, &byte, 1, &state);
         if (used == kNoCharacter) {  // what is no UTF-8 is left out
           state = {};
@@ -148,11 +141,11 @@ std::optional<std::string> Lines::read_line() {
     if (end != read_.npos) return take(end + 1);
     searched_ = read_.size();
     if (ended_) return read_.empty() ? std::nullopt : std::optional(take(read_.size()));
-    if (!wait_for(STDIN_FILENO)) return std::nullopt;
     char bytes[4096];
-    const std::size_t count = read_some(bytes, sizeof bytes);
-    read_.append(bytes, count);
-    ended_ = count == 0;
+    const auto count = read_some(bytes, sizeof bytes);
+    if (!count) return std::nullopt;
+    read_.append(bytes, *count);
+    ended_ = *count == 0;
     if (read_.size() > kMostBytes) {
       fail(ErrorKind::kInvalidRequest, "standard input: a line of more than {} bytes", kMostBytes);
     }

@@ -247,30 +247,36 @@ void Completion::end_choice(Choice& choice, std::size_t index) {
   if (last) end_request();
 }
 
-// What the next turn begins with. Nobody waits for it, so requests that wait to be read go first.
-void Completion::read_ahead() {
-  const bool is_turn = chat_ && wanted_.n == 1 && wanted_.cache_prompt && !wanted_.reads_only() &&
-                       wanted_.add_generation_prompt.value_or(true) &&
-                       !wanted_.continue_final_message;
+// What the next turn begins with. Nobody waits for it, so requests that wait to be read go first,
+// and whatever is thrown is nobody's: the next turn says what is wrong with it.
+void Completion::read_ahead() noexcept {
+  const bool is_turn = chat_ && wanted_.n == 1 && wanted_.cache_prompt && !wanted_.reads_only();
   if (!core_.options.read_ahead || !is_turn || core_.draining || core_.front->waiting() > 0) return;
-  core_.front->post([self = shared_from_this(), answer = choices_.front().result.text] {
+  const auto read = [self = shared_from_this()] {
+    Core& core = self->core_;
+    if (core.front->waiting() > 0) return;
     try {
-      Core& core = self->core_;
+      std::unique_lock lock(self->mutex_);
+      std::string answer = self->choices_.front().result.text;
       const GenerateOptions options = self->options_of(self->choices_.front(), 0);
-      core.engine.read_ahead(next_turn_tokens(core, self->wanted_, answer), options.salt,
+      lock.unlock();
+      core.engine.read_ahead(next_turn_tokens(core, self->wanted_, std::move(answer)), options.salt,
                              options.to_folder);
-    } catch (...) {  // the next turn says what is wrong with it
+    } catch (...) {
     }
-  });
+  };
+  try {
+    core_.front->post(read, prompt_tokens_ * sizeof(TokenId));
+  } catch (...) {
+  }
 }
 
 void Completion::end_request() {
   answered_ = true;
-  read_ahead();
   if (wanted_.stream) {
     if (wanted_.include_usage) push(frames_.usage(to_json(usage()), ends()));
     push(std::string(kDone));
-    return;
+    return read_ahead();
   }
   // Not on the engine's thread, which others wait for, unless there is no other any more.
   const bool is_posted = core_.front->post_first([self = shared_from_this()] {
@@ -282,6 +288,7 @@ void Completion::end_request() {
       self->break_off();
     }
     self->settle();
+    self->read_ahead();
   });
   if (!is_posted) answer_whole();
 }

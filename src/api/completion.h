@@ -73,7 +73,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void end_choice(Choice& choice, std::size_t index);
   void end_request();
   void answer_whole();
-  void read_ahead();
+  void read_ahead() noexcept;
   void give_up_locked(const char* cause, const Refusal& refusal);
   void break_off() noexcept;  // what ends it has thrown
   void fail(const Refusal& refusal);

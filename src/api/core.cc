@@ -246,8 +246,7 @@ void write_statistics(const Core& core, Exposition& out) {
   const std::size_t waiting = s.scheduler.waiting + s.scheduler.preempted;
   const std::size_t free = s.free_pages + s.prefixes.idle_pages;
   const double used = s.pages > free ? static_cast<double>(s.pages - free) : 0;
-  const std::size_t running = s.scheduler.admitted - (s.reads_ahead ? 1 : 0);
-  gauge("vllm:num_requests_running", "Requests that are in the cache.", running);
+  gauge("vllm:num_requests_running", "Requests that are in the cache.", s.scheduler.admitted);
   gauge("vllm:num_requests_waiting", "Requests that wait for it.", waiting);
   gauge("vllm:kv_cache_usage_perc", "Share of the cache's pages in use, from 0 to 1.",
         s.pages == 0 ? 0 : used / static_cast<double>(s.pages));
@@ -255,7 +254,7 @@ void write_statistics(const Core& core, Exposition& out) {
       "vllm:cache_config_info", "gauge", "The cache.", 1,
       fmt::format("block_size=\"{}\",num_gpu_blocks=\"{}\"", core.engine.page_size(), s.pages));
   counter("vllm:num_preemptions_total", "Requests that gave way.", s.scheduler.preemptions);
-  gauge("llamacpp:requests_processing", "Requests that are in the cache.", running);
+  gauge("llamacpp:requests_processing", "Requests that are in the cache.", s.scheduler.admitted);
   gauge("llamacpp:requests_deferred", "Requests that wait for it.", waiting);
   counter("llamacpp:n_decode_total", "Rounds.", s.rounds);
   gauge("llamacpp:n_busy_slots_per_decode", "Requests in a round.",

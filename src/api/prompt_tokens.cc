@@ -115,6 +115,9 @@ std::vector<TokenId> conversation_tokens(const Core& core, const Wanted& wanted)
 }
 
 std::vector<TokenId> next_turn_tokens(const Core& core, Wanted wanted, std::string answer) {
+  const Conversation asked = conversation_of(wanted);
+  const bool was_begun = asked.messages.size() < wanted.messages.size();
+  if (was_begun || !asked.add_generation_prompt) return {};
   wanted.messages.push_back({{"role", "assistant"}, {"content", std::move(answer)}});
   wanted.messages.push_back({{"role", "user"}, {"content", "A"}});
   Rendered one = render(core, wanted);

@@ -21,7 +21,7 @@ Rendered render(const Core& core, const Wanted& wanted);
 // Its ids. What the template writes is read with its special tokens.
 std::vector<TokenId> conversation_tokens(const Core& core, const Wanted& wanted);
 // With what every further prompt begins once the conversation has this answer, whatever the user
-// says then.
+// says then. None where the answer went on with a message that was begun.
 std::vector<TokenId> next_turn_tokens(const Core& core, Wanted wanted, std::string answer);
 
 }  // namespace quantspec::api

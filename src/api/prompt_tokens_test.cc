@@ -121,6 +121,8 @@ TEST(NextTurn, BeginsWithWhatTheTemplateKeepsOfTheAnswer) {
   const auto next = conversation_tokens(core, wanted);
   ASSERT_GT(next.size(), ids.size());
   EXPECT_TRUE(std::equal(ids.begin(), ids.end() - 1, next.begin()));  // the last may be longer
+  wanted.messages.push_back({{"role", "assistant"}, {"content", "Then"}});  // it goes on with that
+  EXPECT_TRUE(next_turn_tokens(core, wanted, "Because.").empty());
 }
 
 }  // namespace

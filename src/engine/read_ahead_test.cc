@@ -27,6 +27,14 @@ class ReadAhead : public testing::Test {
     }
     return false;
   }
+  // Reading has begun or, on a GPU, may have ended.
+  bool begins(std::uint64_t tokens_before = 0) const {
+    return comes([&](const auto& s) {
+      const std::size_t asked = s.scheduler.admitted + s.scheduler.waiting;
+      EXPECT_EQ(s.reads_ahead ? asked : 0, 0u);
+      return s.reads_ahead || s.ahead_tokens > tokens_before;
+    });
+  }
   bool is_read(std::uint64_t tokens) const {
     return comes([&](const auto& s) { return !s.reads_ahead && s.ahead_tokens >= tokens; });
   }
@@ -78,10 +86,12 @@ TEST_F(ReadAhead, WhoeverComesDoesNotWait) {
   const Tokens long_text = text(engine_->ctx_size() - 40), short_text = text(40);
   const Tokens expected = alone(short_text);
   engine_->read_ahead(long_text);
-  ASSERT_TRUE(comes([](const auto& s) { return s.reads_ahead; }));
+  ASSERT_TRUE(begins());
   const GenerateResult result = engine_->create_session()->generate(short_text, greedy(kPredict));
   EXPECT_EQ(result.tokens, expected);
-  EXPECT_EQ(engine_->requests()->statistics().ahead_tokens, 0u);
+  if (engine_->backend_name() == "cpu") {  // which takes longer than to ask
+    EXPECT_EQ(engine_->requests()->statistics().ahead_tokens, 0u);
+  }
   // It is read when there is time again.
   ASSERT_TRUE(is_read(1));
   EXPECT_EQ(engine_->create_session()->generate(long_text, greedy(1)).cached_tokens,
@@ -93,7 +103,7 @@ TEST_F(ReadAhead, WhoGoesOnWithTheTextAtHandWaitsForIt) {
   const int size = engine_->ctx_size() - 100, read = size / 16 * 16;
   const Tokens said = text(size), next = with(said, text(50));
   engine_->read_ahead(said);
-  ASSERT_TRUE(comes([](const auto& s) { return s.reads_ahead; }));
+  ASSERT_TRUE(begins());
   const GenerateResult result = engine_->create_session()->generate(next, greedy(kPredict));
   EXPECT_EQ(result.cached_tokens, read);
   EXPECT_EQ(result.tokens, alone(next));
@@ -101,7 +111,7 @@ TEST_F(ReadAhead, WhoGoesOnWithTheTextAtHandWaitsForIt) {
   Tokens other = said;
   ++other.front();
   engine_->read_ahead(other);
-  ASSERT_TRUE(comes([](const auto& s) { return s.reads_ahead; }));
+  ASSERT_TRUE(begins(read));
   engine_->submit(with(other, text(50)), greedy(kPredict), {}).cancel();
   ASSERT_TRUE(is_read(2 * read));
 }

@@ -392,9 +392,13 @@ bool RequestLoop::preempt(RequestId id) {
 
 void RequestLoop::Impl::publish() {
   totals.scheduler = scheduler.statistics();
+  if (reads_ahead != nullptr) {
+    Scheduler::Statistics& s = totals.scheduler;
+    --(waits_for_ahead() ? s.admitted : s.waiting > 0 ? s.waiting : s.preempted);
+  }
   totals.prefixes = tree.statistics();
   totals.tail_bytes = tails.bytes();
-  totals.reads_ahead = reads_ahead != nullptr;
+  totals.reads_ahead = waits_for_ahead();
   totals.pages = options.pages;
   totals.free_pages = pool.free();
   totals.free_slots = static_cast<int>(free_sequences.size());

@@ -211,11 +211,11 @@ class RequestLoop {
   bool inside_chunk() const;
 
   struct Statistics {
-    Scheduler::Statistics scheduler;
+    Scheduler::Statistics scheduler;  // of requests that were submitted
     PrefixTree::Statistics prefixes;
     std::uint64_t tail_tokens = 0;   // found in the ends of prompts
     std::size_t tail_bytes = 0;      // of them
-    bool reads_ahead = false;        // now: one of the scheduler's requests is of nobody
+    bool reads_ahead = false;        // a text, now
     std::uint64_t ahead_tokens = 0;  // read so, to the end of a text
     std::size_t pages = 0;           // that there are, of the cache
     std::size_t free_pages = 0;

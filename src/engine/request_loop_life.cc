@@ -205,7 +205,9 @@ void RequestLoop::Impl::give_back(Live& request) {
 // Of the scheduler, too, unless it never knew it. Throws nothing: at last it is told.
 void RequestLoop::Impl::end(Live& request, const Ending& ending) {
   const auto finish = [&] {
-    if (ending.how == RequestEnd::kDone) scheduler.finished(request.id);
+    // Of a text that is read ahead it is told nothing, as it learns from how much is written.
+    const bool is_done = ending.how == RequestEnd::kDone && &request != reads_ahead;
+    if (is_done) scheduler.finished(request.id);
   };
   try_to(finish, "the scheduler");
   try_to([&] { scheduler.cancel(request.id); }, "the scheduler");  // where it is still known

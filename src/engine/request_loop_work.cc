@@ -297,8 +297,9 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::run_chunk(Live& requ
   record.prompt_tokens = request.prompt_tokens();
   record.prompt_share = share;
   if (reads) {
-    const double most = &request == reads_ahead ? kAheadSeconds : kAloneSeconds;
-    in_flight = read_slices(request, std::min(seconds, most), std::isinf(seconds), slice_clock);
+    const bool ahead = &request == reads_ahead;
+    in_flight = read_slices(request, std::min(seconds, ahead ? kAheadSeconds : kAloneSeconds),
+                            std::isinf(seconds) && !ahead, slice_clock);
     share = request.reader->share();
     record.prompt_share = share;
     if (!swap_in(request)) return std::nullopt;

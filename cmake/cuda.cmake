@@ -8,7 +8,7 @@ endif()
 set(QUANTSPEC_CUDA ${by_default} CACHE STRING "The CUDA backend: AUTO, ON or OFF")
 set(QUANTSPEC_CUDA_ARCHITECTURES AUTO CACHE STRING
     "What its kernels are compiled for, as 80;90a;89-virtual (PTX). AUTO: this machine's first GPU; where it has none and CUDA is ON, ALL: every GPU from 8.0 on")
-option(QUANTSPEC_CUDA_LINEINFO "Kernels with line numbers, for profilers: three quarters of their size" OFF)
+option(QUANTSPEC_CUDA_LINEINFO "Kernels with line numbers, for profilers, which take more room" OFF)
 set_property(CACHE QUANTSPEC_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 set(QUANTSPEC_HAS_CUDA OFF)

@@ -18,7 +18,7 @@ void require_bounds(const Wanted& wanted) {
   for (const std::string& stop : wanted.stop) {
     require(!stop.empty() && stop.size() <= kMostStopBytes);
   }
-  require(!wanted.max_tokens || *wanted.max_tokens == -1 || *wanted.max_tokens > 0);
+  require(!wanted.max_tokens || *wanted.max_tokens >= -1);
   require(!wanted.draft_len || (*wanted.draft_len >= 0 && *wanted.draft_len <= 16));
   wanted.sampling.validate();
 }

@@ -140,7 +140,11 @@ std::vector<Sampling> samplings() {
 
 std::vector<Plan> plans_named(const std::string& spec, const Model& model) {
   const PlanContext context{model.config().num_layers, kPageSize, kBudget};
-  return spec == "auto" ? auto_plans(context) : std::vector{make_plan(spec, context)};
+  if (spec == "lookup") return {Plan::lookup()};
+  if (spec != "auto") return {make_plan(spec, context)};
+  std::vector<Plan> plans = auto_plans(context);
+  plans.push_back(Plan::lookup());
+  return plans;
 }
 
 struct Loaded : LoadedModel {
@@ -187,7 +191,7 @@ class EverySampling : public ::testing::TestWithParam<Sampling> {};
 
 TEST_P(EverySampling, RoundsAllocateNothing) {
   Loaded model("llama-gqa3");
-  for (const std::string spec : {"quantspec", "quantspec+sparse", "auto"}) {
+  for (const std::string spec : {"quantspec", "quantspec+sparse", "lookup", "auto"}) {
     for (const std::optional<int> draft_len : {std::optional(0), std::optional(4), {}}) {
       SCOPED_TRACE(spec + ", draft length " + std::to_string(draft_len.value_or(-1)));
       expect_none(model.in_steady_state({.sampling = GetParam().params,

@@ -46,7 +46,7 @@ TEST_P(BatchExactness, RoundsOfManySequencesGiveEachWhatItGivesAlone) {
   const PlanContext half{layers, kPage, KvBudget::one_in(2)};
   const std::vector<Plan> plans = {Plan::draft(layers, WeightRead::kUpper),
                                    make_plan("quantspec+sparse+w8", context),
-                                   make_plan("quantspec+bounds", half)};
+                                   make_plan("quantspec+bounds", half), Plan::lookup()};
   std::vector<Request> requests;
   for (int i = 0; i < num_requests; ++i) {
     DecodingOptions options = model_.greedy(0);
@@ -76,7 +76,7 @@ TEST_P(BatchExactness, RoundsOfManySequencesGiveEachWhatItGivesAlone) {
   }
   std::vector<std::unique_ptr<Sequence>> sequences(requests.size());
   std::size_t done = 0;
-  std::int64_t accepted = 0, rejections = 0, most_lanes = 0;
+  std::int64_t accepted = 0, rejections = 0, most_lanes = 0, looked_up = 0;
   for (int round = 0; done < requests.size(); ++round) {
     std::vector<Lane> lanes;
     for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -91,6 +91,11 @@ TEST_P(BatchExactness, RoundsOfManySequencesGiveEachWhatItGivesAlone) {
       if (left <= 0 || uniform(0, 9) == 0) continue;  // some sit a round out
       const int cap = std::min({sequences[i]->max_rows() - 1, left - 1, uniform(0, 6)});
       lanes.push_back({sequences[i].get(), {uniform(0, 2), cap}});
+      const std::span<const TokenId> found = sequences[i]->look_up(cap).tokens;
+      if (found.empty() || uniform(0, 2) == 0) continue;
+      lanes.back().choice = {3, static_cast<int>(found.size())};
+      lanes.back().proposed = found;
+      ++looked_up;
     }
     if (lanes.empty()) continue;
     std::ranges::shuffle(lanes, random_);
@@ -111,6 +116,7 @@ TEST_P(BatchExactness, RoundsOfManySequencesGiveEachWhatItGivesAlone) {
   }
   EXPECT_GT(accepted, 2 * num_requests);
   EXPECT_GT(rejections, 2 * num_requests);
+  EXPECT_GT(looked_up, num_requests);
   EXPECT_GT(most_lanes, slow ? num_requests / 2 : 32);  // more than a launch on a GPU has
 }
 

@@ -21,7 +21,8 @@ RUN_KEYS = ["text", "tokens", "prompt_tokens", "cached_tokens", "predicted_token
             "backend", "timings", "speculation", "memory"]
 TIMINGS_KEYS = ["load_ms", "prefill_ms", "decode_ms", "prefill_tokens_per_second",
                 "decode_tokens_per_second"]
-SPECULATION_KEYS = ["rounds", "draft_n", "draft_n_accepted", "acceptance_rate",
+SPECULATION_KEYS = ["rounds", "draft_n", "draft_n_accepted", "lookup_n", "lookup_n_accepted",
+                    "acceptance_rate",
                     "acceptance_per_token", "tokens_per_round", "draft_len_mean",
                     "accepted_per_position", "draft_choice"]
 MEMORY_KEYS = ["weights_bytes", "draft_weights_bytes", "kv_bytes", "ring_bytes",

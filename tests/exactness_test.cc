@@ -135,6 +135,8 @@ TEST_P(BundledExactness, GreedyOutputDoesNotDependOnThePlan) {
   options.draft_len = std::nullopt;
   options.plans = auto_plans(context);
   EXPECT_EQ(model.generate(prompt, count, options), plain) << "auto";
+  options.plans.push_back(Plan::lookup());
+  EXPECT_EQ(model.generate(prompt, count, options), plain) << "auto, with lookup";
 }
 
 // Rounds under one key may be repeated as they were issued; whatever pages come meanwhile, and

@@ -158,7 +158,7 @@ class Page(unittest.TestCase):
         self.browser.shot("text")
         reply = ask(self.server.url + "/v1/completions", {"prompt": PROMPT, "max_tokens": 80, "temperature": 0})
         self.assertEqual(self.shown(["given"]), PROMPT)
-        self.assertEqual(self.shown(["drafted", "own"]), reply["choices"][0]["text"])
+        self.assertEqual(self.shown(["drafted", "found", "own"]), reply["choices"][0]["text"])
         self.assertEqual(self.browser.text("#n-tokens"), "80")
         # What the page counted token by token is what the reply says of itself at its end.
         told = self.browser.run("return answer.told")
@@ -196,7 +196,7 @@ class Page(unittest.TestCase):
         whole = ask(self.server.url + "/v1/completions", {"prompt": PROMPT, "max_tokens": 20, "temperature": 0})
         text = PROMPT + whole["choices"][0]["text"]
         further = ask(self.server.url + "/v1/completions", {"prompt": text, "max_tokens": 20, "temperature": 0})
-        self.assertEqual(self.shown(["given", "drafted", "own"]), text + further["choices"][0]["text"])
+        self.assertEqual(self.shown(["given", "drafted", "found", "own"]), text + further["choices"][0]["text"])
 
     def test_stop_ends_the_work(self):
         self.write(PROMPT, 900, "0")
@@ -206,7 +206,7 @@ class Page(unittest.TestCase):
         self.done()
         self.assertEqual(self.browser.text("#state"), "stopped")
         self.browser.wait("document.getElementById('s-running').textContent === '0'")
-        self.assertLess(len(self.shown(["drafted", "own"]).split()), 900)
+        self.assertLess(len(self.shown(["drafted", "found", "own"]).split()), 900)
 
     def test_what_is_written_is_text_and_no_page(self):
         hostile = "<img src=x onerror=alert(1)><script>document.title = 'x'</script>"

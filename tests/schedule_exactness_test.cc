@@ -43,7 +43,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
     const int layers = model_.model.config().num_layers;
     const PlanContext context{layers, kPage, KvBudget::one_in(2)};
     plans_ = {Plan::draft(layers, WeightRead::kUpper), make_plan("quantspec+w8", context),
-              make_plan("quantspec+sparse", context)};
+              make_plan("quantspec+sparse", context), Plan::lookup()};
   }
 
   int uniform(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
@@ -135,6 +135,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
   void count_moves() {
     if (loop_ == nullptr) return;
     const RequestLoop::Statistics now = loop_->statistics();
+    if (loop_plans_ > 0) looked_up_ += now.turns_by_plan.back();
     swaps_ += now.swaps;
     replays_ += now.replays;
     swapped_in_ += now.pages_swapped_in;
@@ -157,7 +158,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
   int num_loops_ = 0;
   std::size_t host_pages_ = 0;
   std::uint64_t swaps_ = 0, replays_ = 0, swapped_in_ = 0, to_host_ = 0, from_host_ = 0;
-  std::uint64_t in_tails_ = 0, from_folder_ = 0, ahead_ = 0;
+  std::uint64_t in_tails_ = 0, from_folder_ = 0, ahead_ = 0, looked_up_ = 0;
   TestFolder folder_;
   std::shared_ptr<ChunkFolder> cache_folder_;
 };
@@ -236,6 +237,7 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
     ASSERT_EQ(now.scheduler.admitted + now.scheduler.waiting + now.scheduler.preempted, 0u);
     ASSERT_EQ(now.prefixes.pages, now.prefixes.idle_pages);
     ASSERT_EQ(now.free_host_pages + now.prefixes.host_pages, host_pages_);
+    if (cache_folder_) cache_folder_->wait();
   }
   count_moves();
   EXPECT_GT(preemptions, schedules / 4);
@@ -246,6 +248,7 @@ TEST_P(ScheduleExactness, RequestsGiveWhatTheyGiveAlone) {
   EXPECT_GT(in_tails_, schedules * 4u);
   EXPECT_GT(from_folder_, schedules / 20u);
   EXPECT_GT(ahead_, schedules * 4u);
+  EXPECT_GT(looked_up_, schedules / 4u);
   for (const std::uint64_t moves : {swaps_, replays_, swapped_in_, to_host_, from_host_}) {
     EXPECT_GT(moves, schedules / 20u);
   }

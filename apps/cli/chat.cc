@@ -232,7 +232,7 @@ class Chat {
     GenerateResult result =
         engine_->create_session()->generate(prompt, options, [&](const TokenEvent& event) {
           progress_.clear();
-          output.write(event.text, event.drafted);
+          output.write(event.text, event.drafted, event.looked_up);
           if (!event.text.empty()) ends_line_ = event.text.ends_with('\n');
           return !interrupted();
         });

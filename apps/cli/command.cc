@@ -89,6 +89,15 @@ void add_target_options(CLI::App& app, EngineOptions& engine) {
   add_threads(app, engine.num_threads);
 }
 
+void add_plan(CLI::App& app, std::string& plan) {
+  add_value(app, "--plan", "NAME",
+            "what drafts read: a plan of quantspec bench --help, such\n"
+            "as quantspec, 4-bit weights and KV, or lookup, the text\n"
+            "alone (default: auto, what measures fastest among these,\n"
+            "8-bit weights and few pages)",
+            [&plan](const std::string& text) { plan = text; });
+}
+
 void add_chat_template(CLI::App& app, std::filesystem::path& file) {
   add_path(app, "--chat-template", "FILE", "a Jinja template instead of the model's own", file);
 }

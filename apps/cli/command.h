@@ -43,6 +43,7 @@ void add_target_options(CLI::App& app, EngineOptions& engine);
 // And --draft-store: of what measures an engine.
 void add_engine_options(CLI::App& app, EngineOptions& engine);
 void add_chat_template(CLI::App& app, std::filesystem::path& file);
+void add_plan(CLI::App& app, std::string& plan);
 // --machine, whose limits `what` goes by; nullopt: this one, which is to be measured.
 void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machine);
 // Says on standard error where a measured machine is in doubt.

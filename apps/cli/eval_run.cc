@@ -62,17 +62,27 @@ class Setup {
 
   std::optional<TokenId> bos() const { return tokenizer_->bos(); }
 
-  // Throws for plans that do not exist or stand there twice, which is cheaper to know before the
-  // weights are loaded.
-  void require_plans(int prompt_tokens) const {
+  // Throws for plans that do not exist, stand there twice or look tokens up where that is not
+  // measured, which is cheaper to know before the weights are loaded.
+  void require_plans(int prompt_tokens, bool lookup = false) const {
     const int page_size = kv_shape(config_, args_.engine.page_size).page_size;
     std::vector<std::string> names;
     for (const std::string& spec : args_.plans) {
       names.push_back(spec);
-      if (spec != "auto") {
+      const DraftSpec wanted = read_draft_spec(spec);
+      if (wanted.looks_up && !lookup && !wanted.is_auto()) {
+        throw UsageError(fmt::format(
+            "--plan {}: tokens that are looked up are no pass that could be measured; lossless "
+            "takes it",
+            spec));
+      }
+      if (wanted.is_auto()) names.back() = wanted.auto_name();
+      if (!wanted.is_auto() && !wanted.plan.empty()) {
         const PlanContext context{config_.num_layers, page_size, args_.budget};
         const Message what = Message::format("{} {}", field::kPlan, spec);
-        names.back() = plan_at(make_plan(spec, context), prompt_tokens, page_size, what).name;
+        names.back() =
+            plan_at(make_plan(wanted.plan, context), prompt_tokens, page_size, what).name;
+        if (wanted.looks_up) names.back() += "+lookup";
       }
       if (std::ranges::count(names, names.back()) > 1) {
         throw UsageError(fmt::format("--plan {}: the list has {} already", spec, names.back()));
@@ -120,8 +130,9 @@ class Setup {
   std::vector<Plan> plans(int prompt_tokens) const {
     std::vector<Plan> plans;
     for (const std::string& spec : args_.plans) {
-      const auto named = engine_->plans_at(prompt_tokens, spec, args_.budget);
-      plans.insert(plans.end(), named.begin(), named.end());
+      for (Plan& plan : engine_->plans_at(prompt_tokens, spec, args_.budget)) {
+        if (!plan.looks_up()) plans.push_back(std::move(plan));  // it has no pass
+      }
     }
     return plans;
   }
@@ -317,7 +328,7 @@ int run_prefill(const EvalArgs& args) {
 int run_lossless(const EvalArgs& args) {
   Setup setup(args);
   const int context = args.contexts[0];
-  setup.require_plans(context);
+  setup.require_plans(context, true);
   setup.require_positions(context, args.tokens);
   const auto prompts = setup.prompts(context, args.prompts, 0);
   setup.load(context + args.tokens);
@@ -357,7 +368,7 @@ int run_lossless(const EvalArgs& args) {
 }
 
 int run_sensitivity(const EvalArgs& args) {
-  if (args.plans.size() != 1 || args.plans[0] == "auto") {
+  if (args.plans.size() != 1 || read_draft_spec(args.plans[0]).is_auto()) {
     throw UsageError("--plan: must be one plan, which is to be beaten");
   }
   NewFile::require_possible(args.plan_file);  // before the work whose result could not be written

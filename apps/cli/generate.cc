@@ -56,7 +56,7 @@ Run generate(Engine& engine, const std::vector<TokenId>& prompt, GenerateOptions
   run.result = session->generate(prompt, options, [&](const TokenEvent& event) {
     if (output != nullptr) {
       progress.clear();
-      output->write(event.text, event.drafted);
+      output->write(event.text, event.drafted, event.looked_up);
     } else {
       progress.update(stage, static_cast<double>(++written) / wanted, wanted);
     }

@@ -144,12 +144,7 @@ void add_generation(CLI::App& app, GenerateArgs& args, const char* tokens) {
 void add_speculation(CLI::App& app, GenerateArgs& args) {
   app.option_defaults()->group("Speculation");
   add_draft_len(app, args.generation.draft_len);
-  add_value(app, "--plan", "NAME",
-            "what drafts read: a plan of quantspec bench --help, such\n"
-            "as quantspec, 4-bit weights and KV (default: auto, what\n"
-            "measures fastest among 4- and 8-bit weights, all pages\n"
-            "and few)",
-            [&args](const std::string& text) { args.engine.plan = text; });
+  add_plan(app, args.engine.plan);
   add_draft_budget(app,
                    "what sparse plans read, auto's too: tokens, or a share\n"
                    "such as 1/8 (default: 1/4; for auto 1/16 as well)",
@@ -403,6 +398,17 @@ std::function<int()> runner(Args& args, std::filesystem::path& model) {
 }
 
 }  // namespace
+
+bool GenerateArgs::drafts_by_own_plans() const {
+  return engine.draft_weights != DraftWeights::kAuto || engine.kv_store == KvStore::kFull ||
+         (generation.draft_len == 0 && read_draft_spec(engine.plan).is_auto());
+}
+
+bool GenerateArgs::depends_on_time() const {
+  const bool fixed_plan = drafts_by_own_plans() ? engine.draft_weights != DraftWeights::kAuto
+                                                : !read_draft_spec(engine.plan).is_auto();
+  return generation.draft_len != 0 && !(generation.draft_len && fixed_plan);
+}
 
 std::optional<std::function<int()>> parse_command_line(int argc, char** argv) {
   GenerateArgs generate;

@@ -42,16 +42,9 @@ struct GenerateArgs {
     return verbose ? Loudness::kVerbose : quiet ? Loudness::kQuiet : Loudness::kNormal;
   }
   // --plan has no say: drafts are as the engine's options are, or there are none.
-  bool drafts_by_own_plans() const {
-    return engine.draft_weights != DraftWeights::kAuto || engine.kv_store == KvStore::kFull ||
-           (generation.draft_len == 0 && engine.plan == "auto");
-  }
+  bool drafts_by_own_plans() const;
   // Draft lengths, or what drafts read, follow from measured times.
-  bool depends_on_time() const {
-    const bool fixed_plan =
-        drafts_by_own_plans() ? engine.draft_weights != DraftWeights::kAuto : engine.plan != "auto";
-    return generation.draft_len != 0 && !(generation.draft_len && fixed_plan);
-  }
+  bool depends_on_time() const;
 };
 
 struct ChatArgs {

@@ -16,11 +16,11 @@ void write_output(std::string_view text) {
   fail(ErrorKind::kInvalidRequest, "cannot write to standard output: {}", std::strerror(errno));
 }
 
-void TextOutput::write(std::string_view text, bool drafted) {
+void TextOutput::write(std::string_view text, bool drafted, bool looked_up) {
   if (text.empty()) return;
   line_open_ = !text.ends_with('\n');
   if (drafted && color_) {
-    write_output(fmt::format("{}{}{}", kTint, text, kReset));
+    write_output(fmt::format("{}{}{}", looked_up ? kFoundTint : kTint, text, kReset));
   } else {
     write_output(text);
   }

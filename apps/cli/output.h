@@ -18,8 +18,8 @@ class TextOutput {
  public:
   explicit TextOutput(bool color) : color_(color) {}
 
-  // `drafted` text is tinted, so that one sees speculation work.
-  void write(std::string_view text, bool drafted);
+  // `drafted` text is tinted, so that one sees speculation work, and what was looked up otherwise.
+  void write(std::string_view text, bool drafted, bool looked_up = false);
   // On a terminal, ends the last line.
   void finish();
 

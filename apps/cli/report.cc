@@ -94,6 +94,8 @@ Json to_json(const Run& run) {
            {{"rounds", stats.rounds},
             {"draft_n", stats.drafted},
             {"draft_n_accepted", stats.accepted},
+            {"lookup_n", stats.looked_up},
+            {"lookup_n_accepted", stats.looked_up_accepted},
             {"acceptance_rate", stats.acceptance_rate()},
             {"acceptance_per_token", stats.acceptance_per_token()},
             {"tokens_per_round", stats.tokens_per_round()},
@@ -131,6 +133,10 @@ std::string summary(const Run& run) {
   if (stats.drafted > 0) {
     text += fmt::format("drafts   {} accepted, {:.2f} tokens per round, mean length {:.1f}\n",
                         acceptance(stats), stats.tokens_per_round(), stats.draft_len_mean());
+    if (stats.looked_up > 0) {
+      text += fmt::format("         of those looked up in the text: {} of {}\n",
+                          stats.looked_up_accepted, stats.looked_up);
+    }
   } else {
     text += "drafts   none\n";
   }
@@ -161,6 +167,11 @@ std::string table(const Run& run, const Run& baseline, const Comparison& compari
                [&](const Run& r) { return speed(r.result.timings.decode_tokens_per_second); });
   text += row("speed-up", "1.00x", fmt::format("{:.2f}x", speed_up(run, baseline)));
   text += each("acceptance", [](const Run& r) { return acceptance(r.result.speculation); });
+  text += each("of it looked up", [](const Run& r) {
+    const RoundStats& stats = r.result.speculation;
+    return stats.looked_up == 0 ? std::string("-")
+                                : fmt::format("{}/{}", stats.looked_up_accepted, stats.looked_up);
+  });
   text += each("tokens per round",
                [&](const Run& r) { return number(r.result.speculation.tokens_per_round()); });
   text += each("mean draft length",
@@ -172,8 +183,10 @@ std::string table(const Run& run, const Run& baseline, const Comparison& compari
 }
 
 std::string legend(bool color) {
-  return fmt::format("colour   {}green{}: drafted and accepted; plain: the target's own\n",
-                     color ? kTint : "", color ? kReset : "");
+  const char* const reset = color ? kReset : "";
+  return fmt::format(
+      "colour   {}green{}: drafted and accepted; {}cyan{}: looked up; plain: the target's\n",
+      color ? kTint : "", reset, color ? kFoundTint : "", reset);
 }
 
 }  // namespace quantspec::cli

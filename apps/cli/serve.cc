@@ -362,6 +362,7 @@ Subcommand add_serve(CLI::App& app) {
           "tokens of a request's prompt and answer (default: as\nthe model says, or what fits of "
           "that)",
           args->engine.ctx_size, 1, kMostContext);
+  add_plan(*command, args->engine.plan);
   command->option_defaults()->group("Server");
   add_value(*command, "--host", "HOST", "address to listen at (default: 127.0.0.1)",
             [args](const std::string& text) { args->host = text; });

@@ -17,7 +17,8 @@ bool use_color(Color color, std::FILE* stream);
 // Columns of the terminal that standard error goes to; 80 when it does not say.
 int terminal_width();
 
-inline constexpr const char* kTint = "\x1b[32m";  // green
+inline constexpr const char* kTint = "\x1b[32m";       // green
+inline constexpr const char* kFoundTint = "\x1b[36m";  // cyan
 inline constexpr const char* kReset = "\x1b[0m";
 
 }  // namespace quantspec::cli

@@ -14,7 +14,10 @@ OrderedJson draft_of(const Tokenizer& tokenizer, const TokenEvent& event) {
   for (const TokenId id : event.rejected) {
     rejected.push_back({{"id", id}, {"token", repair_utf8(tokenizer.token_bytes(id))}});
   }
-  return {{"id", event.id}, {"drafted", event.drafted}, {"rejected", std::move(rejected)}};
+  return {{"id", event.id},
+          {"drafted", event.drafted},
+          {"looked_up", event.looked_up},
+          {"rejected", std::move(rejected)}};
 }
 
 }  // namespace

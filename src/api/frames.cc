@@ -76,6 +76,8 @@ OrderedJson speculation_of(const std::vector<const GenerateResult*>& results) {
       {"rounds", all.rounds},
       {"drafted", all.drafted},
       {"accepted", all.accepted},
+      {"looked_up", all.looked_up},
+      {"looked_up_accepted", all.looked_up_accepted},
       {"acceptance_rate", per(static_cast<double>(all.accepted), static_cast<double>(all.drafted))},
       {"accepted_per_position", all.accepted_per_position()}};
 }

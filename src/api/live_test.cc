@@ -19,10 +19,12 @@ TEST_F(Completions, SayWhatWasDrafted) {
   const OrderedJson whole = answer(kText, asked);
   const OrderedJson& drafts = whole["choices"][0]["drafts"];
   OrderedJson ids = OrderedJson::array();
-  int accepted = 0, rejected = 0;
+  int accepted = 0, rejected = 0, looked_up = 0;
   for (const OrderedJson& one : drafts) {
     ids.push_back(one["id"]);
     accepted += one["drafted"].get<bool>();
+    looked_up += one["looked_up"].get<bool>();
+    EXPECT_TRUE(one["drafted"] || !one["looked_up"]);
     rejected += static_cast<int>(one["rejected"].size());
     for (const OrderedJson& other : one["rejected"]) EXPECT_TRUE(other["token"].is_string());
     if (!one["rejected"].empty()) {
@@ -32,6 +34,8 @@ TEST_F(Completions, SayWhatWasDrafted) {
   EXPECT_EQ(ids, whole["choices"][0]["tokens"]);
   const OrderedJson& told = whole["metrics"]["speculative_decoding"];
   EXPECT_EQ(accepted, told["accepted"]);
+  EXPECT_EQ(looked_up, told["looked_up_accepted"]);
+  EXPECT_LE(told["looked_up"], told["drafted"]);
   EXPECT_EQ(accepted + rejected, told["drafted"]);
   EXPECT_GT(told["drafted"], 0);
 

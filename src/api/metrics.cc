@@ -119,6 +119,8 @@ void Metrics::choice_ended(const EndedChoice& choice) {
   rounds_ += result.speculation.drafted_at.front();
   drafted_ += result.speculation.drafted;
   accepted_ += result.speculation.accepted;
+  looked_up_ += result.speculation.looked_up;
+  looked_up_accepted_ += result.speculation.looked_up_accepted;
   const auto& at = result.speculation.accepted_at;
   accepted_at_.resize(at.size());
   for (std::size_t i = 0; i < at.size(); ++i) accepted_at_[i] += at[i];
@@ -187,6 +189,9 @@ void Metrics::write(Exposition& out) const {
             fmt::format("position=\"{}\"", i));
   }
 
+  counter("quantspec_lookup_tokens_total", "Drafted tokens that were looked up.", looked_up_);
+  counter("quantspec_lookup_accepted_tokens_total", "Those that were accepted.",
+          looked_up_accepted_);
   counter("llamacpp:prompt_tokens_total", "Tokens of prompts that were computed.", computed);
   counter("llamacpp:prompt_seconds_total", "Seconds until first tokens.", prompt_seconds_);
   counter("llamacpp:tokens_predicted_total", "Generated tokens.", generated_tokens_);

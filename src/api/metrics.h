@@ -75,7 +75,7 @@ class Metrics {
   Histogram ttft_, itl_, e2e_, decode_, prompt_sizes_, generated_sizes_, ns_, max_tokens_;
   std::uint64_t prompt_tokens_ = 0, cached_tokens_ = 0, generated_tokens_ = 0, ended_ = 0;
   double prompt_seconds_ = 0, generated_seconds_ = 0;
-  std::uint64_t rounds_ = 0, drafted_ = 0, accepted_ = 0;
+  std::uint64_t rounds_ = 0, drafted_ = 0, accepted_ = 0, looked_up_ = 0, looked_up_accepted_ = 0;
   std::vector<std::uint64_t> accepted_at_;
   std::uint64_t most_tokens_ = 0;
 };

@@ -144,6 +144,43 @@ TEST_P(RoundOps, TokensAreThoseOfTheReference) {
   }
 }
 
+// Tokens that no pass drew are judged by what the target draws, also where drafts are rejected.
+TEST_P(RoundOps, ProposedTokensAreAcceptedAsByCoupledSampling) {
+  constexpr int kProposed = 3;
+  const Floats logits = normal_floats(std::size_t{kProposed + 1} * kVocab, 5, 2.0f);
+  for (TokenRule rule : rules()) {
+    if (rule.simulated_acceptance >= 0) continue;
+    SCOPED_TRACE(testing::Message() << "temperature " << rule.sampling.temperature << ", seed "
+                                    << rule.sampling.seed << ", mode " << int(rule.mode));
+    const auto judged = [&](Backend& backend, std::vector<TokenId> proposed) {
+      RoundSetup setup(backend, rule);
+      Guarded<float> target(backend, logits);
+      backend.upload(setup.tokens.data() + kHistory, proposed.data(),
+                     proposed.size() * sizeof(TokenId));
+      const Round round{.length = kHistory, .drafted = kProposed};
+      backend.upload(setup.round.data(), &round, sizeof(round));
+      RoundLane lane = setup.lane(kProposed, nullptr);
+      lane.proposed = true;
+      backend.begin_batch({&lane, 1});
+      backend.propose({0, 1, 0, target.data()});  // changes nothing: others draw, not this lane
+      backend.judge({0, 1, target.data()});
+      const Round ended = backend.end_round(setup.round.data());
+      return std::vector<TokenId>(ended.added, ended.added + ended.accepted + 1);
+    };
+    const std::vector<TokenId> wrong(kProposed, kVocab - 1);
+    std::vector<TokenId> chosen = judged(*reference_, wrong);
+    for (std::size_t right = 1; right <= kProposed; ++right) {
+      chosen.resize(kProposed, kVocab - 1);
+      chosen = judged(*reference_, chosen);
+      EXPECT_EQ(chosen.size(), right + 1);
+    }
+    chosen.resize(kProposed);
+    for (const auto& proposed : {wrong, chosen}) {
+      EXPECT_EQ(judged(*backend_, proposed), judged(*reference_, proposed));
+    }
+  }
+}
+
 // Many lanes, some of them empty, that choose differently and draft as many tokens as they like:
 // each as if it were alone.
 TEST_P(RoundOps, LanesChooseAsIfAlone) {

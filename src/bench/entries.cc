@@ -62,6 +62,7 @@ struct Candidate {
   std::string name;
   std::vector<Plan> plans;
   std::optional<int> budget;
+  bool is_auto;
   bool operator==(const Candidate&) const = default;
 };
 
@@ -70,12 +71,14 @@ Candidate resolve(Engine& engine, const std::string& spec, int context, KvBudget
                   bool many) {
   std::vector<Plan> plans = engine.plans_at(context, spec, budget);
   if (many) RequestLoop::require_plans(plans, 2);
-  const bool is_auto = spec == "auto";
-  std::string name = is_auto ? spec : plans.front().name;
+  const DraftSpec wanted = read_draft_spec(spec);
+  const bool is_auto = wanted.is_auto();
+  std::string name = is_auto ? wanted.auto_name() : plans.front().name;
+  if (!is_auto && plans.size() > 1) name += "+" + plans.back().name;
   const auto used = !is_auto         ? budget_of(plans.front(), context)
                     : budget.given() ? std::optional(budget.tokens(context))
                                      : std::nullopt;
-  return {std::move(name), std::move(plans), used};
+  return {std::move(name), std::move(plans), used, is_auto};
 }
 
 // Why `spec` cannot be run, in the words that hold for all plans of that reason.
@@ -159,12 +162,17 @@ std::vector<Entry> make_entries(Engine& engine, const BenchOptions& options, int
       for (const std::optional<int> draft_len : options.draft_lens) {
         decoding.plans = candidate.plans;
         decoding.draft_len = draft_len;
-        entries.push_back({candidate.name, decoding, KvStore::kHierarchical, candidate.budget});
+        entries.push_back({candidate.name, decoding, KvStore::kHierarchical, candidate.budget,
+                           candidate.is_auto});
       }
     }
   }
   if (left_out != nullptr) std::ranges::move(missing, std::back_inserter(*left_out));
   return entries;
+}
+
+std::string Entry::label_of(const Plan& plan) const {
+  return plan_label(plan.name, is_auto || plan.looks_up() ? std::nullopt : budget);
 }
 
 std::vector<int> run_order(int num_entries, int repeat) {

@@ -16,8 +16,11 @@ struct Entry {
   DecodingOptions decoding;  // but for the seed
   KvStore store = KvStore::kHierarchical;
   std::optional<int> budget = {};  // the row's, in tokens
+  bool is_auto = false;            // its plans have their budgets in their names
 
   bool is_plain() const { return decoding.plans.empty(); }
+  // What it calls one of its plans.
+  std::string label_of(const Plan& plan) const;
   // The same tokens every time, whatever the clock says.
   bool is_fixed() const { return is_plain() || (decoding.draft_len && decoding.plans.size() == 1); }
   // The same tokens as plain decoding.

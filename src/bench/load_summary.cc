@@ -67,10 +67,7 @@ std::string chosen_plan(const Entry& entry, const RoundSums& sums) {
   std::int64_t plain = sums.turns;
   for (const std::int64_t count : turns) plain -= count;
   if (*most == 0 || *most < plain) return {};
-  // The plans of auto have their budgets in their names.
-  const bool one = entry.decoding.plans.size() == 1;
-  return plan_label(entry.decoding.plans[most - turns.begin()].name,
-                    one ? entry.budget : std::nullopt);
+  return entry.label_of(entry.decoding.plans[most - turns.begin()]);
 }
 
 MemoryPlan memory(Engine& engine, const Entry& entry, const LoadMeasured& measured,

@@ -31,6 +31,7 @@ std::size_t draft_weights_bytes(const Model& model, const std::vector<Plan>& pla
   const std::size_t layers = model.config().num_layers;
   std::vector<PlanesRead> reads(layers + 1);  // the head's is the last
   for (const Plan& plan : plans) {
+    if (plan.looks_up()) continue;
     reads[layers].add(plan.head);
     for (std::size_t i = 0; i < layers; ++i) {
       if (plan.layers[i].run) reads[i].add(plan.layers[i].weights);

@@ -51,9 +51,11 @@ double Predictor::milliseconds(const Entry& entry, int context, const Plan* draf
           ? uniform(WeightRead::kTarget, KvRead::kFull)
           : read_of(Plan::target(model.num_layers, entry.full_layers()), context);
   const bool drafts = draft != nullptr && draft_len > 0;
-  const RoundPrediction round =
-      predict_round(machine, model, context, 1, drafts ? read_of(*draft, context) : target, target,
-                    drafts ? draft_len : 0, acceptance);
+  const bool by_passes = drafts && !draft->looks_up();
+  RoundPrediction round =
+      predict_round(machine, model, context, 1, by_passes ? read_of(*draft, context) : target,
+                    target, drafts ? draft_len : 0, acceptance);
+  if (!by_passes) round.draft_seconds = 0;
   return 1e3 * round.seconds_per_token();
 }
 

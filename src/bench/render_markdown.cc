@@ -74,10 +74,10 @@ std::string memory(std::span<const BenchRow> rows) {
 std::string choices(std::span<const BenchRow> rows) {
   std::string text;
   for (const BenchRow& row : rows) {
-    if (row.plan != "auto") continue;
-    text += row.chosen_plan.empty()
-                ? std::string("auto mostly did not draft.\n")
-                : fmt::format("auto drafted mostly by {}.\n", one_line(row.chosen_plan));
+    if (!row.plan.starts_with("auto") && !row.plan.ends_with("+lookup")) continue;
+    text += row.chosen_plan.empty() ? fmt::format("{} mostly did not draft.\n", one_line(row.plan))
+                                    : fmt::format("{} drafted mostly by {}.\n", one_line(row.plan),
+                                                  one_line(row.chosen_plan));
   }
   return text.empty() ? text : text + "\n";
 }

@@ -156,10 +156,7 @@ std::vector<BenchRow> make_rows(const std::vector<Entry>& entries, const std::ve
     row.draft_len_mean = stats.draft_len_mean();
     row.prefill_ms = spread_of(all[i].prefill_ms);
     const Plan* chosen = chosen_plan(entry, all[i], stats.rounds);
-    // The plans of auto have their budgets in their names.
-    const bool one = entry.decoding.plans.size() == 1;
-    if (chosen != nullptr)
-      row.chosen_plan = plan_label(chosen->name, one ? entry.budget : std::nullopt);
+    if (chosen != nullptr) row.chosen_plan = entry.label_of(*chosen);
     row.predicted_ms_per_token = predictor.milliseconds(
         entry, context + options.predict / 2, chosen,
         static_cast<int>(std::lround(stats.draft_len_mean())), stats.acceptance_per_token());

@@ -72,14 +72,16 @@ void DraftRules::choose(std::span<Turn> round) {
     Rule& rule = *turn.member->rule;
     rule.turns.push_back(i);
     rule.loads.push_back({&turn.member->drafts, turn.member->plain ? 0 : turn.cap,
-                          bytes_.verify(turn.tokens), draft_bytes});
+                          bytes_.verify(turn.tokens), draft_bytes, turn.found});
   }
   for (auto& [draft_len, rule] : rules_) {
     if (rule->loads.empty()) continue;
     rule->choice = rule->lengths.choose(rule->loads);
     for (std::size_t i = 0; i < rule->loads.size(); ++i) {
       Turn& turn = round[rule->turns[i]];
-      turn.choice = {std::max(rule->choice->plan, 0), rule->choice->lengths[i]};
+      const bool looked_up = rule->choice->looked_up[i];
+      turn.choice = {looked_up ? bytes_.lookup() : std::max(rule->choice->plan, 0),
+                     rule->choice->lengths[i]};
       turn.records_masses = rule->choice->records_masses && !turn.member->plain;
     }
   }

@@ -44,9 +44,10 @@ class DraftRules {
 
   // What a member does in the next round.
   struct Turn {
-    Member* member;  // null: it has its choice already
-    int cap;         // tokens that it may draft at most
-    int tokens;      // in its cache
+    Member* member;          // null: it has its choice already
+    int cap;                 // tokens that it may draft at most
+    int tokens;              // in its cache
+    FoundTokens found = {};  // what was looked up for it
     DraftChoice choice = {0, 0};
     bool records_masses = true;  // RoundChoice's
   };

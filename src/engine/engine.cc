@@ -32,8 +32,8 @@ void require_same_vocabulary(const EngineOptions& options, const Tokenizer& toke
 
 // What drafts are asked for, before there is anything to wait for.
 void require_drafts(const EngineOptions& options, const PlanContext& context) {
-  const bool chosen = options.plan == "auto",
-             by_weights = options.draft_weights != DraftWeights::kAuto;
+  const DraftSpec spec = read_draft_spec(options.plan);
+  const bool chosen = spec.is_auto(), by_weights = options.draft_weights != DraftWeights::kAuto;
   const bool all_full = options.kv_store == KvStore::kFull;
   if (by_weights && !chosen) {
     fail(ErrorKind::kInvalidRequest, "{} {}: it says what weights drafts read, and so does {}",
@@ -44,8 +44,9 @@ void require_drafts(const EngineOptions& options, const PlanContext& context) {
          "{} {}: is for sparse plans, which there are without {} and with pages ({} hierarchical)",
          field::kDraftBudget, options.draft_budget.text(), field::kDraftWeights, field::kKvCache);
   }
+  if (spec.plan.empty()) return;
   const std::vector<Plan> plans =
-      chosen ? auto_plans(context) : std::vector{make_plan(options.plan, context)};
+      chosen ? auto_plans(context) : std::vector{make_plan(spec.plan, context)};
   if (chosen) return;
   RequestLoop::require_plans(plans, num_sequences(options));
   const auto by_pages = [](const LayerPlan& layer) {
@@ -73,6 +74,20 @@ std::vector<NamedChatTemplate> chat_templates_of(const EngineOptions& options,
 }
 
 }  // namespace
+
+DraftSpec read_draft_spec(std::string_view spec) {
+  constexpr std::string_view kWith = "+lookup", kWithout = "auto+nolookup";
+  if (spec == "lookup") return {.plan = {}, .looks_up = true};
+  if (spec == kWithout) return {.plan = "auto"};
+  if (spec == "auto") return {.plan = spec, .looks_up = true};
+  const bool looks_up = spec.ends_with(kWith);
+  const std::string_view plan = looks_up ? spec.substr(0, spec.size() - kWith.size()) : spec;
+  if (plan.empty()) {
+    fail(ErrorKind::kInvalidRequest, "{} '{}': must be a plan's name, auto or lookup", field::kPlan,
+         spec);
+  }
+  return {.plan = plan, .looks_up = looks_up};
+}
 
 std::string_view name_of(StopReason reason) {
   switch (reason) {
@@ -190,22 +205,25 @@ std::vector<Plan> Engine::plans(std::string_view spec, KvBudget budget) const {
 std::vector<Plan> Engine::Impl::plans_of(std::string_view spec, KvBudget budget) const {
   const PlanContext context{model.config().num_layers, pool.shape().page_size, budget,
                             model.weights().head_read()};
-  const bool choose = spec == "auto";
-  std::vector<Plan> plans = choose ? auto_plans(context) : std::vector{make_plan(spec, context)};
-  if (choose) {
+  const DraftSpec wanted = read_draft_spec(spec);
+  std::vector<Plan> plans;
+  if (!wanted.is_auto() && !wanted.plan.empty()) plans = {make_plan(wanted.plan, context)};
+  if (wanted.is_auto()) {
+    plans = auto_plans(context);
     const auto unreadable = [&](const Plan& plan) { return !model.reads(plan); };
     if (std::ranges::all_of(plans, unreadable)) model.require_weights(plans.front());
     std::erase_if(plans, unreadable);
     plans = distinct_plans(plans, model.weights(), model.backend(), pool.shape());
   }
   for (const Plan& plan : plans) model.require_weights(plan);
+  if (wanted.looks_up) plans.push_back(Plan::lookup(kv_options(plans).full_layers));
   return plans;
 }
 
 std::vector<Plan> Engine::plans_at(int prompt_tokens, std::string_view spec,
                                    KvBudget budget) const {
   std::vector<Plan> at = plans(spec, budget);
-  if (spec == "auto" && !budget.given()) return at;
+  if (read_draft_spec(spec).is_auto() && !budget.given()) return at;
   const Message what = Message::format("{} {}", field::kPlan, spec);
   for (Plan& plan : at) {
     plan = plan_at(std::move(plan), prompt_tokens, impl_->pool.shape().page_size, what);
@@ -215,19 +233,25 @@ std::vector<Plan> Engine::plans_at(int prompt_tokens, std::string_view spec,
 
 // What the options ask for, as far as the cache has it.
 std::vector<Plan> Engine::Impl::make_draft_plans() const {
+  const DraftSpec spec = read_draft_spec(options.plan);
+  const auto of_weights = [&](const char* plan) {
+    return plans_of(spec.looks_up ? fmt::format("{}+lookup", plan) : plan, {});
+  };
   switch (options.draft_weights) {
     case DraftWeights::kUpper:
-      return plans_of("quantspec", {});
+      return of_weights("quantspec");
     case DraftWeights::kBoth:
-      return plans_of("quantspec+w8", {});
+      return of_weights("quantspec+w8");
     case DraftWeights::kFull:
-      return plans_of("quantspec+wfull", {});
+      return of_weights("quantspec+wfull");
     case DraftWeights::kAuto:
       break;
   }
   std::vector<Plan> drafts = plans_of(options.plan, options.draft_budget);
-  if (options.plan == "auto" && options.kv_store == KvStore::kFull) {
-    std::erase_if(drafts, [](const Plan& plan) { return plan.layers.front().kv.chooses_pages(); });
+  if (spec.is_auto() && options.kv_store == KvStore::kFull) {
+    std::erase_if(drafts, [](const Plan& plan) {
+      return !plan.looks_up() && plan.layers.front().kv.chooses_pages();
+    });
   }
   return drafts;
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/progress.h"
 #include "kv_cache/kv_access.h"
@@ -15,6 +16,18 @@ namespace quantspec {
 
 // Which weights a draft may read. kAuto: 4 and 8 bits, chosen round by round by the cost model.
 enum class DraftWeights : std::uint8_t { kAuto, kUpper, kBoth, kFull };
+
+// How a text is drafted: by a plan, or by `auto` of several, and by tokens that are looked up.
+struct DraftSpec {
+  std::string_view plan;  // none: by nothing else
+  bool looks_up = false;
+  bool is_auto() const { return plan == "auto"; }
+  // Of auto: the one name of what it means.
+  std::string auto_name() const { return looks_up ? "auto" : "auto+nolookup"; }
+};
+// "auto", which looks up, "auto+nolookup", "lookup", a plan's name, and that with "+lookup" behind.
+// Throws kInvalidRequest where there is no name.
+DraftSpec read_draft_spec(std::string_view spec);
 
 struct EngineOptions {
   std::filesystem::path model;               // a Hugging Face folder, or a GGUF file

@@ -93,6 +93,64 @@ TEST_F(EngineTest, TextIsTheSameForEveryDraftLength) {
   for (const int draft_len : {1, 4, 16}) EXPECT_EQ(run(greedy(60, draft_len)).text, plain.text);
 }
 
+TEST(DraftSpecs, AreReadAsTheyAreTyped) {
+  const auto read = [](std::string_view spec) {
+    const DraftSpec wanted = read_draft_spec(spec);
+    return std::pair(std::string(wanted.plan), wanted.looks_up);
+  };
+  using Read = std::pair<std::string, bool>;
+  EXPECT_EQ(read("auto"), Read("auto", true));
+  EXPECT_EQ(read("auto+lookup"), Read("auto", true));
+  EXPECT_EQ(read("auto+nolookup"), Read("auto", false));
+  EXPECT_EQ(read_draft_spec("auto+lookup").auto_name(), "auto");
+  EXPECT_EQ(read_draft_spec("auto+nolookup").auto_name(), "auto+nolookup");
+  EXPECT_EQ(read("lookup"), Read("", true));
+  EXPECT_EQ(read("quantspec+w8"), Read("quantspec+w8", false));
+  EXPECT_EQ(read("quantspec+w8+lookup"), Read("quantspec+w8", true));
+  EXPECT_EQ(read("plan:a+lookup.json"), Read("plan:a+lookup.json", false));
+  for (const char* const none : {"", "+lookup"}) EXPECT_THROW(read_draft_spec(none), Error) << none;
+}
+
+TEST_F(EngineTest, PlansLookUpAsTheirNamesSay) {
+  const auto names = [](const std::vector<Plan>& plans) {
+    std::vector<std::string> names;
+    for (const Plan& plan : plans) names.push_back(plan.name);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(engine_->plans("lookup")), Names{"lookup"});
+  EXPECT_EQ(names(engine_->plans("quantspec+lookup")), (Names{"quantspec", "lookup"}));
+  EXPECT_EQ(names(engine_->plans("auto")).back(), "lookup");
+  EXPECT_NE(names(engine_->plans("auto+nolookup")).back(), "lookup");
+  for (const char* const refused : {"lookup+w8", "auto+w8", "quantspec+lookup+w8"}) {
+    EXPECT_THROW(engine_->plans(refused), Error) << refused;
+  }
+}
+
+// A text that the model begins to repeat.
+TEST_F(EngineTest, TextIsTheSameWithLookups) {
+  const GenerateResult plain = run(greedy(200, 0));
+  EngineOptions options = bundled();
+  options.plan = "lookup";
+  const auto engine = Engine::load(options);
+  int looked_up = 0;
+  const GenerateResult result =
+      engine->create_session()->generate(kPrompt, greedy(200), [&](const TokenEvent& event) {
+        looked_up += event.looked_up;
+        EXPECT_TRUE(event.drafted || !event.looked_up);
+        return true;
+      });
+  EXPECT_EQ(result.text, plain.text);
+  EXPECT_GT(looked_up, 20);
+  EXPECT_EQ(looked_up, result.speculation.looked_up_accepted);
+  EXPECT_EQ(result.speculation.drafted, result.speculation.looked_up);
+  EXPECT_FALSE(result.drafts_off);
+  // As in a cache without pages.
+  options.kv_store = KvStore::kFull;
+  EXPECT_EQ(Engine::load(options)->create_session()->generate(kPrompt, greedy(60)).tokens.size(),
+            60u);
+}
+
 TEST_F(EngineTest, AStopStringInsideAnAcceptedRunEndsTheText) {
   const std::string whole = run(greedy(80, 8)).text;
   const std::string stop = whole.substr(whole.size() / 2, 7);

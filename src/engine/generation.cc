@@ -44,7 +44,9 @@ bool Engine::Generation::take(const Step& step) {
   }
   const std::size_t top = step.top_log_probs.size() / step.tokens.size();
   for (std::size_t i = 0; i < step.tokens.size(); ++i) {
-    TokenEvent event{.id = step.tokens[i], .drafted = std::cmp_less(i, step.accepted)};
+    const bool drafted = std::cmp_less(i, step.accepted);
+    TokenEvent event{
+        .id = step.tokens[i], .drafted = drafted, .looked_up = drafted && step.looked_up};
     if (!event.drafted) event.rejected = step.rejected;
     if (!step.log_probs.empty()) {
       event.log_prob = step.log_probs[i];

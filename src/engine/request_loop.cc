@@ -138,7 +138,7 @@ namespace {
 
 constexpr OwnerId kNobody = std::numeric_limits<OwnerId>::max();
 
-void require(const Request& request, const Model& model, std::size_t num_plans) {
+void require(const Request& request, const Model& model, std::span<const Plan> plans) {
   const int vocab = model.config().vocab_size;
   for (const TokenId token : request.prompt) {
     if (token >= 0 && token < vocab) continue;
@@ -158,9 +158,14 @@ void require(const Request& request, const Model& model, std::size_t num_plans) 
   if (request.forced) {
     require_length(request.forced->draft_len);
     const int plan = request.forced->plan;
-    if (request.forced->draft_len > 0 && (plan < 0 || std::cmp_greater_equal(plan, num_plans))) {
+    const bool drafts = request.forced->draft_len > 0;
+    if (drafts && (plan < 0 || std::cmp_greater_equal(plan, plans.size()))) {
       fail(ErrorKind::kInvalidRequest, "{} number {}: the engine has {}", field::kPlan, plan,
-           num_plans);
+           plans.size());
+    }
+    if (drafts && plans[plan].looks_up()) {
+      fail(ErrorKind::kInvalidRequest, "{} {}: it finds as many tokens as it does", field::kPlan,
+           plans[plan].name);
     }
   }
   request.sampling.validate();
@@ -224,7 +229,7 @@ void RequestLoop::Impl::require_place(OwnerId owner) const {
 
 RequestId RequestLoop::submit(Request request) {
   Impl& at = *impl_;
-  require(request, at.model, at.options.plans.size());
+  require(request, at.model, at.options.plans);
   require_room(request, at.scheduler, at.options);
   auto live = std::make_unique<Live>();
   live->request = std::move(request);
@@ -422,7 +427,7 @@ void RequestLoop::read_ahead(std::vector<TokenId> text, std::string salt, bool t
   request.owner = kNobody;
   request.salt = std::move(salt);
   request.to_folder = to_folder;
-  require(request, at.model, at.options.plans.size());
+  require(request, at.model, at.options.plans);
   at.remember_ahead(std::move(request));
 }
 

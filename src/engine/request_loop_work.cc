@@ -78,7 +78,10 @@ bool RequestLoop::Impl::choose() {
     turns.push_back({&request->drafts, cap, request->sequence->cache().length()});
     const int proposed = static_cast<int>(request->proposed(std::min(cap, kMaxDraftLen)).size());
     const auto& forced = request->request.forced;
-    if (proposed == 0 && !forced) continue;
+    if (proposed == 0 && !forced) {
+      if (!request->drafts.plain) turns.back().found = request->sequence->look_up(cap);
+      continue;
+    }
     turns.back().member = nullptr;
     turns.back().choice = proposed > 0
                               ? DraftChoice{DraftChoice::kProposed, proposed}
@@ -99,6 +102,8 @@ bool RequestLoop::Impl::choose() {
     lanes.push_back({requests[i]->sequence, choice, turns[i].records_masses});
     if (choice.plan == DraftChoice::kProposed) {
       lanes.back().proposed = requests[i]->proposed(choice.draft_len);
+    } else if (requests[i]->sequence->looks_up(choice)) {
+      lanes.back().proposed = turns[i].found.tokens.first(choice.draft_len);
     }
   }
   return known;
@@ -272,6 +277,9 @@ bool RequestLoop::Impl::read_slices(Live& request, double seconds, bool alone,
   }
   if (slices > 0) observe();
   if (reader.inside_chunk()) return true;
+  if (!request.drafts.plain && !request.request.forced && reads_ahead != &request) {
+    request.sequence->note_read();
+  }
   producer = nullptr;
   request.known_tokens = std::max(request.known_tokens, cache.length());
   if (request.path.making()) {

@@ -27,6 +27,7 @@ struct TokenEvent {
   TokenId id = 0;
   std::string_view text = {};  // for as long as the call lasts
   bool drafted = false;        // proposed by the draft and accepted; else the target's own
+  bool looked_up = false;      // by finding it in the text (Plan::lookup)
   // Of the target's own: what was drafted for its place and behind it; for as long as the call
   // lasts.
   std::span<const TokenId> rejected = {};

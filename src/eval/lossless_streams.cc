@@ -151,7 +151,9 @@ class Streams {
     running.row.arrival = which == 0 ? 0 : random_.below(options_.predict);
     if (running.row.draft_len) {
       const int plan = random_.below(static_cast<int>(drafter.plans.size()));
-      running.forced = DraftChoice{plan, *running.row.draft_len};
+      if (!drafter.plans[plan].looks_up()) {
+        running.forced = DraftChoice{plan, *running.row.draft_len};
+      }
     }
     return running;
   }
@@ -162,6 +164,7 @@ class Streams {
     request.predict = options_.predict;
     request.sampling = sampling(mode, which);
     request.spec_sampling = SpecSampling::kCoupled;
+    request.draft_len = running.row.draft_len;
     request.forced = running.forced;
     request.owner = which % 2;
     request.log_probs = true;

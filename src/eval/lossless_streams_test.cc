@@ -28,7 +28,8 @@ LosslessOptions options_for(const LoadedModel& loaded) {
   options.drafters = {{"w4", {Plan::draft(layers, WeightRead::kUpper)}},
                       {"auto",
                        {Plan::draft(layers, WeightRead::kUpper),
-                        make_plan("quantspec+sparse", {layers, kPageSize, 64})}}};
+                        make_plan("quantspec+sparse", {layers, kPageSize, 64}), Plan::lookup()}},
+                      {"lookup", {Plan::lookup()}}};
   options.draft_lens = {1, 5, std::nullopt};
   options.seed = 3;
   return options;
@@ -39,7 +40,7 @@ TEST(LosslessStreams, EveryRequestGivesWhatItGivesAlone) {
   const auto texts = prompts(loaded, 2, kLength, 0);
   std::vector<StreamRow> rows;
   eval_lossless_streams(eval_model(loaded), texts, 4, options_for(loaded), {}, rows);
-  ASSERT_EQ(rows.size(), 2u * 2 * 2 * 4);  // samplings, drafters, cold and warm
+  ASSERT_EQ(rows.size(), 2u * 3 * 2 * 4);  // samplings, drafters, cold and warm
   int preemptions = 0;
   std::set<std::optional<int>> lengths;
   std::set<int> arrivals;

@@ -80,6 +80,7 @@ constexpr Modifier kModifiers[] = {
 
 constexpr std::string_view kSkip = "layer-skip:";
 constexpr std::string_view kFile = "plan:";
+constexpr std::string_view kLookup = "lookup";
 
 template <typename Named>
 const Named* find(const Named* begin, const Named* end, std::string_view name) {
@@ -143,8 +144,16 @@ std::vector<std::string_view> split(std::string_view spec) {
 
 LayerPlan base_plan(std::string_view name, std::vector<int>& skipped, const PlanContext& context) {
   if (name == "auto" || name == "all") {
-    fail(ErrorKind::kInvalidRequest, "{} {}: it is several plans{} and takes no modifiers",
-         field::kPlan, name, name == "all" ? ", for quantspec bench alone," : "");
+    fail(ErrorKind::kInvalidRequest, "{} {}: it is several plans{} and takes no modifiers{}",
+         field::kPlan, name, name == "all" ? ", for quantspec bench alone," : "",
+         name == "all" ? "" : " but nolookup");
+  }
+  if (name == kLookup) {
+    fail(
+        ErrorKind::kInvalidRequest,
+        "{} {}: it has no passes, and so no modifiers and nothing to measure of them; it drafts in "
+        "generate, chat, serve and bench",
+        field::kPlan, name);
   }
   if (name.starts_with(kSkip)) {
     skipped = parse_layers(name.substr(kSkip.size()), context.num_layers);
@@ -152,10 +161,11 @@ LayerPlan base_plan(std::string_view name, std::vector<int>& skipped, const Plan
   }
   const Base* base = find(std::begin(kBases), std::end(kBases), name);
   if (base == nullptr) {
-    fail(ErrorKind::kInvalidRequest,
-         "{}: there is no plan '{}'; known are {}, layer-skip:LIST, plan:FILE, auto and, in "
-         "bench, all; modifiers are {}",
-         field::kPlan, name, names_of(kBases), names_of(kModifiers, "+"));
+    fail(
+        ErrorKind::kInvalidRequest,
+        "{}: there is no plan '{}'; known are {}, layer-skip:LIST, plan:FILE, lookup, auto and, in "
+        "bench, all; modifiers are {}, +lookup",
+        field::kPlan, name, names_of(kBases), names_of(kModifiers, "+"));
   }
   return {true, base->weights, base->kv};
 }
@@ -191,6 +201,10 @@ Plan Plan::target(int num_layers, const std::vector<int>& full_layers) {
   for (const int layer : full_layers) plan.layers[layer].kv.read = KvRead::kFull;
   plan.target_full_layers = full_layers;
   return plan;
+}
+
+Plan Plan::lookup(const std::vector<int>& full_layers) {
+  return {.name = std::string(kLookup), .layers = {}, .target_full_layers = full_layers};
 }
 
 Plan Plan::uniform(std::string name, int num_layers, WeightRead weights, KvAccess kv) {
@@ -280,13 +294,17 @@ std::string describe_plans() {
   text +=
       fmt::format("  {:16} leaves these layers out, e.g. layer-skip:1,3-4\n", "layer-skip:LIST");
   text += fmt::format("  {:16} layer by layer, as a file says (docs/bench.md)\n", "plan:FILE");
+  text += fmt::format("  {:16} no pass: what followed the last words where they came before\n",
+                      kLookup);
   text += fmt::format(
-      "  {:16} 4- or 8-bit weights, all pages or few: whatever measures\n"
-      "  {:16} fastest, round by round\n",
+      "  {:16} 4- or 8-bit weights, all pages or few, lookup: whatever\n"
+      "  {:16} measures fastest, round by round\n",
       "auto", "");
   for (const Modifier& modifier : kModifiers) {
     text += fmt::format("  {:16} {}\n", fmt::format("NAME+{}", modifier.name), modifier.what);
   }
+  text += fmt::format("  {:16} lookup too, where that yields more\n", "NAME+lookup");
+  text += fmt::format("  {:16} auto without lookup\n", "auto+nolookup");
   return text;
 }
 

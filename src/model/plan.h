@@ -38,6 +38,10 @@ struct Plan {
   static Plan target(int num_layers, const std::vector<int>& full_layers = {});
   // All layers alike.
   static Plan uniform(std::string name, int num_layers, WeightRead weights, KvAccess kv);
+  // No pass at all: tokens are looked up in the text (speculative/lookup_drafts.h). It has no
+  // layers. full_layers: of the target that verifies them.
+  static Plan lookup(const std::vector<int>& full_layers = {});
+  bool looks_up() const { return layers.empty(); }
   // QuantSpec's draft: the upper plane of all pages.
   static Plan draft(int num_layers, WeightRead weights);
 };

@@ -113,6 +113,63 @@ TEST(AcceptRejection, EveryTokenHasTheTargetsDistribution) {
   }
 }
 
+// A proposer knows what was chosen and means no good: the likeliest token, the least likely one,
+// one that is impossible where there is one, any, and what the random numbers of tokens before hint
+// at. Nothing is known of the probability by which it proposes.
+TokenId propose(int kind, const Row& row, TokenId last, std::int64_t position) {
+  const auto index = [&](auto at) { return static_cast<TokenId>(at - row.begin()); };
+  switch (kind) {
+    case 0:
+      return index(std::ranges::max_element(row));
+    case 1:
+      return index(std::ranges::min_element(row));
+    case 2:
+      return static_cast<TokenId>((last * 7 + position * 3) % kVocab);
+    default:
+      return (last + 1) % kVocab;
+  }
+}
+
+// 1.2 million tokens. Rounds of drafts with their probabilities, rejected by those, and rounds of
+// tokens that were proposed, in any order and on the same random numbers: each token has the
+// target's distribution given the one before it.
+TEST(AcceptRejection, RoundsOfProposedTokensKeepTheTargetsTransitions) {
+  std::mt19937 engine(4);
+  for (int kind = 0; kind < 4; ++kind) {
+    const Bigram draft(engine), target(engine);
+    const CounterRng rng(engine());
+    std::vector<std::vector<int>> after(kVocab, std::vector<int>(kVocab));
+    TokenId last = 0;
+    int accepted = 0;
+    for (std::int64_t position = 1; position < 300'000;) {
+      Round round;
+      if (position % 3 == 0) {
+        round = play(SpecSampling::kRejection, draft, target, last, 3, rng, position);
+      } else {
+        Row rows = target.next[last];
+        for (TokenId before = last; round.drafted.size() < 3;) {
+          before = propose(kind, target.next[before], before, position);
+          round.drafted.push_back(before);
+          rows.insert(rows.end(), target.next[before].begin(), target.next[before].end());
+        }
+        round.acceptance = accept(SpecSampling::kCoupled, {}, {rows.data(), 4, kVocab},
+                                  round.drafted, rng, position);
+        accepted += round.acceptance.accepted;
+      }
+      for (const TokenId token : round.output()) {
+        ++after[last][token];
+        last = token;
+        ++position;
+      }
+    }
+    EXPECT_GT(accepted, kind == 1 ? -1 : 10'000);
+    for (int before = 0; before < kVocab; ++before) {
+      if (std::reduce(after[before].begin(), after[before].end()) < 500) continue;
+      EXPECT_GT(fit(target.next[before], after[before]), 1e-5) << kind << " " << before;
+    }
+  }
+}
+
 // Decoding round after round, where rejected positions are drafted again: long runs of the output
 // have the target's transition probabilities.
 TEST(AcceptRejection, DecodingHasTheTargetsTransitions) {

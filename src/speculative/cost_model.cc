@@ -1,5 +1,7 @@
 #include "speculative/cost_model.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace quantspec {
@@ -7,7 +9,7 @@ namespace quantspec {
 CostModel::CostModel(double target_bytes, std::span<const double> plan_bytes, int max_rows)
     : target_(target_bytes, max_rows) {
   plans_.reserve(plan_bytes.size());
-  for (const double bytes : plan_bytes) plans_.emplace_back(bytes, max_rows);
+  for (const double bytes : plan_bytes) plans_.emplace_back(std::max(bytes, 1.0), max_rows);
   share_rate();
 }
 

@@ -26,7 +26,8 @@ struct TimedPass {
 class CostModel {
  public:
   // Bytes that a pass reads besides the cache (pass_bytes of no context): of the target, and of
-  // every plan that may draft. max_rows: of one pass, > 0; no round is to have more.
+  // every plan that may draft; 0: it has none. max_rows: of one pass, > 0; no round is to have
+  // more.
   CostModel(double target_bytes, std::span<const double> plan_bytes, int max_rows);
 
   int num_plans() const { return static_cast<int>(plans_.size()); }

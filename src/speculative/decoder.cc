@@ -170,8 +170,10 @@ bool Decoder::replay(Sequence& sequence) {
 Decoder::Step Decoder::step(Sequence& sequence, int max_tokens) {
   check(max_tokens >= 1 && max_tokens <= sequence.room(), "a step needs room for its tokens");
   const int cap = std::min(max_tokens, sequence.max_rows()) - 1;
-  const DraftChoice choice = sequence.drafts_.choose(cap, sequence.cache_.length());
-  const Lane lane{&sequence, choice, sequence.drafts_.records_masses()};
+  const FoundTokens found = sequence.look_up(cap);
+  const DraftChoice choice = sequence.drafts_.choose(cap, sequence.cache_.length(), found);
+  Lane lane{&sequence, choice, sequence.drafts_.records_masses()};
+  if (sequence.looks_up(choice)) lane.proposed = found.tokens.first(choice.draft_len);
   const Outcome done = round({&lane, 1});
   sequence.drafts_.observe(lane.choice, done.steps[0].accepted, done.draft_seconds,
                            done.other_seconds);
@@ -270,6 +272,7 @@ void Decoder::reserve(std::span<Sequence* const> sequences) {
     pass(sequences[0]->target_, true, each, target_rows_.as<float>());
   }
   for (std::size_t p = 0; p < sequences[0]->options_.plans.size(); ++p) {
+    if (sequences[0]->options_.plans[p].looks_up()) continue;
     for (Sequence* sequence : sequences) sequence->plan_ = static_cast<int>(p);
     for (Row& row : rows_) {
       if (row.sequence != nullptr) keys_[&row - rows_.data()] = row.sequence->lane_key();
@@ -331,9 +334,6 @@ void Decoder::order(std::span<const Lane> lanes) {
     one_plan_ &= draft_plan < 0 || row.draft_plan == draft_plan;
     draft_plan = row.draft_plan;
   }
-  // A group that is the whole batch drafts for all of it.
-  const auto is_proposed = [](const Lane& lane) { return !lane.proposed.empty(); };
-  if (draft_plan >= 0) one_plan_ &= std::ranges::none_of(lanes, is_proposed);
 }
 
 void Decoder::make_batch(std::span<const Lane> lanes) {
@@ -344,7 +344,8 @@ void Decoder::make_batch(std::span<const Lane> lanes) {
   for (const Row& row : rows_) {
     batch_.push_back({.at = row.sequence->on_backend(),
                       .draft_len = lanes[row.index].choice.draft_len,
-                      .first_row = first_row});
+                      .first_row = first_row,
+                      .proposed = !lanes[row.index].proposed.empty()});
     keys_.push_back(row.sequence->lane_key());
     first_row += batch_.back().rows();
     keeps_logits_ |= row.sequence->options_.log_probs;
@@ -387,8 +388,7 @@ void Decoder::reserve_rows() {
     if (one_plan_ && group.count > 1) group.num_rows = model_.backend().padded(group.num_rows);
     target_rows += group.num_rows;
   }
-  for (const Group& group : draft_groups_)
-    draft_rows += group.count * batch_[group.first].draft_len;
+  for (const Group& group : draft_groups_) draft_rows += group.count * batch_[group.first].drafts();
   const int most = std::max({target_rows, static_cast<int>(batch_.size()), kMaxDraftLen + 1});
   model_.reserve(most);
   grow(target_rows_, target_rows);
@@ -417,12 +417,12 @@ void Decoder::place_rows() {
       RoundLane& lane = batch_[group.first + i];
       const DecodingOptions& options = rows_[group.first + i].sequence->options_;
       // Rejection needs every distribution that was drawn from; the other rules only the tokens.
-      group.keeps |= lane.draft_len > 0 && !lane.at.by_argmax &&
+      group.keeps |= lane.drafts() > 0 && !lane.at.by_argmax &&
                      options.spec_sampling == SpecSampling::kRejection;
       lane.draft_probs = rows + i * vocab;
       lane.draft_stride = static_cast<std::ptrdiff_t>(group.count * vocab);
     }
-    rows += group.count * batch_[group.first].draft_len * vocab;
+    rows += group.count * batch_[group.first].drafts() * vocab;
   }
 }
 
@@ -458,11 +458,11 @@ void Decoder::draft(const Group& group) {
   Backend& backend = model_.backend();
   const bool all = one_plan_ && backend.repeats_rounds();
   const auto stride = static_cast<std::ptrdiff_t>(group.count) * model_.config().vocab_size;
-  for (int depth = 0; depth < batch_[group.first].draft_len; ++depth) {
+  for (int depth = 0; depth < batch_[group.first].drafts(); ++depth) {
     float* logits = group.rows + (group.keeps ? depth * stride : 0);
     inputs_.clear();
     for (int b = group.first; b < group.first + group.count; ++b) {
-      const bool has_row = batch_[b].draft_len > depth;
+      const bool has_row = batch_[b].drafts() > depth;
       if (!has_row && !all) break;
       const Sequence* sequence = rows_[b].sequence;
       inputs_.push_back(

@@ -12,9 +12,10 @@
 namespace quantspec {
 namespace {
 
-constexpr double kPays = 1.03;      // times plain decoding's tokens a second; less is not worth it
-constexpr double kSwitchOn = 1.04;  // the same when drafting is off
-constexpr double kKeepPlan = 1.01;  // a plan stays unless another is so much better
+constexpr double kPays = 1.03;       // times plain decoding's tokens a second; less is not worth it
+constexpr double kSwitchOn = 1.04;   // the same when drafting is off
+constexpr double kKeepPlan = 1.01;   // a plan stays unless another is so much better
+constexpr double kFoundPays = 1.01;  // of what is expected without tokens that were looked up
 constexpr double kKeepLengths = 0.01;  // of the goodput may be lost by lengths that stay
 constexpr float kFewTrials = 16;       // of a plan that is judged by the others
 constexpr int kIdleRounds = 16;        // estimates of plans not in use are told of time so often
@@ -30,6 +31,7 @@ constexpr SequenceAcceptance::Survival kCertain = [] {
 
 DraftLengths::DraftLengths(Options options)
     : fixed_len_(options.fixed_len),
+      lookup_(options.lookup),
       costs_(options.target_bytes, options.plan_bytes, options.max_rows),
       common_(options.plans.size()),
       rows_seen_(costs_.target().num_knots(), kNever),
@@ -42,6 +44,7 @@ DraftLengths::DraftLengths(Options options)
   for (std::size_t i = 0; i < options.plans.size(); ++i) {
     arms_.push_back({std::move(options.plans[i]), PlanAcceptance(options.acceptance[i])});
     arms_.back().by_mass = options.by_mass[i];
+    if (static_cast<int>(i) == lookup_) arms_.back().trials = 0;
   }
 }
 
@@ -69,6 +72,7 @@ SequenceDrafts DraftLengths::sequence() const {
 void DraftLengths::reserve(std::size_t sequences) {
   lanes_.reserve(sequences);
   blended_.reserve(sequences);
+  looked_up_.reserve(sequences);
   for (std::vector<int>* lengths : {&lengths_, &trial_, &wanted_}) lengths->reserve(sequences);
   goodput_.reserve(sequences);
 }
@@ -78,27 +82,88 @@ RoundChoice DraftLengths::choose(std::span<const SequenceLoad> batch) {
         "a batch has a sequence or more, and no more than a pass has rows");
   lengths_.assign(batch.size(), 0);
   trial_.assign(batch.size(), 0);
+  looked_up_.assign(batch.size(), false);
   probe_.running = false;
   wants_masses_ = false;
-  if (!mark_usable(batch)) return chosen(kPlain);
-  told_.exploring = true;
-  if (!fixed_len_ && !plain_known(batch.size())) return chosen(kPlain);
-  Found found = best(batch);
-  if (explore(batch, found)) return chosen(found.plan);
-  settle(batch, found);
-  if (found.plan != kPlain) note_wanted(batch);
-  if (!ready(found.plan)) {
-    found = without_masses(batch);
-  } else if (!fixed_len_ && probe(batch, found)) {
-    lengths_ = trial_;
+  if (fixed_len_ == 0 || std::ssize(batch) >= costs_.target().max_rows()) return chosen(kPlain);
+  Found found;
+  if (mark_usable(batch)) {
+    told_.exploring = true;
+    if (!fixed_len_ && !plain_known(batch.size())) return chosen(kPlain);
+    found = best(batch);
+    if (explore(batch, found)) return chosen(found.plan);
+    settle(batch, found);
+    if (found.plan != kPlain) note_wanted(batch);
+    if (!ready(found.plan)) {
+      found = without_masses(batch);
+    } else if (!fixed_len_ && probe(batch, found)) {
+      lengths_ = trial_;
+      return chosen(found.plan);
+    }
+  } else if (lookup_ >= 0 && arms_.size() == 1) {
+    told_.exploring = !costs_.target().measured();
+    set_lanes(batch, kPlain);
+    expected_ = {goodput_.plain(), goodput_.plain()};
   }
+  look_up(batch, found);
   return chosen(found.plan);
+}
+
+// Sequences for which tokens were found take those, all of them or only those that are expected to
+// accept as many as of what they would draft, if the round yields more by that.
+void DraftLengths::look_up(std::span<const SequenceLoad> batch, const Found& found) {
+  const auto has_found = [](const SequenceLoad& load) { return !load.found.tokens.empty(); };
+  if (lookup_ < 0 || std::ranges::none_of(batch, has_found)) return;
+  wanted_ = lengths_;  // without them
+  set_lanes(batch, found.plan);
+  Rates rates{goodput_.of(wanted_), goodput_.plain()};
+  for (const bool all : {true, false}) {
+    if (all && fixed_len_) continue;
+    set_lanes(batch, found.plan);
+    trial_ = wanted_;
+    if (!replace(batch, all)) break;
+    goodput_.set(costs_, std::max(found.plan, 0), lanes_);
+    if (!fixed_len_) {
+      goodput_.best(trial_, max_rows(batch.size()));
+      goodput_.refine(trial_, max_rows(batch.size()));
+    }
+    const double rate = goodput_.of(trial_);
+    if (rate < kFoundPays * rates.chosen && !fixed_len_) continue;
+    expected_ = rates = {rate, rates.plain};
+    lengths_ = trial_;
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      looked_up_[i] = lanes_[i].looked_up && lengths_[i] > 0;
+    }
+  }
+}
+
+// lanes_: of sequences for which tokens were found, those; trial_: as many of them as may be.
+bool DraftLengths::replace(std::span<const SequenceLoad> batch, bool all) {
+  const auto expected = [](const SequenceAcceptance::Survival* survival, int length) {
+    return survival == nullptr ? 0.0f : std::reduce(survival->begin(), survival->begin() + length);
+  };
+  bool any = false;
+  int room = max_rows(batch.size()) - static_cast<int>(batch.size()) - drafted(trial_);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const SequenceLoad& load = batch[i];
+    int cap = std::min(
+        {load.cap, static_cast<int>(load.found.tokens.size()), fixed_len_.value_or(kMaxDraftLen)});
+    if (cap == 0) continue;
+    if (fixed_len_) cap = std::min(cap, room + trial_[i]);  // others are chosen within the rows
+    const float instead = expected(lanes_[i].survival, trial_[i]);
+    if (cap <= 0 || (!all && expected(load.found.survival, cap) < instead)) continue;
+    room -= cap - trial_[i];
+    lanes_[i] = {load.found.survival, cap, 0, load.verify_bytes, true};
+    trial_[i] = cap;
+    any = true;
+  }
+  return any;
 }
 
 // A round by `plan`, of lengths_, before which there was one by plan_ or a probe.
 RoundChoice DraftLengths::chosen(int plan) {
   has_masses_ = wants_masses_ || by_mass(plan) || by_mass(plan_);
-  return {plan, lengths_, has_masses_};
+  return {plan, lengths_, has_masses_, looked_up_};
 }
 
 // Whether there are the masses that the plan chooses by; if not, there will be in the next round.
@@ -116,6 +181,11 @@ void DraftLengths::observe(std::span<const SequenceLoad> batch, const RoundChoic
         "a length and an outcome for every sequence");
   ++round_;
   set_lanes(batch, run.plan);
+  for (std::size_t i = 0; i < run.looked_up.size(); ++i) {
+    if (!run.looked_up[i]) continue;
+    lanes_[i] = {&kCertain, run.lengths[i], 0, batch[i].verify_bytes, true};
+  }
+  if (!run.looked_up.empty()) goodput_.set(costs_, std::max(run.plan, 0), lanes_);
   const PassLoad verify = goodput_.verify_load(run.lengths);
   costs_.observe(run.plan, goodput_.draft_loads(run.lengths), draft_seconds, verify,
                  verify_seconds);
@@ -142,6 +212,7 @@ bool DraftLengths::mostly_cut_short(std::span<const SequenceLoad> batch) {
 bool DraftLengths::mark_usable(std::span<const SequenceLoad> batch) {
   bool any = false;
   for (int plan = 0; plan < std::ssize(arms_); ++plan) {
+    if (plan == lookup_) continue;
     const auto user = std::ranges::find_if(batch, [&](const SequenceLoad& load) {
       check(load.cap >= 0, "a cap on the draft length is not negative");
       check(load.drafts->plans_.size() == arms_.size() && load.draft_bytes.size() == arms_.size(),
@@ -152,7 +223,7 @@ bool DraftLengths::mark_usable(std::span<const SequenceLoad> batch) {
     if (arms_[plan].usable) arms_[plan].kv_bytes = user->draft_bytes[plan];
     any |= arms_[plan].usable;
   }
-  return any && fixed_len_ != 0 && std::ssize(batch) < costs_.target().max_rows();
+  return any;
 }
 
 // Of a verification. NOTE: not beyond twice the most rows that were tried: times are extrapolated,
@@ -220,6 +291,7 @@ void DraftLengths::settle(std::span<const SequenceLoad> batch, const Found& foun
   off_ = !fixed_len_ && found.plan == kPlain;
   plan_ = found.plan;
   told_ = {false, static_cast<int>(batch.size()), drafted(lengths_), found.rate, goodput_.plain()};
+  expected_ = {told_.rate, told_.plain_rate};
 }
 
 // What pays in a round that records the masses for the plan to come.
@@ -286,11 +358,20 @@ void DraftLengths::note_wanted(std::span<const SequenceLoad> batch) {
 
 void DraftLengths::learn(std::span<const SequenceLoad> batch, const RoundChoice& run,
                          std::span<const int> accepted) {
-  const bool drafts = drafted(run.lengths) > 0;
+  const auto looked_up = [&](std::size_t i) { return !run.looked_up.empty() && run.looked_up[i]; };
+  bool drafts = false;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (run.lengths[i] == 0) continue;
+    drafts |= !looked_up(i);
+    if (!looked_up(i)) continue;
+    arms_[lookup_].last_round = round_;
+    found_ += run.lengths[i];
+    found_right_ += accepted[i];
+  }
   if (drafts) {
     Arm& arm = arms_[run.plan];
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      if (run.lengths[i] == 0) continue;
+      if (run.lengths[i] == 0 || looked_up(i)) continue;
       arm.acceptance.observe(run.lengths[i], accepted[i]);
       common_.observe(run.plan, arm.acceptance.prior(), run.lengths[i], accepted[i]);
     }
@@ -307,7 +388,7 @@ void DraftLengths::learn(std::span<const SequenceLoad> batch, const RoundChoice&
     auto& plans = batch[i].drafts->plans_;
     for (int plan = 0; plan < std::ssize(plans); ++plan) {
       const PlanAcceptance& all = arms_[plan].acceptance;
-      if (drafts && plan == run.plan && run.lengths[i] > 0) {
+      if (drafts && plan == run.plan && run.lengths[i] > 0 && !looked_up(i)) {
         plans[plan].acceptance.observe(all, run.lengths[i], accepted[i]);
         plans[plan].seen_round = round_;
       } else if (all.trials() < kFewTrials || round_ - plans[plan].seen_round >= kIdleRounds) {
@@ -323,6 +404,11 @@ std::string DraftLengths::explain() const {
   std::string arms;
   for (std::size_t i = 0; i < arms_.size(); ++i) {
     const Arm& arm = arms_[i];
+    if (static_cast<int>(i) == lookup_) {
+      if (arm.last_round == kNever) continue;
+      arms += fmt::format("; {} of {} tokens looked up were right", found_right_, found_);
+      continue;
+    }
     arms += arm.last_round == kNever
                 ? fmt::format("; {} not tried", arm.name)
                 : fmt::format("; {} drafts a token in {:.2f} ms, accepts {:.2f}", arm.name,
@@ -330,10 +416,11 @@ std::string DraftLengths::explain() const {
                                         .seconds({.rows = 1, .kv_bytes = arm.kv_bytes}),
                               arm.acceptance.pooled());
   }
+  if (arms_.size() == 1 && lookup_ == 0) return "looks tokens up where that pays" + arms;
   if (told_.exploring) return "still measuring" + arms;
   if (plan_ == kPlain) {
-    return fmt::format("drafting does not pay; plain decoding expects {:.2f} tokens/s{}",
-                       told_.plain_rate, arms);
+    return fmt::format("drafting does not pay{}; plain decoding expects {:.2f} tokens/s{}",
+                       looks_up_lately() ? ", but looking up does" : "", told_.plain_rate, arms);
   }
   const std::string whose =
       told_.sequences == 1 ? "" : fmt::format(" for {} sequences", told_.sequences);

@@ -12,6 +12,10 @@
 // before the first request (set_priors). What was not timed is tried first: plain decoding, and by
 // short drafts the plan that would be best, if its passes read bytes as fast as verification does.
 //
+// Tokens that were looked up (lookup_drafts.h) are no plan's: they cost no pass, and how likely
+// they are to be accepted is known without a try. So nothing of the above is for them: once lengths
+// are chosen, sequences verify what was found for them instead where the round yields more by that.
+//
 // A plan of which little is known is judged by what it might turn out to accept (a bandit's upper
 // confidence bound). What is not in use is probed again, rarely: of all time at most a share is
 // expected to be lost to that, and nearly none to drafts that would not pay if all that fit a pass
@@ -34,6 +38,7 @@
 #include <string>
 #include <vector>
 
+#include "base/token.h"
 #include "speculative/acceptance_estimates.h"
 #include "speculative/goodput.h"
 
@@ -52,6 +57,13 @@ class SequenceDrafts {
   bool promising_ = false;  // it accepted more of a probe than was expected
 };
 
+// Tokens that were looked up for a sequence (lookup_drafts.h).
+struct FoundTokens {
+  std::span<const TokenId> tokens = {};
+  // [i]: the probability that the first i + 1 are right; of no meaning where there are none.
+  const SequenceAcceptance::Survival* survival = nullptr;
+};
+
 // A sequence of the next round.
 struct SequenceLoad {
   SequenceDrafts* drafts;
@@ -59,6 +71,7 @@ struct SequenceLoad {
   double verify_bytes;  // of KV that a verification reads of it (kv_bytes of the target's plan)
   // The same of a draft pass, by plan; negative: the sequence drafts nothing by that plan now.
   std::span<const double> draft_bytes;
+  FoundTokens found = {};
 
   bool may_draft_by(int plan) const { return draft_bytes[plan] >= 0; }
 };
@@ -68,6 +81,8 @@ struct RoundChoice {
   std::span<const int> lengths;  // γ by sequence, in the order of the loads
   // Whether the verification is to record masses, since a later round may choose pages by them.
   bool records_masses = false;
+  // By sequence: its length is of tokens that were looked up, not drafted by the plan. Empty: none.
+  std::span<const char> looked_up = {};
 };
 
 class DraftLengths {
@@ -81,6 +96,7 @@ class DraftLengths {
     // The share of each one's tokens that is thought to be accepted, within (0, 1), to begin with;
     // none: a usual one.
     std::vector<float> acceptance = {};
+    int lookup = -1;          // the plan that has no passes (Plan::lookup); -1: none
     double target_bytes = 1;  // what verification does
     int max_rows = kMostRows;
     std::optional<int> fixed_len;  // always so many, as far as caps allow; only the plan is chosen
@@ -109,7 +125,7 @@ class DraftLengths {
 
   // Speculation does not pay for the batch of the last choice, and is off but for rare probes. A
   // round that caps cut short for most of its sequences does not count, here and in explain().
-  bool off() const { return off_; }
+  bool off() const { return off_ && !looks_up_lately(); }
   // One line: what was chosen last and why, for a log.
   std::string explain() const;
   // Tokens a second of the whole batch, that the last choice is expected to make, and that plain
@@ -117,7 +133,7 @@ class DraftLengths {
   struct Rates {
     double chosen = 0, plain = 0;
   };
-  Rates expected() const { return told_.exploring ? Rates{} : Rates{told_.rate, told_.plain_rate}; }
+  Rates expected() const { return told_.exploring ? Rates{} : expected_; }
 
  private:
   friend class Aged;  // of the tests: one that ran for years
@@ -182,6 +198,8 @@ class DraftLengths {
   Found without_masses(std::span<const SequenceLoad> batch);
   void settle(std::span<const SequenceLoad> batch, const Found& found);
   bool pays(std::span<const SequenceLoad> batch, Found& found);
+  void look_up(std::span<const SequenceLoad> batch, const Found& found);
+  bool replace(std::span<const SequenceLoad> batch, bool all);
   void keep_lengths(std::span<const SequenceLoad> batch);
   void note_wanted(std::span<const SequenceLoad> batch);
 
@@ -200,8 +218,10 @@ class DraftLengths {
                       std::span<const int> accepted);
   void settle_probe(double seconds);
   bool recent(RoundNumber round) const;
+  bool looks_up_lately() const { return lookup_ >= 0 && recent(arms_[lookup_].last_round); }
 
   std::optional<int> fixed_len_;
+  int lookup_;
   CostModel costs_;
   std::vector<Arm> arms_;
   CommonAcceptance common_;
@@ -218,6 +238,8 @@ class DraftLengths {
   std::vector<DraftLane> lanes_;
   std::vector<SequenceAcceptance::Survival> blended_;
   std::vector<int> lengths_, trial_, wanted_;
+  std::vector<char> looked_up_;
+  std::int64_t found_ = 0, found_right_ = 0;  // tokens that were looked up, and accepted
   int plan_ = kPlain;       // chosen last, probes and rounds that were cut short aside
   int candidate_ = kPlain;  // the best plan, whether it pays or not
   bool off_ = false;
@@ -225,6 +247,7 @@ class DraftLengths {
   bool wants_masses_ = false;  // the round at hand is, for the next one
   Probe probe_;
   Told told_;
+  Rates expected_;
 };
 
 }  // namespace quantspec

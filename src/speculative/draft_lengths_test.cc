@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "speculative/draft_lengths_test_support.h"
 
 namespace quantspec {
 
@@ -34,86 +35,7 @@ class Aged {
 
 namespace {
 
-// A batch on a machine of fixed times: a draft pass by plan i takes step[i], a verification 10 ms,
-// row_seconds a row, and drafts_seconds if there are drafts.
-struct Batch {
-  DraftLengths lengths;
-  std::vector<double> step;
-  std::vector<std::vector<double>> draft_bytes;
-  std::vector<SequenceDrafts> drafts;
-  std::vector<int> caps;
-  double row_seconds = 1e-4;
-  double drafts_seconds = 0;
-
-  Batch(int sequences, std::vector<double> steps, std::optional<int> fixed_len = {},
-        int max_rows = 1024, std::vector<char> by_mass = {})
-      : lengths(options(steps, fixed_len, max_rows, std::move(by_mass))), step(steps) {
-    for (int i = 0; i < sequences; ++i) add(lengths.sequence());
-  }
-  static DraftLengths::Options options(const std::vector<double>& steps,
-                                       std::optional<int> fixed_len, int max_rows,
-                                       std::vector<char> by_mass) {
-    DraftLengths::Options options{.by_mass = std::move(by_mass),
-                                  .target_bytes = 1e6,
-                                  .max_rows = max_rows,
-                                  .fixed_len = fixed_len};
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      options.plans.push_back("plan" + std::to_string(i));
-      options.plan_bytes.push_back(1e8 * steps[i]);
-    }
-    return options;
-  }
-  void add(SequenceDrafts sequence, int cap = kMaxDraftLen) {
-    drafts.push_back(std::move(sequence));
-    caps.push_back(cap);
-    draft_bytes.emplace_back(step.size(), 1.0);
-  }
-  // One that drafts by these plans alone.
-  void add_for(const std::vector<int>& plans, int cap = kMaxDraftLen) {
-    add(lengths.sequence(), cap);
-    std::ranges::fill(draft_bytes.back(), -1.0);
-    for (const int plan : plans) draft_bytes.back()[plan] = 1.0;
-  }
-
-  std::vector<SequenceLoad> loads() {
-    std::vector<SequenceLoad> loads;
-    for (std::size_t i = 0; i < drafts.size(); ++i) {
-      loads.push_back({&drafts[i], caps[i], 2.0, draft_bytes[i]});
-    }
-    return loads;
-  }
-  struct Round {
-    int plan;
-    std::vector<int> lengths;
-    bool records_masses = false;
-    bool drafts() const {
-      return std::ranges::any_of(lengths, [](int n) { return n > 0; });
-    }
-  };
-  // accept(i): how many tokens sequence i would accept at most.
-  template <typename F>
-  Round round(const F& accept) {
-    const std::vector<SequenceLoad> loads = this->loads();
-    const RoundChoice choice = lengths.choose(loads);
-    const Round round{
-        choice.plan, {choice.lengths.begin(), choice.lengths.end()}, choice.records_masses};
-    std::vector<int> accepted;
-    for (std::size_t i = 0; i < loads.size(); ++i) {
-      accepted.push_back(std::min(round.lengths[i], accept(i)));
-    }
-    const int rows =
-        static_cast<int>(loads.size()) + std::reduce(round.lengths.begin(), round.lengths.end());
-    const int longest = *std::ranges::max_element(round.lengths);
-    lengths.observe(loads, choice, accepted, round.drafts() ? longest * step[round.plan] : 0,
-                    0.01 + row_seconds * rows + (round.drafts() ? drafts_seconds : 0));
-    return round;
-  }
-  Round rounds(int count, int accept) {
-    Round last;
-    for (int i = 0; i < count; ++i) last = round([&](std::size_t) { return accept; });
-    return last;
-  }
-};
+using Batch = DraftBatch;
 
 TEST(DraftLengths, DraftsLongWhereAllIsAccepted) {
   Batch batch(4, {1e-3});

@@ -39,8 +39,10 @@ void Goodput::set(const CostModel& costs, int plan, std::span<const DraftLane> l
     deepest_ = std::max(deepest_, lane.cap);
     plain_.verify.kv_bytes += lane.verify_bytes;
   }
+  looks_up_ = std::ranges::any_of(lanes, &DraftLane::looked_up);
   if (deepest_ == 0) return;
-  draft_ = &costs.draft(plan);
+  const auto drafts = [](const DraftLane& lane) { return lane.cap > 0 && !lane.looked_up; };
+  if (std::ranges::any_of(lanes, drafts)) draft_ = &costs.draft(plan);
   survival_.assign(deepest_ * lanes.size(), -1);
   byte_seconds_.resize(lanes.size());
   byte_price_.resize(lanes.size());
@@ -50,7 +52,8 @@ void Goodput::set(const CostModel& costs, int plan, std::span<const DraftLane> l
       survival_[d * lanes.size() + i] = static_cast<int>((*lane.survival)[d] * kOne);
     }
     byte_seconds_[i] =
-        draft_->kv_rate() * lane.draft_bytes + costs.target().row_rate() * lane.verify_bytes;
+        (lane.looked_up || draft_ == nullptr ? 0 : draft_->kv_rate() * lane.draft_bytes) +
+        costs.target().row_rate() * lane.verify_bytes;
   }
 }
 
@@ -76,14 +79,17 @@ Goodput::Sums Goodput::sums(int depth, int price) const {
   const int count = size();
   const int* survival = &survival_[static_cast<std::size_t>(depth) * count];
   const int* byte_price = byte_price_.data();
-  int rows = 0, tokens = 0, bytes = 0;
+  int rows = 0, tokens = 0, bytes = 0, looked_up = 0;
   for (int i = 0; i < count; ++i) {
     const bool on = survival[i] - byte_price[i] > price;
     rows += on ? 1 : 0;
     tokens += on ? survival[i] : 0;
     bytes += on ? byte_price[i] : 0;
   }
-  return {rows, static_cast<double>(tokens) / kOne, bytes / (kOne * byte_rate_)};
+  for (int i = 0; looks_up_ && i < count; ++i) {
+    looked_up += lanes_[i].looked_up && survival[i] - byte_price[i] > price ? 1 : 0;
+  }
+  return {rows, rows - looked_up, static_cast<double>(tokens) / kOne, bytes / (kOne * byte_rate_)};
 }
 
 Goodput::Choice Goodput::scan(int price, int max_rows) const {
@@ -97,7 +103,8 @@ Goodput::Choice Goodput::scan(int price, int max_rows) const {
     rows += added.rows;
     if (added.rows == 0 || rows > max_rows) break;
     tokens += added.survival;
-    draft_seconds += draft_->weights_seconds(added.rows) + added.byte_seconds;
+    draft_seconds += added.byte_seconds;
+    if (added.drafted_rows > 0) draft_seconds += draft_->weights_seconds(added.drafted_rows);
     const double verify_seconds = costs_->target().weights_seconds(rows) + kv_seconds;
     const double rate = tokens / (draft_seconds + verify_seconds);
     if (rate > best.rate) best.rate = rate, best.depth = depth + 1;
@@ -171,6 +178,7 @@ void Goodput::build(std::span<const int> lengths) {
     round_.verify.row_bytes += lengths[i] * lanes_[i].verify_bytes;
     for (int d = 0; d < lengths[i]; ++d) {
       round_.tokens += (*lanes_[i].survival)[d];
+      if (lanes_[i].looked_up) continue;
       depths_[d].load.rows += 1;
       depths_[d].load.kv_bytes += lanes_[i].draft_bytes;
     }
@@ -214,15 +222,16 @@ std::span<const PassLoad> Goodput::draft_loads(std::span<const int> lengths) {
 
 void Goodput::change(int lane, int depth, int by) {
   const DraftLane& changed = lanes_[lane];
+  round_.tokens += by * (*changed.survival)[depth];
+  round_.verify.rows += by;
+  round_.verify.row_bytes += by * changed.verify_bytes;
+  if (changed.looked_up) return;
   Depth& at = depths_[depth];
   round_.draft_seconds -= at.seconds;
   at.load.rows += by;
   at.load.kv_bytes = at.load.rows == 0 ? 0 : at.load.kv_bytes + by * changed.draft_bytes;
   at.seconds = at.load.rows == 0 ? 0 : draft_->seconds(at.load);
   round_.draft_seconds += at.seconds;
-  round_.tokens += by * (*changed.survival)[depth];
-  round_.verify.rows += by;
-  round_.verify.row_bytes += by * changed.verify_bytes;
 }
 
 // Changes a lane's length by one if the round is the better for it.

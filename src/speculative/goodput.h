@@ -29,6 +29,7 @@ struct DraftLane {
   int cap;                                          // 0 .. kMaxDraftLen; 0: it drafts nothing
   double draft_bytes;                               // of KV that a draft pass reads of it
   double verify_bytes;                              // of KV that a verification reads of it
+  bool looked_up = false;                           // its tokens: no pass drafts them
 };
 
 class Goodput {
@@ -36,7 +37,7 @@ class Goodput {
   // So many lanes allocate nothing from now on.
   void reserve(std::size_t lanes);
   // What the next calls are about. `costs` and the lanes' survival outlive them. plan: of `costs`;
-  // any if no lane drafts. REQUIRES: 1 <= lanes.size() <= costs.target().max_rows(), < 8192.
+  // any if no pass drafts. REQUIRES: 1 <= lanes.size() <= costs.target().max_rows(), < 8192.
   void set(const CostModel& costs, int plan, std::span<const DraftLane> lanes);
 
   // Tokens a second without drafts.
@@ -79,8 +80,8 @@ class Goodput {
     int price = 0;
     int depth = 0;
   };
-  struct Sums {  // over the lanes that draft at a depth
-    int rows = 0;
+  struct Sums {                      // over the lanes that draft at a depth
+    int rows = 0, drafted_rows = 0;  // of verification, of the draft pass
     double survival = 0, byte_seconds = 0;
   };
 
@@ -98,7 +99,8 @@ class Goodput {
   bool improve(std::span<int> lengths, int lane, int by, int max_rows);
 
   const CostModel* costs_ = nullptr;
-  const PassTime* draft_ = nullptr;
+  const PassTime* draft_ = nullptr;  // null: no lane drafts by passes
+  bool looks_up_ = false;            // some lane's tokens are looked up
   std::vector<DraftLane> lanes_;
   int deepest_ = 0;  // cap
   // In fixed point.

@@ -36,7 +36,8 @@ struct Kind {
       return faster;
     };
     bool faster = least(other, round.other_seconds);
-    if (choice.draft_len > 0) faster |= least(draft_pass, round.draft_seconds / choice.draft_len);
+    if (choice.draft_len > 0 && choice.plan >= 0)
+      faster |= least(draft_pass, round.draft_seconds / choice.draft_len);
     return faster;
   }
 };
@@ -56,7 +57,10 @@ std::vector<Kind> kinds(const std::vector<Plan>& plans, int most_rows) {
         plans.begin(), plan, [&](const Plan& before) { return read_same_weights(before, *plan); });
     for (const int length : kDraftLens) {
       if (timed || length >= most_rows) continue;
-      kinds.push_back({.choice = {static_cast<int>(plan - plans.begin()), length}});
+      const int drafts =
+          plan->looks_up() ? DraftChoice::kProposed : static_cast<int>(plan - plans.begin());
+      if (drafts == DraftChoice::kProposed && plans.size() > 1) continue;  // others verify as many
+      kinds.push_back({.choice = {drafts, length}});
     }
   }
   return kinds;
@@ -67,7 +71,7 @@ std::vector<TimedPass> passes(const std::vector<Kind>& kinds, const std::vector<
   for (const Kind& kind : kinds) {
     if (!std::isfinite(kind.other)) continue;  // there was no time for it
     passes.push_back({.load = {.rows = kind.choice.draft_len + 1}, .seconds = kind.other});
-    if (kind.choice.draft_len == 0) continue;
+    if (kind.choice.draft_len == 0 || kind.choice.plan < 0) continue;
     for (std::size_t plan = 0; plan < plans.size(); ++plan) {
       if (!read_same_weights(plans[plan], plans[kind.choice.plan])) continue;
       passes.push_back({static_cast<int>(plan), {.rows = 1}, kind.draft_pass});
@@ -85,13 +89,15 @@ std::vector<TimedPass> Decoder::time_passes(Sequence& sequence, double most_seco
   const Stopwatch clock;
   std::vector<Kind> kinds = quantspec::kinds(plans, sequence.max_rows());
   const int least = model_.backend().repeats_rounds() ? kLeastSweepsRepeated : kLeastSweeps;
+  constexpr std::array<TokenId, kMaxDraftLen> nothing{};
   bool faster = true;
   for (int sweep = 0; sweep < kMostSweeps && (faster || sweep < least); ++sweep) {
     faster = false;
     for (Kind& kind : kinds) {
       if (clock.seconds() > most_seconds) break;
       resume(sequence, std::array<TokenId, 1>{});
-      const Lane lane{&sequence, kind.choice};
+      Lane lane{&sequence, kind.choice};
+      if (kind.choice.plan < 0) lane.proposed = std::span(nothing).first(kind.choice.draft_len);
       faster |= kind.note(round({&lane, 1}));
       sequence.clear();
     }

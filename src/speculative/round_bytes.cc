@@ -33,6 +33,7 @@ float usual_acceptance(const Plan& plan) {
   constexpr float kUpperLayers = 0.93f, kOtherLayers = 0.97f, kFewTokens = 0.97f;
   constexpr float kUpperHead = 0.946f;  // beside that: 4-bit weights, all of them, give 0.88
   const float head = plan.head == WeightRead::kUpper ? kUpperHead : 1;
+  if (plan.looks_up()) return PlanAcceptance::kUsual;
   float least = 1;
   for (const LayerPlan& layer : plan.layers) {
     if (!layer.run) return PlanAcceptance::kUsual;
@@ -49,10 +50,12 @@ RoundBytes::RoundBytes(const Model& model, const KvShape& shape, KvStore store, 
                        std::span<const Plan> plans)
     : target_kv_(shape, store, target) {
   const auto weights = [&](const Plan& plan) {  // without KV
+    if (plan.looks_up()) return 0.0;
     return static_cast<double>(pass_bytes(model.weights(), model.backend(), shape, plan, 0));
   };
   target_weights_ = weights(target);
   for (const Plan& plan : plans) {
+    if (plan.looks_up()) lookup_ = static_cast<int>(names_.size());
     names_.push_back(plan.name);
     plan_weights_.push_back(weights(plan));
     plan_kv_.emplace_back(shape, store, plan);
@@ -67,6 +70,7 @@ DraftLengths::Options RoundBytes::options(std::optional<int> fixed_len) const {
           .plan_bytes = plan_weights_,
           .by_mass = by_mass_,
           .acceptance = acceptance_,
+          .lookup = lookup_,
           .target_bytes = target_weights_,
           .fixed_len = fixed_len};
 }

@@ -21,6 +21,7 @@ class RoundBytes {
              std::span<const Plan> plans);
 
   std::size_t num_plans() const { return names_.size(); }
+  int lookup() const { return lookup_; }  // DraftLengths::Options::lookup
   // The plans, and what their passes read besides the cache.
   DraftLengths::Options options(std::optional<int> fixed_len) const;
   // K and V of a sequence of so many tokens: by the verification, and by a draft pass of every
@@ -33,6 +34,7 @@ class RoundBytes {
   double target_weights_;
   PlanKvBytes target_kv_;
   std::vector<std::string> names_;
+  int lookup_ = -1;
   std::vector<double> plan_weights_;
   std::vector<PlanKvBytes> plan_kv_;
   std::vector<char> by_mass_;      // by plan

@@ -14,6 +14,9 @@ struct RoundStats {
   std::int64_t rounds = 0;
   std::int64_t drafted = 0;
   std::int64_t accepted = 0;
+  // Of those, looked up in the text (Plan::lookup).
+  std::int64_t looked_up = 0;
+  std::int64_t looked_up_accepted = 0;
   std::int64_t rejections = 0;  // rounds that ended in a correction
   // By position in a draft: how often one was drafted there, and accepted.
   std::array<std::int64_t, kMaxDraftLen> drafted_at{};

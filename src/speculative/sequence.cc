@@ -6,6 +6,7 @@
 
 #include "backend/params/round.h"
 #include "base/error.h"
+#include "speculative/lookup_drafts.h"
 #include "speculative/speculative.h"
 
 namespace quantspec {
@@ -59,6 +60,8 @@ RoundStats& RoundStats::operator+=(const RoundStats& other) {
   rounds += other.rounds;
   drafted += other.drafted;
   accepted += other.accepted;
+  looked_up += other.looked_up;
+  looked_up_accepted += other.looked_up_accepted;
   rejections += other.rejections;
   for (std::size_t i = 0; i < drafted_at.size(); ++i) {
     drafted_at[i] += other.drafted_at[i];
@@ -93,7 +96,13 @@ Sequence::Sequence(const Sequence& other, DecodingOptions options)
       drafts_(make_drafts()) {
   validate(options_, *model_);
   reserve();
+  while (!note_read()) {
+  }
 }
+
+Sequence::~Sequence() = default;
+Sequence::Sequence(Sequence&& other) noexcept = default;
+Sequence& Sequence::operator=(Sequence&& other) noexcept = default;
 
 SoloDrafts Sequence::make_drafts() const {
   return {*model_, cache_, target_, options_.plans, options_.draft_len};
@@ -106,6 +115,7 @@ void Sequence::reserve() {
   Backend& backend = model_->backend();
   token_memory_ = backend.allocate(tokens * sizeof(TokenId));
   round_memory_ = backend.allocate(sizeof(Round));
+  make_lookup();
   rule_memory_ = backend.allocate(sizeof(TokenRule));
   bias_memory_ = backend.allocate(kMostLogitBiases * sizeof(LogitBias));
 }
@@ -161,8 +171,6 @@ void Sequence::begin_round(const Lane& lane) {
 
 // As if drafts had been drawn, but that nobody knows by what.
 void Sequence::propose(std::span<const TokenId> tokens) {
-  check(token_rule(options_).by_argmax() || options_.spec_sampling != SpecSampling::kRejection,
-        "tokens that are proposed have no probabilities");
   Backend& backend = model_->backend();
   backend.upload(token_memory_.as<TokenId>() + tokens_.size(), tokens.data(), tokens.size_bytes());
   const Round round{.length = static_cast<int>(tokens_.size()),
@@ -180,18 +188,45 @@ Step Sequence::end_round(DraftChoice choice, const Round& result) {
   ++stats_.rounds;
   stats_.drafted += choice.draft_len;
   stats_.accepted += result.accepted;
+  const bool looked_up = looks_up(choice);
+  stats_.looked_up += looked_up ? choice.draft_len : 0;
+  stats_.looked_up_accepted += looked_up ? result.accepted : 0;
   stats_.rejections += result.accepted < choice.draft_len;
   for (int i = 0; i < choice.draft_len; ++i) ++stats_.drafted_at[i];
   for (int i = 0; i < result.accepted; ++i) ++stats_.accepted_at[i];
-  return {std::span<const TokenId>(tokens_).subspan(first_new), result.accepted, choice};
+  return {.tokens = std::span<const TokenId>(tokens_).subspan(first_new),
+          .accepted = result.accepted,
+          .choice = choice,
+          .looked_up = looked_up};
 }
 
 Sequence Sequence::fork(DecodingOptions options) const {
   return Sequence(*this, std::move(options));
 }
 
+void Sequence::make_lookup() {
+  const bool wanted = std::ranges::any_of(options_.plans, &Plan::looks_up);
+  if (wanted == (lookup_ != nullptr)) return;
+  lookup_ = wanted ? std::make_unique<LookupDrafts>() : nullptr;
+  if (wanted) lookup_->reserve(tokens_.capacity());
+}
+
+FoundTokens Sequence::look_up(int most) {
+  if (most <= 0 || !lookup_ || options_.simulated_acceptance >= 0) return {};
+  if (!lookup_->follow(tokens_, prompt_length_)) return {};
+  return lookup_->find(std::min(most, kMaxDraftLen));
+}
+
+bool Sequence::note_read() {
+  if (!lookup_) return true;
+  const auto read = static_cast<std::size_t>(cache_.length());
+  return lookup_->follow(std::span<const TokenId>(tokens_).first(std::min(read, tokens_.size())),
+                         read);
+}
+
 void Sequence::clear() {
   tokens_.clear();
+  if (lookup_) lookup_->clear();
   cache_.clear();
   known_ = 0;
   round_length_ = -1;
@@ -215,6 +250,7 @@ void Sequence::set_options(DecodingOptions options) {
   if (!same_rounds) id_ = next_id();
   if (!same_drafts) plan_ = -1;
   if (!same_drafts) drafts_ = make_drafts();  // else what it has measured still holds
+  make_lookup();
   stats_ = {};
 }
 
@@ -222,6 +258,7 @@ void Sequence::truncate(std::size_t count) {
   check(count >= 1 && count <= tokens_.size(), "a sequence is truncated to one token or more");
   tokens_.resize(count);
   known_ = std::min(known_, count);
+  if (lookup_) lookup_->truncate(count);
   cache_.truncate(static_cast<int>(count) - 1);
 }
 

@@ -19,20 +19,22 @@ SoloDrafts::SoloDrafts(const Model& model, const KvCache& cache, const Plan& tar
   lengths_.reserve(1);
 }
 
-DraftChoice SoloDrafts::choose(int cap, int context) {
+DraftChoice SoloDrafts::choose(int cap, int context, const FoundTokens& found) {
   verify_bytes_ = bytes_.verify(context);
   bytes_.draft(context, draft_bytes_);
-  const SequenceLoad load = this->load(cap);
+  const SequenceLoad load = this->load(cap, found);
   const RoundChoice choice = lengths_.choose({&load, 1});
   records_masses_ = choice.records_masses;
-  return {choice.plan, choice.lengths[0]};
+  return {choice.looked_up[0] ? bytes_.lookup() : choice.plan, choice.lengths[0]};
 }
 
 void SoloDrafts::observe(DraftChoice run, int accepted, double draft_seconds,
                          double verify_seconds) {
   const SequenceLoad load = this->load(run.draft_len);
-  lengths_.observe({&load, 1}, {run.plan, {&run.draft_len, 1}}, {&accepted, 1}, draft_seconds,
-                   verify_seconds);
+  const char looked_up = run.draft_len > 0 && run.plan == bytes_.lookup();
+  RoundChoice choice{looked_up ? -1 : run.plan, {&run.draft_len, 1}};
+  choice.looked_up = {&looked_up, 1};
+  lengths_.observe({&load, 1}, choice, {&accepted, 1}, draft_seconds, verify_seconds);
 }
 
 }  // namespace quantspec

@@ -30,8 +30,9 @@ class SoloDrafts {
 
   // As DraftLengths'.
   void set_priors(std::span<const TimedPass> passes) { lengths_.set_priors(passes); }
-  // For the next round, after so many tokens; draft_len <= cap. cap >= 0.
-  DraftChoice choose(int cap, int context);
+  // For the next round, after so many tokens, for which those were looked up; draft_len <= cap.
+  // cap >= 0.
+  DraftChoice choose(int cap, int context, const FoundTokens& found = {});
   bool records_masses() const { return records_masses_; }  // RoundChoice's, of that round
   // What came of it. draft_seconds: all draft passes, their sampling included. verify_seconds: all
   // else in the round.
@@ -42,7 +43,9 @@ class SoloDrafts {
   std::string explain() const { return lengths_.explain(); }
 
  private:
-  SequenceLoad load(int cap) { return {&drafts_, cap, verify_bytes_, draft_bytes_}; }
+  SequenceLoad load(int cap, const FoundTokens& found = {}) {
+    return {&drafts_, cap, verify_bytes_, draft_bytes_, found};
+  }
 
   RoundBytes bytes_;
   DraftLengths lengths_;

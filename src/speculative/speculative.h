@@ -32,7 +32,7 @@ struct DecodingOptions {
   SamplingParams sampling;
   SpecSampling spec_sampling = SpecSampling::kRejection;
   std::optional<int> draft_len;  // nullopt: chosen by DraftLengths; 0: plain decoding
-  std::vector<Plan> plans;       // by which to draft; none: plain decoding
+  std::vector<Plan> plans;       // by which to draft, Plan::lookup() too; none: plain decoding
   // For measurements of speed on weights that mean nothing (TokenRule); negative: off.
   float simulated_acceptance = -1.0f;
   bool log_probs = false;  // of every token (Step)
@@ -47,6 +47,7 @@ struct Step {
   std::span<const TokenId> tokens;  // 1 .. draft_len + 1 new ones; valid until its next round
   int accepted;                     // the first so many were drafted, the last is the target's
   DraftChoice choice;               // by what they were drafted
+  bool looked_up = false;           // which was Plan::lookup()
   // What was drafted after those: the target has put its own token in the first one's place. Valid
   // until the decoder's next round.
   std::span<const TokenId> rejected = {};
@@ -61,6 +62,7 @@ struct Step {
 inline constexpr double kPassTimingSeconds = 1;
 
 struct Lane;
+class LookupDrafts;
 
 // One sequence being decoded: its tokens and its cache. The last token is pending: chosen, but not
 // yet in the cache, so cache().length() == tokens().size() - 1 between steps.
@@ -69,6 +71,9 @@ class Sequence {
   // `capacity` and `kv` as KvCache's. `model` and `pool` outlive it.
   Sequence(const Model& model, PagePool& pool, int capacity, DecodingOptions options,
            KvOptions kv = {});
+  ~Sequence();
+  Sequence(Sequence&& other) noexcept;
+  Sequence& operator=(Sequence&& other) noexcept;
   // A sequence of its own that goes on from here with other options: what the cache has in pages is
   // shared. REQUIRES: this cache supports what the options' plans read.
   Sequence fork(DecodingOptions options) const;
@@ -97,6 +102,15 @@ class Sequence {
   void share(std::span<const PageRef> pages) { cache_.share(pages); }
   // Inside a prompt: goes on where a cache of the same text was saved (KvCache::restore).
   void restore(HostPages& host, const KvCache::Saved& saved) { cache_.restore(host, saved); }
+  // Drafts for the next round, at most so many, where one of the plans looks them up; none if not.
+  // Valid until tokens are added.
+  FoundTokens look_up(int most);
+  // Notes tokens that are in the cache, so that look_up() has less to do; returns whether all are.
+  bool note_read();
+  // Whether that is how they are drafted.
+  bool looks_up(const DraftChoice& choice) const {
+    return choice.draft_len > 0 && choice.plan >= 0 && options_.plans[choice.plan].looks_up();
+  }
   // Forgets the tokens from `count` on, for a stop inside an accepted run.
   // REQUIRES: no more tokens are dropped than the last step added, and one remains.
   void truncate(std::size_t count);
@@ -106,6 +120,7 @@ class Sequence {
   Sequence(const Sequence& other, DecodingOptions options);
   void reserve();
   SoloDrafts make_drafts() const;
+  void make_lookup();
   TokenRule rule();
   void upload_biases();
   RoundTokens on_backend();
@@ -136,6 +151,7 @@ class Sequence {
   DecodingOptions options_;
   int plan_ = -1;  // of options_.plans
   SoloDrafts drafts_;
+  std::unique_ptr<LookupDrafts> lookup_;  // null: no plan looks up
   RoundStats stats_;
 };
 
@@ -145,9 +161,9 @@ struct Lane {
   DraftChoice choice;  // REQUIRES: draft_len < sequence->max_rows()
   // Whether the verification records the masses by which plans choose pages in later rounds.
   bool records_masses = true;
-  // Instead of drafts: tokens that somebody else says come next, verified as drafts are, for which
-  // no pass runs. REQUIRES: choice.draft_len of them; greedy decoding or coupled sampling, as they
-  // have no probabilities by which to reject.
+  // Instead of drafts: tokens that somebody else says come next, or that were looked up, verified
+  // as drafts are, for which no pass runs (RoundLane::proposed). REQUIRES: choice.draft_len of
+  // them; they are functions of tokens that were chosen before, or sampling is greedy or coupled.
   std::span<const TokenId> proposed = {};
 };
 

@@ -246,7 +246,7 @@ Device::PageRoom Device::page_room() const {
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     if (lanes_[lane].rows() == 0 || lane >= bound_.size()) continue;
     room.with_mass = std::max(room.with_mass, bound_[lane].room.with_mass);
-    if (lanes_[lane].draft_len == 0) continue;
+    if (lanes_[lane].drafts() == 0) continue;
     room.listed = std::max(room.listed, bound_[lane].room.listed);
     room.listing_layers = std::max(room.listing_layers, bound_[lane].room.listing_layers);
   }

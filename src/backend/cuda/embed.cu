@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kPlaceThreads)
   for (int row = end + threadIdx.x; row < num_rows; row += kPlaceThreads) rows[row] = {-1, 0};
   for (int s = threadIdx.x; s < table.count; s += kPlaceThreads) {
     const RoundLane& lane = table.lanes[s];
-    const int count = verifies ? lane.draft_len + 1 : lane.draft_len > drafted;
+    const int count = verifies ? lane.draft_len + 1 : lane.drafts() > drafted;
     const int first = verifies ? lane.first_row - table.first_row : s;
     if (count == 0) {
       states[s] = {};

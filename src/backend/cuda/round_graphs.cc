@@ -30,7 +30,7 @@ RoundGraphs::Shape RoundGraphs::shape_of(const RoundKey& key) const {
   for (const RoundLane& lane : lanes) {
     if (lane.rows() == 0) continue;
     shape.most_rows = std::max(shape.most_rows, lane.rows());
-    shape.draft_len = std::max(shape.draft_len, lane.draft_len);
+    shape.draft_len = std::max(shape.draft_len, lane.drafts());
     (lane.at.by_argmax ? shape.by_argmax : shape.drawn) = true;
   }
   return shape;

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   RowBlocks blocks(exchange);
   const RoundLane& lane = table.lanes[blocks.row()];
   const RoundTokens at = lane.at;
-  if (lane.draft_len <= depth || !at.by_argmax) return;
+  if (lane.drafts() <= depth || !at.by_argmax) return;
   logits += static_cast<std::size_t>(blocks.row()) * at.vocab_size;
   const int drafted = at.round->drafted, length = at.round->length;
   const Largest largest = largest_in_row(blocks, logits, at.vocab_size);
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   RowBlocks blocks(exchange);
   const RoundLane& lane = table.lanes[blocks.row()];
   const RoundTokens at = lane.at;
-  if (lane.draft_len <= depth || at.by_argmax) return;
+  if (lane.drafts() <= depth || at.by_argmax) return;
   probs += static_cast<std::size_t>(blocks.row()) * at.vocab_size;
   const TokenRule& rule = *at.rule;
   const CounterRng rng(rule.sampling.seed);
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   const CounterRng rng(rule.sampling.seed);
   const std::int64_t position = length + row;
 
-  if (rule.mode == SpecSampling::kCoupled) {
+  if (rule.mode == SpecSampling::kCoupled || lane->proposed) {
     const TokenId choice = max(race(blocks, target, vocab_size, rng, position), 0);
     if (blocks.thread() >= 32) return;
     arrive(at, row, rows, length, match(at, row, drafted, length, choice));

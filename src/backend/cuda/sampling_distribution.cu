@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
   const bool draft = depth >= 0;
   const auto [lane, row] =
       draft ? LaneRow{table.lanes + blocks.row(), 0} : LaneRow::of(table, blocks.row());
-  if (lane == nullptr || lane->draft_len <= depth || lane->at.by_argmax) return;
+  if (lane == nullptr || lane->drafts() <= depth || lane->at.by_argmax) return;
   const RoundTokens at = lane->at;
   const int vocab_size = at.vocab_size;
   if (!draft && row > at.round->drafted) return;

@@ -87,7 +87,7 @@ void HostBackend::to_distribution(const RoundTokens& at, int position, float* lo
 void HostBackend::propose(const ProposeParams& params) {
   for (int i = 0; i < params.count; ++i) {
     const RoundLane& lane = lanes_.at(params.first_lane + i);
-    if (lane.draft_len <= params.depth) continue;
+    if (lane.drafts() <= params.depth) continue;
     propose(lane.at, params.logits + std::ptrdiff_t{i} * lane.at.vocab_size);
   }
 }
@@ -133,9 +133,9 @@ void HostBackend::judge(const RoundLane& lane, float* target_logits) {
       to_distribution(at, round.length + i,
                       target_logits + static_cast<std::ptrdiff_t>(i) * at.vocab_size);
     }
-    verdict =
-        accept(at.rule->mode, {lane.draft_probs, round.drafted, at.vocab_size, lane.draft_stride},
-               target, proposed, CounterRng(at.rule->sampling.seed), round.length);
+    const SpecSampling mode = lane.proposed ? SpecSampling::kCoupled : at.rule->mode;
+    verdict = accept(mode, {lane.draft_probs, round.drafted, at.vocab_size, lane.draft_stride},
+                     target, proposed, CounterRng(at.rule->sampling.seed), round.length);
   }
   std::copy_n(proposed.begin(), verdict.accepted, round.added);
   std::copy(proposed.begin() + verdict.accepted, proposed.end(), round.rejected);

@@ -69,8 +69,15 @@ struct RoundLane {
   // propose() leaves there is needed to judge, unless the rule goes by argmax.
   const float* draft_probs = nullptr;
   std::ptrdiff_t draft_stride = 0;
+  // The drafted tokens are there already: no pass draws them. As they have no probabilities, they
+  // are accepted as long as the target draws the same by coupled sampling, whatever the rule says:
+  // with the probability that it gives them, and what it draws instead has the distribution of the
+  // rest.
+  bool proposed = false;
 
-  int rows() const { return draft_len + 1; }
+  constexpr int rows() const { return draft_len + 1; }
+  // Passes that draw a token of it; -1: the lane is empty.
+  constexpr int drafts() const { return proposed && draft_len > 0 ? 0 : draft_len; }
   bool operator==(const RoundLane&) const = default;
 };
 
@@ -82,7 +89,7 @@ struct LaneKey {
   bool operator==(const LaneKey&) const = default;
 };
 
-// For the lanes [first_lane, first_lane + count) that draft more than `depth` tokens: appends to
+// For the lanes [first_lane, first_lane + count) of which more than `depth` passes draw: appends to
 // the drafted ones what the lane's row proposes. Unless the rule needs no distribution, the logits
 // become that which was drawn from.
 struct ProposeParams {

@@ -127,6 +127,45 @@ def gguf_seeds():
     yield "large", "blocks", gguf([], [(b"%d" % kind, kind, [256, 400]) for kind in GGUF_TYPES])
 
 
+def gguf_model(architecture, pieces=24, kind=8, more=()):
+    """Keys and tensors of a model of one layer."""
+    def number(key, value):
+        return (architecture + b"." + key, struct.pack("<II", 4, value))
+
+    def text(key, value):
+        return (key, struct.pack("<I", 8) + gguf_text(value))
+
+    def ggml(key, entry):
+        return (b"tokenizer.ggml." + key, entry)
+
+    tokens = [b"<unk>", b"<s>", b"</s>", "\u2581a".encode(), b"a", b"b"] + [b"%d" % i for i in range(6, pieces)]
+    keys = [text(b"general.architecture", architecture), number(b"context_length", 128),
+            number(b"embedding_length", 64), number(b"block_count", 1), number(b"feed_forward_length", 96),
+            number(b"attention.head_count", 2), number(b"attention.head_count_kv", 1),
+            (architecture + b".rope.freq_base", struct.pack("<If", 6, 10000)),
+            (architecture + b".attention.layer_norm_rms_epsilon", struct.pack("<If", 6, 1e-5)),
+            text(b"tokenizer.ggml.model", b"llama"), text(b"tokenizer.chat_template", b"{{ messages[0].content }}"),
+            ggml(b"tokens", gguf_array(8, pieces, b"".join(map(gguf_text, tokens)))),
+            ggml(b"scores", gguf_array(6, pieces, struct.pack(f"<{pieces}f", *range(0, -pieces, -1)))),
+            ggml(b"token_type", gguf_array(5, pieces, struct.pack(f"<{pieces}i", 2, 3, 3, *[1] * (pieces - 3)))),
+            ggml(b"bos_token_id", struct.pack("<II", 4, 1)), ggml(b"eos_token_id", struct.pack("<II", 4, 2))]
+    keys = list((dict(keys) | dict(number(key, value) for key, value in more)).items())
+    matrices = {b"attn_q": [64, 64], b"attn_k": [64, 32], b"attn_v": [64, 32], b"attn_output": [64, 64],
+                b"ffn_gate": [64, 96], b"ffn_up": [64, 96], b"ffn_down": [96, 64]}
+    tensors = [(b"token_embd.weight", kind, [64, pieces]), (b"output_norm.weight", 0, [64])]
+    tensors += [(b"blk.0.%s.weight" % name, kind, shape) for name, shape in matrices.items()]
+    tensors += [(b"blk.0.%s.weight" % name, 0, [64]) for name in (b"attn_norm", b"ffn_norm")]
+    return gguf(keys, tensors)
+
+
+def gguf_model_seeds():
+    for kind in (0, 1, 2, 8, 30):
+        yield "small", f"llama {kind}", gguf_model(b"llama", kind=kind)
+    yield "small", "qwen3 without norms", gguf_model(b"qwen3", more=[(b"attention.key_length", 32), (b"vocab_size", 24)])
+    yield "large", "layers", gguf_model(b"llama", more=[(b"block_count", 1 << 31)])
+    yield "large", "tokens", gguf_model(b"llama", pieces=30_000)
+
+
 # --- tokenizers ----------------------------------------------------------------------------------
 
 
@@ -502,7 +541,7 @@ def request_body_seeds():
 
 
 TARGETS = {
-    "fuzz_safetensors": safetensors, "fuzz_gguf": gguf_seeds,
+    "fuzz_safetensors": safetensors, "fuzz_gguf": gguf_seeds, "fuzz_gguf_model": gguf_model_seeds,
     "fuzz_tokenizer_json": tokenizer_json_seeds,
     "fuzz_tokenizer_model": tokenizer_model_seeds, "fuzz_vocabulary": vocabulary_seeds,
     "fuzz_draft_store": draft_store_seeds, "fuzz_plan_file": plan_file_seeds,

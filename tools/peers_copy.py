@@ -12,19 +12,16 @@ library only.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import sys
 import tempfile
 import urllib.request
 from pathlib import Path
 
 from peers.copying import tasks
-from peers.programs import (Programs, ROOT, checkout, instructions, median, note, physical_cores,
-                            processor, shown_rows)
-from peers.serving import Server, ask, run
+from peers.programs import Programs, ROOT, median, note, physical_cores, shown_rows
+from peers.serving import Server, about_run, ask, heading, run, write_out
 
 OURS = {"auto": [], "auto+nolookup": ["--plan", "auto+nolookup"], "lookup": ["--plan", "lookup"],
         "plain": []}
@@ -131,23 +128,12 @@ def parted(found):
 def main():
     args = parse_args()
     programs = Programs(args)
-    for name in ("quantspec", "llama-server"):
-        programs.path_of(name)
-    about = {
-        "model": Path(args.model).name, "processor": processor(), "instructions": instructions(),
-        "threads": args.threads, "system": platform.release(), "llama_cpp": programs.llama_version(),
-        "quantspec_commit": checkout(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-    }
+    about = about_run(programs, args)
     with tempfile.TemporaryDirectory(prefix="peers_copy.") as folder:
         found = measure(programs, args, Path(folder))
-    print(f"**{about['model']}**, {about['processor']} ({', '.join(about['instructions'])}), "
-          f"{args.threads} threads; llama.cpp {about['llama_cpp']}, flash attention on; quantspec "
-          f"{about['quantspec_commit']}; {args.rounds} rounds, {args.predict} tokens.\n\n{shown(found)}\n\n"
+    print(f"{heading(about)}; {args.rounds} rounds, {args.predict} tokens.\n\n{shown(found)}\n\n"
           f"Texts of quantspec that are not plain decoding's: {parted(found)}.")
-    out = args.out or Path(f"peers-{Path(args.model).stem}-copy.json")
-    out.write_text(json.dumps({"measurement": "peers-copy", **about, "settings": found}, indent=1) + "\n")
-    print(f"\nAll of it: {out}")
+    write_out(args, "copy", {**about, "settings": found})
 
 
 if __name__ == "__main__":

@@ -17,18 +17,14 @@ standard library only.
 
 import argparse
 import asyncio
-import datetime
-import json
 import os
-import platform
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from peers.programs import (Programs, ROOT, checkout, instructions, load_average, median, note,
-                            physical_cores, processor, shown_rows)
-from peers.serving import Server, ask, run
+from peers.programs import Programs, ROOT, load_average, median, note, physical_cores, shown_rows
+from peers.serving import Server, about_run, ask, heading, run, write_out
 
 BYTES_PER_TOKEN = 4.0  # of English, about
 
@@ -231,23 +227,12 @@ def shown(found):
 def main():
     args = parse_args()
     programs = Programs(args)
-    for name in ("quantspec", "llama-server"):
-        programs.path_of(name)
-    about = {
-        "model": Path(args.model).name, "processor": processor(), "instructions": instructions(),
-        "threads": args.threads, "system": platform.release(), "llama_cpp": programs.llama_version(),
-        "llama_options": args.llama_options, "quantspec_commit": checkout(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-    }
+    about = {**about_run(programs, args), "llama_options": args.llama_options}
     with tempfile.TemporaryDirectory(prefix="peers_serve.") as folder:
         found = measure(programs, args, Path(folder))
-    print(f"**{about['model']}**, {about['processor']} ({', '.join(about['instructions'])}), "
-          f"{args.threads} threads; llama.cpp {about['llama_cpp']}, flash attention on"
-          f"{', ' + args.llama_options if args.llama_options else ''}; quantspec "
-          f"{about['quantspec_commit']}.\n\n{shown(found)}")
-    out = args.out or Path(f"peers-{Path(args.model).stem}-serve.json")
-    out.write_text(json.dumps({"measurement": "peers-serve", **about, "cases": found}, indent=1) + "\n")
-    print(f"\nAll of it: {out}")
+    options = f"; llama-server with {args.llama_options}" if args.llama_options else ""
+    print(f"{heading(about)}{options}.\n\n{shown(found)}")
+    write_out(args, "serve", {**about, "cases": found})
 
 
 if __name__ == "__main__":

@@ -1,16 +1,43 @@
 """Servers of OpenAI's API on this machine, and clients that time their streams."""
 
 import asyncio
+import datetime
 import json
+import platform
 import socket
 import subprocess
 import time
 import urllib.request
+from pathlib import Path
 
-from .programs import fail, note
+from .programs import checkout, fail, instructions, note, processor
 
 START_SECONDS = 120
 ANSWER_SECONDS = 1800
+
+
+def about_run(programs, args):
+    """What a measurement is of, for its JSON."""
+    for name in ("quantspec", "llama-server"):
+        programs.path_of(name)
+    return {
+        "model": Path(args.model).name, "processor": processor(), "instructions": instructions(),
+        "threads": args.threads, "system": platform.release(), "llama_cpp": programs.llama_version(),
+        "quantspec_commit": checkout(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def heading(about):
+    return (f"**{about['model']}**, {about['processor']} ({', '.join(about['instructions'])}), "
+            f"{about['threads']} threads; llama.cpp {about['llama_cpp']}, flash attention on; quantspec "
+            f"{about['quantspec_commit']}")
+
+
+def write_out(args, what, found):
+    out = args.out or Path(f"peers-{Path(args.model).stem}-{what}.json")
+    out.write_text(json.dumps({"measurement": f"peers-{what}", **found}, indent=1) + "\n")
+    print(f"\nAll of it: {out}")
 
 
 def free_port():

@@ -11,16 +11,6 @@ using namespace quantspec;
 
 namespace {
 
-// What get() throws may be about its key alone.
-template <typename Get>
-void ask(const Get& get) {
-  try {
-    get();
-  } catch (const Error& error) {
-    refused(error);
-  }
-}
-
 void ask_for_keys(const GgufMetadata& metadata) {
   std::vector<std::string> keys = metadata.keys();
   keys.resize(std::min<std::size_t>(keys.size(), 64));  // since most of what is asked for throws

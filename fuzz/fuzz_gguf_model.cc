@@ -16,15 +16,6 @@ using namespace quantspec;
 
 namespace {
 
-template <typename Ask>
-void ask(const Ask& ask) {
-  try {
-    ask();
-  } catch (const Error& error) {
-    refused(error);
-  }
-}
-
 void load(const ModelFiles& files) {
   static const std::unique_ptr<Backend> backend = make_backend({.name = "cpu", .num_threads = 1});
   constexpr std::size_t kMostParameters = 1 << 22;  // more takes longer than a fuzzer waits

@@ -82,4 +82,14 @@ inline void require(bool condition) {
 // How an input may be refused: with any Error but one that is a bug of ours.
 inline void refused(const Error& error) { require(error.kind() != ErrorKind::kInternal); }
 
+// What one step throws may be about that step alone.
+template <typename Step>
+void ask(const Step& step) {
+  try {
+    step();
+  } catch (const Error& error) {
+    refused(error);
+  }
+}
+
 }  // namespace quantspec

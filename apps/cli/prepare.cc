@@ -68,8 +68,8 @@ void add_method(CLI::App& app, PrepareOptions& options) {
           options.calibration_tokens, kLeastCalibrationTokens, kMostTokens);
   app.get_option("--tokens")->needs("--calibration");
   add_choice<int>(app, "--group", "N",
-                  "weights that share a scale: 32, 64 or 128; a GPU reads\n"
-                  "128 and 64 (default: 32; where there is a GPU, 128)",
+                  "weights that share a scale: 32, 64 or 128 (default: 32;\n"
+                  "where there is a GPU, 128, which it reads fastest)",
                   {{"32", 32}, {"64", 64}, {"128", 128}}, options.group);
   add_choice<int>(app, "--head-bits", "N",
                   "4; or 8, at which 4-bit drafts then read the head\n"

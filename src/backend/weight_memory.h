@@ -22,8 +22,6 @@ class WeightMemory : public virtual DeviceMemory {
   // How elements are best kept for drafts here, in a sliced_format(): smaller groups are accepted
   // more often, and cost arithmetic.
   virtual RowEncoder encoder() const = 0;
-  // Whether a pass reads this format as fast as its bytes let it.
-  virtual bool reads_fast(const WeightFormat& format) const = 0;
   // Quantizes a matrix of elements as encode_row() does, into the backend's order. `format` is the
   // encoder's, or any sliced_format() on a host; `lower` may be null.
   virtual void make_planes(const Matrix& elements, const WeightFormat& format, std::byte* upper,

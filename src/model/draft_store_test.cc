@@ -407,24 +407,13 @@ TEST_F(DraftStoreTest, WeightsReadTheirPlanesFromIt) {
   }
 }
 
-TEST_F(DraftStoreTest, AGpuRefusesGroupsThatItReadsSlowly) {
+TEST_F(DraftStoreTest, AGpuTakesEveryGroup) {
   if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
   Loaded model("llama2-mha", "cuda");
   for (const int group : {32, 64, 128}) {
     write_store(path_, model.weights, group, model.weights.checkpoint_hash());
-    const DraftStore store(path_);
-    if (model.backend->reads_fast(sliced_format(group))) {
-      model.weights.use_draft_store(*model.backend, store);
-      EXPECT_EQ(model.weights.head().draft.format.group, group);
-      continue;
-    }
-    EXPECT_EQ(group, kFineGroup);
-    const std::vector<std::string> mentions = {"draft store " + path_.string(), "groups of 32",
-                                               "group size 128"};
-    expect_error(ErrorKind::kInvalidRequest, mentions,
-                 [&] { model.weights.use_draft_store(*model.backend, store); });
-    expect_error(ErrorKind::kInvalidRequest, mentions,
-                 [&] { Weights::draft_bytes_for(store, *model.backend); });
+    model.weights.use_draft_store(*model.backend, DraftStore(path_));
+    EXPECT_EQ(model.weights.head().draft.format.group, group);
   }
 }
 

@@ -228,25 +228,10 @@ void Weights::make_draft_planes(WeightMemory& memory, WeightRead read,
   planes_file_.clear();
 }
 
-namespace {
-
-// Drafts that are read slowly would gain nothing.
-WeightFormat format_of(const DraftStore& store, const WeightMemory& memory) {
-  const WeightFormat format = sliced_format(store.info().group);
-  if (memory.reads_fast(format)) return format;
-  fail(ErrorKind::kInvalidRequest,
-       "{} {}: has groups of {}, for which this backend has no fast kernels; make one with "
-       "quantspec prepare and {} {}",
-       field::kDraftStore, store.path().string(), format.group, field::kGroup,
-       memory.encoder().format.group);
-}
-
-}  // namespace
-
 void Weights::use_draft_store(WeightMemory& memory, const DraftStore& store,
                               const std::function<void(int, int)>& progress) {
   const std::string file = store.path().string();
-  const WeightFormat format = format_of(store, memory);
+  const WeightFormat format = sliced_format(store.info().group);
   if (store.info().checkpoint != checkpoint_hash()) {
     source_->require_unchanged();
     fail(ErrorKind::kInvalidRequest,
@@ -378,7 +363,7 @@ std::size_t Weights::draft_bytes_for(const ModelConfig& config, const WeightSour
 }
 
 std::size_t Weights::draft_bytes_for(const DraftStore& store, const WeightMemory& memory) {
-  const WeightFormat format = format_of(store, memory);
+  const WeightFormat format = sliced_format(store.info().group);
   std::size_t total = 0;
   for (const StoredMatrix& matrix : store.matrices()) {
     const auto bytes =

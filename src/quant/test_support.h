@@ -17,6 +17,11 @@ struct NamedFormat {
   const char* name;
   WeightFormat format;
   double file_bits;  // of a weight in its file; 0: it has none
+
+  // Whether a file or a draft store can have it by now. A GPU has kernels for those alone.
+  constexpr bool is_made() const {
+    return is_sliced(format) || format.two_levels() || format.group == 32;
+  }
 };
 inline void PrintTo(const NamedFormat& format, std::ostream* out) { *out << format.name; }
 

@@ -69,7 +69,6 @@ class FakeBackend final : public Backend {
   Matrix place_matrix(const TensorView& tensor, std::byte*) override { return dense(tensor); }
   PlaneBytes plane_bytes(int, int, const WeightFormat&) const override { return {64, 64}; }
   RowEncoder encoder() const override { return {sliced_format()}; }
-  bool reads_fast(const WeightFormat&) const override { return true; }
   void make_planes(const Matrix&, const WeightFormat&, std::byte*, std::byte*) override {}
   void import_planes(const CodedMatrix&, std::byte*, std::byte*) override { unexpected(); }
 

@@ -8,7 +8,6 @@
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
 #include "backend/cuda/prefill_gemm.h"
-#include "backend/cuda/products.h"
 #include "backend/cuda/round_graphs.h"
 #include "backend/cuda/row_upload.h"
 #include "backend/cuda/sampling.h"
@@ -101,11 +100,7 @@ class CudaBackend final : public Backend {
   PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override {
     return cuda::plane_bytes(rows, cols, format);
   }
-  // NOTE: what the tile kernels read (products.h); smaller groups take the slower ones.
   RowEncoder encoder() const override { return {sliced_format(kWeightGroup)}; }
-  bool reads_fast(const WeightFormat& format) const override {
-    return cuda::has_tile_kernels(format);
-  }
   void make_planes(const Matrix& elements, const WeightFormat& format, std::byte* upper,
                    std::byte* lower) override {
     check(format == sliced_format(kWeightGroup), "elements become planes in the encoder's format");

@@ -431,6 +431,7 @@ class CudaRowUpload : public CudaDevice {
 
 TEST_F(CudaRowUpload, PortionsGiveTheBitsOfDecodeRow) {
   for (const NamedFormat& format : kNamedFormats) {
+    if (!format.is_made()) continue;
     SCOPED_TRACE(format.name);
     RandomCodes codes(format.format, kDistinct, kCols, 3);
     const CodedMatrix coded = large_matrix(codes);

@@ -68,13 +68,13 @@ struct CodedTable {
   __device__ void read(TokenId row, float* out) const {
     __shared__ float values[16];
     share_values(planes, values);
-    for (int first = threadIdx.x * kLaneInputs; first < planes.cols;
-         first += blockDim.x * kLaneInputs) {
-      const int lane = row % 8 * 4 + first % kSpanInputs / kLaneInputs;
-      const LaneCodes<kLowerBits> codes(planes, row / kTileRows, first / kSpanInputs, lane);
+    for (int task = threadIdx.x; task / 4 * kSpanInputs < planes.cols; task += blockDim.x) {
+      const int span = task / 4, t = task % 4;
+      const LaneCodes<kLowerBits> codes(planes, row / kTileRows, span, row % 8 * 4 + t);
 #pragma unroll
       for (int i = 0; i < kLaneInputs; ++i) {
-        if (first + i < planes.cols) out[first + i] = codes.weight(values, row / 8 % 2, i);
+        const int col = span * kSpanInputs + lane_input(planes.layout.group, t, i);
+        if (col < planes.cols) out[col] = codes.weight(values, row / 8 % 2, i);
       }
     }
   }
@@ -144,9 +144,8 @@ void embed(Device& device, const EmbedParams& params) {
     launch(ElementTable<T>{data, table.cols});
   };
   if (!table.format.dense()) {
-    return with_lower_bits(table, WeightRead::kTarget, [&]<int kLowerBits>() {
-      launch(CodedTable<kLowerBits>{CodedPlanes(table, WeightRead::kTarget)});
-    });
+    return with_lower_bits(
+        table, [&]<int kLowerBits>() { launch(CodedTable<kLowerBits>{CodedPlanes(table)}); });
   }
   switch (table.format.dtype) {
     case DType::kF32:

@@ -43,9 +43,13 @@ struct LinearArgs {
   // Bytes from row to row of a full matrix, from tile to tile of an upper and a lower plane.
   std::size_t stride;
   std::size_t lower_stride;
-  int units;       // of cols, Format::kUnit each
-  int bands;       // of cols, 128 each
-  int group;       // of planes
+  int units;  // of cols, Format::kUnit each
+  int bands;  // of cols, 128 each
+  int group;  // of planes
+  // Of codes (linear_coded.cuh): what one stands for is code_step (c + code_value), or code_step
+  // times a value of a table.
+  float code_step, code_value;
+  std::uint32_t code_table[4];
   const float* x;  // [num_rows, cols], rows x_stride apart
   int first_row;   // of the rows of the op
   int num_rows;

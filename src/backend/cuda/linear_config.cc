@@ -40,19 +40,21 @@ class Sharing {
 
   // Whether a block takes a whole multiprocessor's memory for its rings: where it is alone there
   // anyway, and has a row of more than 8192 inputs, beside which half of it has room for two stages
-  // and all of it for five. (More such rows are shared out in a cluster, in another format.)
+  // and all of it for five. More rows of codes, too, which have stages as large.
   // NOTE: measured on an H200 with 11008 and 14336 inputs: docs/decisions/0008, "Rings of long
-  // rows". Between 4224 and 8192 inputs, where half has room for two stages, too, nothing was
-  // measured. The next kernel's blocks then come later.
+  // rows", for one row of drafts; codes as they are in 0013, not against half of the memory.
+  // Between 4224 and 8192 inputs, where half has room for two stages, too, nothing was measured.
+  // The next kernel's blocks then come later.
   bool takes_all_memory() const {
-    return format_.stage_units == 2 && shape_.bands > 8 * kSegments && one_block_suffices();
+    return format_.large_stages() && shape_.bands > 8 * kSegments && one_block_suffices();
   }
 
   // The row_warps to begin with. Narrow blocks finish with few barriers and clusters leave
   // multiprocessors idle, wide ones prepare fewer activations.
   // NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 14 bands
   // of activations for a warp, of matrices that take more than a block 16, 1 is the fastest; 2 is
-  // up to 16, of the largest matrices up to 32; then 8. Where activations are streamed nothing is
+  // up to 16, of the largest matrices up to 32, of those that one block suffices for up to some
+  // rows (docs/decisions/0013); then 8. Where activations are streamed nothing is
   // prepared. fp32 was measured with 16 bits: as narrow as leaves room for a ring of 4 stages, but
   // from 5 rows on 8 for the largest.
   int narrowest() const {
@@ -61,6 +63,7 @@ class Sharing {
     if (format_.planes) {
       const int bands = divide_up(shape_.num_rows * shape_.bands, kLinearWarps);  // of a warp
       if (bands <= (one_block_suffices() ? 14 : 16)) return 1;
+      if (one_block_suffices() && shape_.num_rows <= format_.pair_rows) return 2;
       return bands <= (total_tiles() > 12 * machine_.num_sms ? 32 : 16) ? 2 : kSegments;
     }
     if (shape_.num_rows > 4 && total_tiles() > 8 * machine_.num_sms) return kSegments;
@@ -89,7 +92,7 @@ class Sharing {
     const int room = machine_.max_shared_bytes;
     const int half_room = (room + 1024) / 2 - 1024;  // the system takes 1 KB of each block
     if (!takes_all_memory()) {
-      const int least_depth = divide_up(3, format_.stage_units);
+      const int least_depth = format_.large_stages() ? 2 : 3;
       if (const auto found = deepest(row_warps, 2, half_room, least_depth)) return found;
     }
     return deepest(row_warps, 2, room, 2);
@@ -168,10 +171,12 @@ class Sharing {
   }
   // The most that a block of so many segments has.
   int bands_of_block(int segments) const {
+    const auto begin = [&](int segment) {
+      return segment_begin(shape_.bands, format_.band_step(), segment);
+    };
     int most = 0;
     for (int segment = 0; segment < kSegments; segment += segments) {
-      const int begin = segment * shape_.bands / kSegments;
-      most = std::max(most, (segment + segments) * shape_.bands / kSegments - begin);
+      most = std::max(most, begin(segment + segments) - begin(segment));
     }
     return most;
   }
@@ -200,7 +205,7 @@ int bands_of_part(const LinearMachine& machine, const LinearSizes& format,
   LinearShape part = shape;
   part.num_rows = 1;
   for (int parts = 1; parts <= shape.bands; ++parts) {
-    part.bands = divide_up(shape.bands, parts);
+    part.bands = round_up(divide_up(shape.bands, parts), format.band_step());
     if (share_out(machine, format, part)) return part.bands;
   }
   return shape.bands;

@@ -1,4 +1,4 @@
-// How the work of an op of decode_linear.cu is shared out: which rows and tiles a block of threads
+// How the work of a product with weights is shared out: which rows and tiles a block of threads
 // takes, and what lies where in its shared memory. Pure functions of shapes, the format and the
 // GPU. They decide how fast a product is, never its bits.
 #pragma once
@@ -18,6 +18,7 @@ inline constexpr int kSegments = 8;
 inline constexpr int kLinearWarps = 8;
 inline constexpr int kLinearThreads = 32 * kLinearWarps;
 inline constexpr int kMaxSources = 3;
+inline constexpr int kMaxRows = 17;  // activation rows of a launch; of more, weights are read again
 inline constexpr int kBandInputs = 128;  // that a warp prepares at a time
 
 enum class LinearOp { kStore, kAdd, kGateUp, kQkv };
@@ -37,7 +38,14 @@ struct LinearSizes {
   int input;        // of an activation in one column, in shared memory
   int padding;      // that columns are longer than they need to be, so that banks differ
   int band_groups;  // groups of kBandInputs of a row
-  int group;        // of what is kept beside a group's activations
+  int group;        // of what is kept beside a group's activations (of codes: a span's)
+  // Activation rows up to which matrices of a block for each multiprocessor have clusters of two.
+  int pair_rows = 0;
+
+  // Whether a stage of planes has 256 inputs of each tile, twice what it has elsewhere.
+  constexpr bool large_stages() const { return planes && unit * stage_units == 2 * kBandInputs; }
+  // Segments of inputs are whole units, hence so many bands or a multiple.
+  constexpr int band_step() const { return unit > kBandInputs ? unit / kBandInputs : 1; }
 };
 
 constexpr LinearSizes plane_sizes(bool both, int group, int together, int stage_units) {
@@ -52,7 +60,45 @@ constexpr LinearSizes plane_sizes(bool both, int group, int together, int stage_
           .input = 1,
           .padding = 64,
           .band_groups = kBandInputs / group,
-          .group = 16};
+          .group = 16,
+          .pair_rows = 4};
+}
+// What a pass reads of planes of codes (linear_coded.cuh): of each code the upper four bits and
+// `lower` below, 0, 1, 2 or 4.
+struct CodedKind {
+  int lower;
+  int group;  // 16 or 32
+  bool two_levels;
+  bool has_offset;
+  bool table;  // of the values of 4-bit codes
+  bool operator==(const CodedKind&) const = default;
+
+  constexpr int span_groups() const { return kSpanInputs / group; }
+  // What is kept beside a span's activations: sums of its groups, then their step; a power of two.
+  constexpr int record_floats() const { return 2 * span_groups(); }
+  constexpr int unit() const { return two_levels ? kMostUnit : kPlaneUnit; }
+  constexpr PlaneLayout unit_layout() const {
+    return {WeightFormat{.bits = 4 + lower,
+                         .group = group,
+                         .block = two_levels ? kMostUnit : group,
+                         .has_offset = has_offset},
+            unit()};
+  }
+};
+constexpr LinearSizes coded_sizes(const CodedKind& kind, int together) {
+  const PlaneLayout layout = kind.unit_layout();
+  return {.planes = true,
+          .unit = kind.unit(),
+          .together = together,
+          .stage_units = 1,
+          .stage = together * (layout.upper_bytes() + layout.lower_bytes()),
+          .streamed = 0,
+          .columns = 2,
+          .input = 1,
+          .padding = 64,
+          .band_groups = kBandInputs / kSpanInputs,
+          .group = 4 * kind.record_floats(),
+          .pair_rows = kMaxRows};
 }
 // Of matrices of 16 bits, beside which activations are streamed as fp32.
 inline constexpr LinearSizes kHalfSizes{.planes = false,
@@ -91,9 +137,9 @@ constexpr int stage_bytes(int weights, int streamed, int num_rows, bool normed) 
 // long rows, whose preparation takes longer, one more saves up to 2%, of longer ones yet, which
 // have larger rings, three more 2%: a layer of 8B takes 44.0 us with 1, 43.4 with 2, 43.1 with 4
 // of 5.
-constexpr int early_stages(bool bulk, int stage_units, LinearOp op, int bands, int depth) {
+constexpr int early_stages(bool bulk, bool large_stages, LinearOp op, int bands, int depth) {
   if (!bulk) return depth / 2;
-  if (stage_units == 1) return 3;
+  if (!large_stages) return 3;
   const bool large = op == LinearOp::kGateUp || op == LinearOp::kStore;
   if (bands > 12 * kSegments && depth > 4) return 4;
   return large || bands > 8 * kSegments ? 2 : 1;
@@ -107,10 +153,15 @@ struct LinearMachine {
   int max_shared_bytes;  // of a block
 };
 
+// Where a segment begins; of segment kSegments: where the last one ends. band_step: LinearSizes'.
+constexpr int segment_begin(int bands, int band_step, int segment) {
+  return segment * (bands / band_step) / kSegments * band_step;
+}
+
 struct LinearShape {
   LinearOp op;
   int num_rows;                        // of activations
-  int bands;                           // of kBandInputs, of a row
+  int bands;                           // of kBandInputs, of a row; a multiple of band_step()
   std::array<int, kMaxSources> tiles;  // of each matrix, 0 where there is none
   bool normed;                         // whether activations are
   bool heads_normed;                   // kQkv: whether queries or keys are

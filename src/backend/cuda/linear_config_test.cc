@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <ostream>
 
@@ -14,6 +15,10 @@ constexpr LinearMachine kA100{80, 108, 166912};
 constexpr LinearSizes kDraft = plane_sizes(false, 128, 2, 2);
 constexpr LinearSizes kBoth = plane_sizes(true, 128, 2, 1);
 constexpr LinearSizes kBothMany = plane_sizes(true, 128, 1, 1);
+// Of GGUF's types: Q4_K's, and Q8_0's, of one row; and of more.
+constexpr CodedKind kQ4K{0, 32, true, true, false}, kQ80{4, 32, false, false, false};
+constexpr LinearSizes kCodes4 = coded_sizes(kQ4K, 2), kCodes4Many = coded_sizes(kQ4K, 1);
+constexpr LinearSizes kCodes8 = coded_sizes(kQ80, 2), kCodes8Many = coded_sizes(kQ80, 1);
 constexpr LinearSizes kHalf = kHalfSizes;
 constexpr LinearSizes kFp32 = kFp32Sizes;
 
@@ -98,7 +103,7 @@ constexpr Case kCases[] = {
     {kHalf, kGateUp8B, 17, {17, 1, 3, 1, 896, 226848, 0}},
     {kFp32, kGateUp8B, 5, {5, 8, 6, 2, 112, 217760, 3}},
     {kDraft, kDown7B, 1, {1, 1, 5, 2, 128, 200016, 2}},
-    {kDraft, kDown7B, 4, {4, 8, 6, 2, 16, 229968, 2}},
+    {kDraft, kDown7B, 4, {4, 2, 5, 2, 64, 229952, 2}},
     {kBoth, kDown7B, 1, {1, 1, 6, 2, 128, 228752, 3}},
     {kBoth, kDown7B, 5, {5, 8, 6, 2, 16, 229008, 3}},
     {kBothMany, kDown7B, 17, {17, 8, 8, 2, 16, 223616, 3}},
@@ -106,7 +111,7 @@ constexpr Case kCases[] = {
     {kHalf, kDown7B, 17, {17, 1, 3, 1, 128, 220704, 0}},
     {kFp32, kDown7B, 5, {5, 2, 3, 2, 64, 219344, 1}},
     {kDraft, kDown8B, 1, {1, 1, 5, 2, 128, 207088, 4}},
-    {kDraft, kDown8B, 4, {4, 8, 5, 2, 16, 198416, 4}},
+    {kDraft, kDown8B, 4, {4, 2, 4, 2, 64, 209280, 2}},
     {kBoth, kDown8B, 1, {1, 1, 5, 2, 128, 201968, 3}},
     {kBoth, kDown8B, 5, {5, 8, 5, 2, 16, 199312, 3}},
     {kBothMany, kDown8B, 17, {17, 8, 6, 2, 16, 203840, 3}},
@@ -129,8 +134,62 @@ constexpr Case kCases[] = {
     {kHalf, kHead8B, 1, {1, 1, 5, 2, 4008, 186400, 0}},
     {kHalf, kHead8B, 17, {17, 1, 3, 1, 4008, 226848, 0}},
     {kFp32, kHead8B, 5, {5, 8, 6, 2, 501, 217760, 3}},
+    {kCodes4, kQkv8B, 1, {1, 1, 2, 2, 192, 87344, 1}},
+    {kCodes4Many, kQkv8B, 4, {4, 1, 3, 2, 192, 102784, 1}},
+    {kCodes4Many, kQkv8B, 8, {8, 8, 4, 2, 24, 102816, 1}},
+    {kCodes4, kDown8B, 1, {1, 1, 5, 2, 128, 224240, 4}},
+    {kCodes4Many, kDown8B, 4, {4, 2, 8, 2, 64, 225408, 4}},
+    {kCodes4Many, kDown8B, 17, {17, 4, 3, 2, 32, 231520, 2}},
+    {kCodes4, kHead8B, 1, {1, 1, 2, 2, 4008, 87344, 2}},
+    {kCodes4Many, kHead8B, 8, {8, 2, 3, 2, 2004, 111552, 2}},
+    {kCodes8, kQkv8B, 1, {1, 1, 6, 2, 192, 220720, 3}},
+    {kCodes8Many, kQkv8B, 8, {8, 8, 5, 2, 24, 114144, 3}},
+    {kCodes8, kDown8B, 1, {1, 1, 5, 2, 128, 208880, 3}},
+    {kCodes8Many, kDown8B, 17, {17, 4, 3, 2, 32, 226912, 3}},
     // clang-format on
 };
+
+// Segments of codes in blocks of 256 are whole blocks, so rows are taken for as many bands.
+TEST(LinearConfigOnHost, SegmentsAreWholeUnits) {
+  EXPECT_EQ(kCodes4.band_step(), 2);
+  EXPECT_EQ(kCodes8.band_step(), 1);
+  for (const int bands : {2, 6, 12, 14, 32, 112}) {
+    EXPECT_EQ(segment_begin(bands, 2, 0), 0);
+    EXPECT_EQ(segment_begin(bands, 2, kSegments), bands);
+    for (int segment = 0; segment < kSegments; ++segment) {
+      EXPECT_EQ(segment_begin(bands, 2, segment) % 2, 0);
+      EXPECT_LE(segment_begin(bands, 2, segment), segment_begin(bands, 2, segment + 1));
+    }
+  }
+}
+
+// A lane has whole words of each group: those that it multiplies, a quarter of it.
+TEST(LinearConfigOnHost, LanesHaveAQuarterOfEachGroup) {
+  for (const int group : {16, 32, 64, 128}) {
+    std::array<int, kSpanInputs> seen{};
+    for (int t = 0; t < 4; ++t) {
+      for (int i = 0; i < kLaneInputs; ++i) {
+        const int input = lane_input(group, t, i);
+        ++seen.at(input);
+        EXPECT_EQ(input % 4, i % 4);
+        EXPECT_EQ(input / std::min(group, kSpanInputs), i / (std::min(group, kSpanInputs) / 4));
+      }
+    }
+    EXPECT_EQ(std::ranges::count(seen, 1), kSpanInputs) << group;
+  }
+  for (const int bits : {1, 2, 4}) {  // every code has bits of its own
+    std::array<std::uint32_t, 4> words{};
+    for (int i = 0; i < kLaneInputs; ++i) {
+      for (const int half : {0, 1}) {
+        const std::uint32_t own = ((1u << bits) - 1) << code_shift(bits, i, half);
+        std::uint32_t& word = words.at(code_word(bits, i, half));
+        EXPECT_EQ(word & own, 0u);
+        word |= own;
+      }
+    }
+    EXPECT_EQ(std::ranges::count(words, ~0u), bits);
+  }
+}
 
 TEST(LinearConfigOnHost, KeepsItsDecisionsForModels) {
   for (const Case& c : kCases) {
@@ -139,7 +198,7 @@ TEST(LinearConfigOnHost, KeepsItsDecisionsForModels) {
     const auto found = share_out(kH200, c.format, shape);
     ASSERT_TRUE(found);
     const int early = c.format.streamed > 0 ? 0
-                                            : early_stages(c.format.planes, c.format.stage_units,
+                                            : early_stages(c.format.planes, c.format.large_stages(),
                                                            shape.op, shape.bands, found->depth);
     EXPECT_EQ(c.decision, (Decision{found->num_rows, found->row_warps, found->depth, found->buffers,
                                     found->row_blocks, found->places.total, early}))

@@ -25,6 +25,7 @@ struct FullFormat {
   static constexpr bool kOfEachOp = true;
   static constexpr int kRowBytes = 2 * kUnit;  // of a stage; 8 pieces of 16 bytes
   static constexpr int kUnitStep = kRowBytes;
+  static constexpr int kLowerStep = 0;
   static constexpr int kUnitBytes = kTileRows * kRowBytes;
   static constexpr int kStageBytes = kSizes.stage;
   static_assert(kStageBytes == kTogether * kUnitBytes);
@@ -295,6 +296,7 @@ struct Fp32Format {
   static constexpr bool kOfEachOp = false;
   static constexpr int kRowBytes = 4 * kUnit;
   static constexpr int kUnitStep = kRowBytes;
+  static constexpr int kLowerStep = 0;
   static constexpr int kUnitBytes = kTileRows * kRowBytes;
   static constexpr int kStageBytes = kSizes.stage;
   static_assert(kStageBytes == kTogether * kUnitBytes);

@@ -81,7 +81,7 @@ __device__ __forceinline__ void load_inputs(const float* row, int first, int end
 // The activations of a block of threads, in shared memory; input 0 is the first of the block.
 struct Inputs {
   std::byte* values;  // [columns, stride] of Format::kInputBytes
-  float4* groups;     // planes: [rows, group_stride]
+  float4* groups;     // planes: [rows, group_stride]; of codes records
   int stride;
   int group_stride;
   int columns;  // activation rows * Format::kColumns
@@ -113,6 +113,28 @@ struct InputPlace {
   bool there;    // whether any may be read yet
 };
 
+// --- activations as integers of 16 bits ----------------------------------------------------------
+
+// For the greatest magnitude of some activations: by a 64th of its power of two more, so that |x'|
+// is below 2^15 - 128.
+__device__ __forceinline__ PowerOfTwo activation_power(float max) {
+  return scale_to_half(__uint_as_float(__float_as_uint(max) + (1 << 17)));
+}
+// x' = 256 hi + lo of four, a byte of each, and their sum.
+struct ActivationBytes {
+  std::uint32_t hi, lo;
+  int sum;
+};
+__device__ __forceinline__ ActivationBytes activation_bytes(float4 x, float scale) {
+  // x' + 128 is the low bits of a float of this magnitude: byte 1 is hi, byte 0 is lo + 128.
+  constexpr float kOne = 0x1.8p23f + 128.0f;
+  const auto rounded = [&](float v) { return __float_as_uint(fmaf(v, scale, kOne)); };
+  const std::uint32_t a = rounded(x.x), b = rounded(x.y), c = rounded(x.z), d = rounded(x.w);
+  const std::uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
+  return {__byte_perm(ab, cd, 0x7632), __byte_perm(ab, cd, 0x5410) ^ 0x80808080,
+          static_cast<int>(a + b + c + d - 4 * __float_as_uint(kOne))};
+}
+
 // --- formats -------------------------------------------------------------------------------------
 
 // Whether activations come with the weights, of a unit those of a unit; otherwise they are
@@ -130,8 +152,10 @@ concept SizedFormat = requires(int tiles) {
   requires Format::kStageBytes == Format::kSizes.stage;
   requires Format::kStreamedBytes == Format::kSizes.streamed;
   requires Format::kPlanes == Format::kSizes.planes;
-  { Format::kUnitStep } -> std::convertible_to<int>;   // bytes from unit to unit of a matrix
-  { Format::kOfEachOp } -> std::convertible_to<bool>;  // whether each op has a kernel of its own
+  // Bytes from unit to unit of a matrix, and of its lower plane.
+  { Format::kUnitStep } -> std::convertible_to<int>;
+  { Format::kLowerStep } -> std::convertible_to<int>;
+  { Format::kOfEachOp } -> std::convertible_to<bool>;  // whether each op has kernels of its own
   { Format::max_rows(tiles) } -> std::same_as<int>;    // activation rows that so many tiles hold
   // What a lane holds of the sums of so many tiles of activations.
   typename Format::template Sums<1>;
@@ -155,7 +179,7 @@ concept PreparedFormat =
   requires Format::kColumns == Format::kSizes.columns;
   requires Format::kInputBytes == Format::kSizes.input;
   Format::template put<4>(inputs, i, i, i, x);
-  { Format::template lane_inputs<1>(args, inputs, i) } -> std::same_as<LaneInputs<1>>;
+  Format::template lane_inputs<1>(args, inputs, i);  // what its multiply() takes
 };
 
 // Where a lane copies activations from; copies those of a unit to a stage, and the norm's weights;

@@ -1,4 +1,4 @@
-// The kernel of decode_linear.cu. Phases of a block of threads:
+// The kernel of products with weights. Phases of a block of threads:
 //
 //   stream    every warp owns a segment of the inputs and a tile or two at a time, and keeps a ring
 //             of asynchronous copies of weights under way from before the first activation is there
@@ -124,18 +124,18 @@ __device__ __forceinline__ Inputs prepared_inputs(const LinearArgs& args, std::b
 // What a kernel knows of its op.
 template <typename Format, int kTiles, int kOp>
 __device__ __forceinline__ int early_stages(const LinearArgs& args) {
-  return early_stages(WeightStream<Format, kTiles, kOp>::kBulk, Format::kStageUnits,
+  return early_stages(WeightStream<Format, kTiles, kOp>::kBulk, Format::kSizes.large_stages(),
                       kOp == kAnyOp ? args.op : static_cast<LinearOp>(kOp), args.bands, args.depth);
 }
 
 // kOp: the op or kAnyOp. kTiles: tiles of activations, Format::max_rows(kTiles) rows. kAlone:
-// is_alone() (decode_linear.cu), and the kernel knows it.
+// is_alone() (linear_launch.cuh), and the kernel knows it.
 template <typename Format, int kTiles, int kOp, bool kAlone>
 __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
     decode_linear(const __grid_constant__ LinearArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
   const LinearPlaces& places = args.places;
-  const WarpRole role(args, Format::kUnit, kAlone);
+  const WarpRole role(args, Format::kUnit, Format::kSizes.band_step(), kAlone);
   WeightStream<Format, kTiles, kOp> weights(args, role, shared);
   const Inputs inputs = prepared_inputs<Format>(args, shared);
   auto* squares = reinterpret_cast<float*>(shared + places.squares);

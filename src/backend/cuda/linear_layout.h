@@ -8,20 +8,19 @@
 //   upper plane   per unit: the upper nibbles of its codes, then its parameters
 //   lower plane   per unit: the bits below, 1, 2 or 4 of each code
 //
-// Of a span, 64 inputs, lane 4 * (row % 8) + input % 64 / 16 has 16 inputs of rows r and r + 8.
-// With b bits of each these are b words side by side (4: one 16-byte load), in which
-//
-//   8 * (input % 16 / 4) + 2 * (input % 4) + row / 8
-//
-// is the place of a code. So a word of nibbles holds 4 inputs of rows r (low nibbles of its bytes)
-// and r + 8 (high nibbles). With inputs 16 t .. 16 t + 15 of every 64 in one lane, activations are
-// wanted in their natural order.
+// Of a span, 64 inputs, a lane 4 * (row % 8) + t has 16 inputs of rows r and r + 8: of each group
+// a quarter, the t-th (lane_input()), so that the products of a group are those of whole words.
+// With b bits of each these are b words side by side (4: one 16-byte load). Byte i % 4 of a word
+// has 8 / b fields, one for each of as many codes q = 2 * (i / 4) + row / 8 of the lane's inputs i,
+// from the lowest bits on (code_word(), code_shift()). So a word of nibbles holds 4 inputs of rows
+// r (low nibbles of its bytes) and r + 8 (high nibbles), and a shift and a mask bring the lower
+// bits of 4 codes to where those nibbles are.
 //
 // Parameters come for 16 rows at a time, those of rows r and r + 8 side by side:
 //
 //   one level    for each group: (scale, offset), or the scale alone where there are no offsets
-//   two levels   the same of the block; then for each group i8 sub-scales; then for each group u8
-//                sub-offsets, where there are any
+//   two levels   the same of the block; then, for rows r and r + 8, all groups' i8 sub-scales; then
+//                their u8 sub-offsets, where there are any
 //
 // What is beyond the matrix has code 0, scale 0 and offset 0.
 #pragma once
@@ -41,9 +40,16 @@ inline constexpr int kMostUnit = 256;
 
 constexpr int row_tiles(int rows) { return round_up(rows, kTileRows) / kTileRows; }
 
-// The place of a code among those of its lane.
-constexpr int code_place(int input, int upper_half) {
-  return input % kLaneInputs / 4 * 8 + input % 4 * 2 + upper_half;
+// Which input of a span is the i-th of a lane 4 g + t, with groups of so many inputs.
+constexpr int lane_input(int group, int t, int i) {
+  const int own = group < kSpanInputs ? group / 4 : kLaneInputs;  // of a group, side by side
+  return i / own * 4 * own + t * own + i % own;
+}
+// Where a lane has `bits` bits of the code of its input i, of row r (half 0) or r + 8: in which of
+// its words, from which bit on.
+constexpr int code_word(int bits, int i, int half) { return (i / 4 * 2 + half) * bits / 8; }
+constexpr int code_shift(int bits, int i, int half) {
+  return i % 4 * 8 + (i / 4 * 2 + half) * bits % 8;
 }
 // The place of a row among the 16 of a parameter.
 constexpr int scale_place(int row) { return row % 8 * 2 + row / 8; }
@@ -72,7 +78,7 @@ struct PlaneLayout {
   constexpr int scale_bytes() const { return 2 * kinds() * kTileRows; }
   constexpr int nibble_bytes() const { return kTileRows * unit / 2; }
   constexpr int upper_bytes() const {
-    return sub_offset_at(two_levels && has_offset ? groups() : 0);
+    return sub_offsets_at() + (two_levels && has_offset ? groups() * kTileRows : 0);
   }
   constexpr int lower_bytes() const { return kTileRows * unit * lower_bits / 8; }
 
@@ -80,11 +86,13 @@ struct PlaneLayout {
   constexpr int scale_at(int index) const {
     return nibble_bytes() + (two_levels ? 0 : index) * scale_bytes();
   }
-  constexpr int sub_scale_at(int index) const {
-    return nibble_bytes() + scales() * scale_bytes() + index * kTileRows;
+  constexpr int sub_scales_at() const { return nibble_bytes() + scales() * scale_bytes(); }
+  constexpr int sub_offsets_at() const {
+    return sub_scales_at() + (two_levels ? groups() * kTileRows : 0);
   }
-  constexpr int sub_offset_at(int index) const {
-    return sub_scale_at((two_levels ? groups() : 0) + index);
+  // The place of a group's among them.
+  constexpr int sub_place(int row, int index) const {
+    return row % 8 * 2 * groups() + index * 2 + row / 8;
   }
 };
 

@@ -3,7 +3,7 @@
 
 #include <cfloat>
 
-#include "backend/cuda/linear_inputs.cuh"
+#include "backend/cuda/plane_copies.cuh"
 
 namespace quantspec::cuda {
 
@@ -19,7 +19,8 @@ namespace quantspec::cuda {
 // Of upper nibbles alone, rows r + 8 take their whole words, 16 u + the nibble of row r, and the
 // dot product of row r is subtracted: a mask less for each word.
 template <bool kBoth, int kGroup, int kTilesTogether, int kUnitsOfStage = 1>
-struct PlaneFormat {
+struct PlaneFormat : PlaneCopies<kTilesTogether, upper_unit_bytes(kGroup),
+                                 kBoth ? kLowerUnitBytes : 0, kUnitsOfStage> {
   static constexpr LinearSizes kSizes = plane_sizes(kBoth, kGroup, kTilesTogether, kUnitsOfStage);
   static constexpr int kUnit = kSizes.unit;
   static constexpr int kTogether = kSizes.together;
@@ -32,60 +33,15 @@ struct PlaneFormat {
   static constexpr bool kOfEachOp = kGroup == 128;
   static constexpr int kBandGroups = kSizes.band_groups;  // and of a unit
   static constexpr int kUpperBytes = upper_unit_bytes(kGroup);
-  static constexpr int kUnitStep = kUpperBytes;
   static constexpr float kStep = kBoth ? 1.0f : 16.0f;  // m
   static constexpr float kValue = kBoth ? 0.0f : 7.5f;  // v
-  // Of each tile a stage has units of the upper plane, then of the lower.
-  static constexpr int kTileBytes = kStageUnits * (kUpperBytes + (kBoth ? kLowerUnitBytes : 0));
+  using PlaneFormat::PlaneCopies::kTileBytes;
   static constexpr int kStageBytes = kSizes.stage;
   static_assert(kStageBytes == kTogether * kTileBytes);
   static constexpr int kStreamedBytes = kSizes.streamed;
   static constexpr int max_rows(int tiles) { return tiles * 4; }
   template <int kTiles>
   using Sums = float[kTogether][kTiles][2];
-
-  __device__ static WeightPlace begin(const LinearArgs& args, const LinearSource& source, int tile,
-                                      int unit) {
-    return {source.data + tile * args.stride + unit * kUpperBytes,
-            kBoth ? source.lower + tile * args.lower_stride + unit * kLowerUnitBytes : nullptr};
-  }
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  // So many units, at most kStageUnits.
-  __device__ static void load_bulk(WeightPlace (&places)[kTogether], int units, std::uint32_t stage,
-                                   std::uint64_t* barrier) {
-    static_assert(kStageUnits == 1 || !kBoth);
-    const int upper_bytes = units * kUpperBytes;
-    if (elect_one()) {
-      barrier_expect(barrier, kTogether * (upper_bytes + (kBoth ? kLowerUnitBytes : 0)));
-#pragma unroll
-      for (const WeightPlace& place : places) {
-        copy_bulk_once(stage, place.data, upper_bytes, barrier);
-        if constexpr (kBoth) {
-          copy_bulk_once(stage + kUpperBytes, place.lower, kLowerUnitBytes, barrier);
-        }
-        stage += kTileBytes;
-      }
-    }
-#pragma unroll
-    for (WeightPlace& place : places) {
-      place.data += upper_bytes;
-      if constexpr (kBoth) place.lower += kLowerUnitBytes;
-    }
-  }
-#endif
-  // All lanes.
-  __device__ static void load(const LinearArgs&, WeightPlace& place, std::uint32_t stage) {
-    for (int i = threadIdx.x % 32 * 16; i < kUpperBytes; i += 512) {
-      copy_stream16(stage + i, place.data + i);
-    }
-    place.data += kUpperBytes;
-    if constexpr (kBoth) {
-      for (int i = threadIdx.x % 32 * 16; i < kLowerUnitBytes; i += 512) {
-        copy_stream16(stage + kUpperBytes + i, place.lower + i);
-      }
-      place.lower += kLowerUnitBytes;
-    }
-  }
 
   template <int kBatch>
   __device__ static void put(const Inputs& to, int row, int band, int count,
@@ -99,16 +55,10 @@ struct PlaneFormat {
     for (int i = 0; i < kBatch; ++i) max[i] = greatest<kWidth>(x[i]);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      // x' + 128 is the low bits of a float of this magnitude: byte 1 is hi, byte 0 is lo + 128.
-      constexpr float kOne = 0x1.8p23f + 128.0f;
-      const float scale = power_for(max[i]).scale;
-      const auto rounded = [&](float v) { return __float_as_uint(fmaf(v, scale, kOne)); };
-      const std::uint32_t a = rounded(x[i].x), b = rounded(x[i].y);
-      const std::uint32_t c = rounded(x[i].z), d = rounded(x[i].w);
-      const std::uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
-      lo[i] = __byte_perm(ab, cd, 0x5410) ^ 0x80808080;
-      hi[i] = __byte_perm(ab, cd, 0x7632);
-      sum[i] = static_cast<int>(a + b + c + d - 4 * __float_as_uint(kOne));
+      const auto bytes = activation_bytes(x[i], activation_power(max[i]).scale);
+      hi[i] = bytes.hi;
+      lo[i] = bytes.lo;
+      sum[i] = bytes.sum;
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) sum[i] = __reduce_add_sync(lanes_of_group<kWidth>(), sum[i]);
@@ -132,14 +82,9 @@ struct PlaneFormat {
         own_sum = sum[i];
       }
     }
-    const float step = own_max <= FLT_MAX ? power_for(own_max).inverse : NAN;
+    const float step = own_max <= FLT_MAX ? activation_power(own_max).inverse : NAN;
     to.groups[row * to.group_stride + (band + own) * kBandGroups + lane / kWidth] = {
         kStep * step, step, static_cast<float>(own_sum) * step, 0};
-  }
-  // For a group's greatest magnitude: by a 64th of its power of two more, so that |x'| is below
-  // 2^15 - 128.
-  __device__ static PowerOfTwo power_for(float max) {
-    return scale_to_half(__uint_as_float(__float_as_uint(max) + (1 << 17)));
   }
 
   template <int kTiles>

@@ -160,33 +160,17 @@ __global__ void __launch_bounds__(kThreads) finish_heads(HeadRows rows, int coun
   pairs.write(head, half);
 }
 
-// Rows of one sequence, which follow each other.
-struct RowsOfSequence {
-  FullKv full;
-  int first_row;
-  int first_position;
-
-  __device__ FullKvRow of(int row) const { return {full, first_position + row - first_row}; }
-};
-struct RowsOfTables {
-  SequenceTables tables;
-
-  __device__ FullKvRow of(int row) const { return FullKvRow::of(tables, row); }
-};
-
-// Norm and RoPE of keys; keys and values of rows from first_row on go where `places` says. A warp
-// per (row, kv head); `count` of these.
-template <typename Places>
+// Norm and RoPE of keys; keys and values of the rows of a sequence, from first_row on, go to its
+// slots from first_position on. A warp per (row, kv head); `count` of these.
 __global__ void __launch_bounds__(kThreads)
     append(HeadRows rows, int count, int first_row, const float* k, const float* v, KvShape shape,
-           Places places) {
+           FullKv full, int first_position) {
   const int task = blockIdx.x * kWarps + threadIdx.x / 32;
   if (task >= count) return;
   const int half = rows.head_dim / 2, kv_head = task % rows.num_heads;
   const std::size_t row = first_row + task / rows.num_heads;
   const std::size_t head = (row * rows.num_heads + kv_head) * rows.head_dim;
-  const FullKvRow to = places.of(static_cast<int>(row));
-  if (to.position < 0) return;
+  const FullKvRow to{full, first_position + task / rows.num_heads};
   HeadPairs pairs;
   pairs.load(k + head, half);
   pairs.apply(rows.norm, half);
@@ -207,18 +191,6 @@ void launch_norm_rows(Device& device, const Norm& norm, const float* x, int rows
   kernel<<<rows, kThreads, 0, device.stream()>>>(x, cols, padded_cols(cols), norm,
                                                  reinterpret_cast<T*>(out));
   require_launch("norm_rows");
-}
-
-template <typename Places>
-void launch_append(Device& device, const QkvParams& params, int first_row, int num_rows,
-                   const float* k, const float* v, const Places& places) {
-  const KvShape& shape = params.shape;
-  const int count = num_rows * shape.num_kv_heads;
-  if (count == 0) return;
-  append<<<blocks(count, kWarps), kThreads, 0, device.stream()>>>(
-      {shape.num_kv_heads, shape.head_dim, params.k_norm, params.cos, params.sin}, count, first_row,
-      k, v, shape, places);
-  require_launch("append");
 }
 
 }  // namespace
@@ -251,17 +223,16 @@ void finish_queries(Device& device, const QkvParams& params) {
 }
 
 void append_sequences(Device& device, const QkvParams& params, const float* k, const float* v) {
+  const KvShape& shape = params.shape;
+  const HeadRows rows{shape.num_kv_heads, shape.head_dim, params.k_norm, params.cos, params.sin};
   for (const SequenceRows& sequence : params.sequences) {
     check(sequence.num_rows <= sequence.kv.full.capacity, "every row has a slot of its own");
-    launch_append(device, params, sequence.first_row, sequence.num_rows, k, v,
-                  RowsOfSequence{sequence.kv.full, sequence.first_row, sequence.first_position});
+    const int count = sequence.num_rows * shape.num_kv_heads;
+    if (count == 0) continue;
+    append<<<blocks(count, kWarps), kThreads, 0, device.stream()>>>(
+        rows, count, sequence.first_row, k, v, shape, sequence.kv.full, sequence.first_position);
+    require_launch("append");
   }
-}
-
-void append_by_tables(Device& device, const QkvParams& params, const float* k, const float* v) {
-  const SequenceTables tables =
-      device.tables(params.sequences, params.num_rows, params.shape.num_kv_heads);
-  launch_append(device, params, 0, params.num_rows, k, v, RowsOfTables{tables});
 }
 
 }  // namespace quantspec::cuda

@@ -18,9 +18,8 @@ void silu_times(Device& device, std::size_t count, float* gate, const float* up)
 
 // Of QkvParams, from projections: per-head norms and RoPE of queries, in place in q_out, and of
 // keys, which go to K and V of the sequences with the values. k, v: [num_rows, num_kv_heads *
-// head_dim]. By tables: as the device has them, so that a launch can be repeated.
+// head_dim].
 void finish_queries(Device& device, const QkvParams& params);
 void append_sequences(Device& device, const QkvParams& params, const float* k, const float* v);
-void append_by_tables(Device& device, const QkvParams& params, const float* k, const float* v);
 
 }  // namespace quantspec::cuda

@@ -57,11 +57,6 @@ __device__ __forceinline__ TilePlace partner(const LinearArgs& args, TilePlace p
 
 // --- stream --------------------------------------------------------------------------------------
 
-// In bands of kBandInputs.
-__device__ __forceinline__ int segment_begin(const LinearArgs& args, int segment) {
-  return segment * args.bands / kSegments;
-}
-
 // What a warp is: its place in the block, its segment.
 struct WarpRole {
   int lane;
@@ -75,7 +70,9 @@ struct WarpRole {
   int first_of_segment, end_of_segment;  // bands, since first_band
   int first_block, stride;               // row blocks that it takes
 
-  __device__ WarpRole(const LinearArgs& args, int unit, bool alone) {
+  // Of a format of such units and steps of bands.
+  __device__ WarpRole(const LinearArgs& args, int unit, int band_step, bool alone) {
+    const auto begin = [&](int segment) { return segment_begin(args.bands, band_step, segment); };
     const int warp = warp_index();
     lane = threadIdx.x % 32;
     row_warps = alone ? 1 : args.row_warps;
@@ -85,11 +82,11 @@ struct WarpRole {
     block_segments = kSegments >> row_shift;
     rank = blockIdx.x & (row_warps - 1);
     const int segment = rank * block_segments + segment_of_block;
-    first_unit = segment_begin(args, segment) * (kBandInputs / unit);
-    end_unit = min(segment_begin(args, segment + 1) * (kBandInputs / unit), args.units);
-    first_band = segment_begin(args, rank * block_segments);
-    first_of_segment = segment_begin(args, segment) - first_band;
-    end_of_segment = segment_begin(args, segment + 1) - first_band;
+    first_unit = begin(segment) * kBandInputs / unit;
+    end_unit = min(begin(segment + 1) * kBandInputs / unit, args.units);
+    first_band = begin(rank * block_segments);
+    first_of_segment = begin(segment) - first_band;
+    end_of_segment = begin(segment + 1) - first_band;
     first_block = blockIdx.x >> row_shift;
     stride = gridDim.x >> row_shift;
   }

@@ -53,7 +53,12 @@ void make_planes(Device& device, const Matrix& elements, std::byte* upper, std::
 void import_planes(Device& device, RowUpload& rows, const CodedMatrix& coded, std::byte* upper,
                    std::byte* lower);
 
-// --- decode_ops.cc: Phase::kDecode ---------------------------------------------------------------
+// --- unpack_planes.cu ----------------------------------------------------------------------------
+// Rows [first, first + count) of planes as a target reads them, rounded to bf16: [count,
+// padded_cols(cols)], zeros beyond. `first` is a multiple of kTileRows; `out`: 16-byte aligned.
+void unpack_rows(Device& device, const Matrix& matrix, int first, int count, std::byte* out);
+
+// --- decode_linear.cu: Phase::kDecode ------------------------------------------------------------
 void decode_qkv(Device& device, const QkvParams& params);
 void decode_add_linear(Device& device, const AddLinearParams& params);
 void decode_gate_up(Device& device, const GateUpParams& params);

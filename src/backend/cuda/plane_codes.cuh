@@ -20,9 +20,9 @@ struct CodedPlanes {
   int rows;
   int cols;
   float exponent;    // WeightFormat's, as a factor
-  float values[16];  // what upper nibbles stand for: with 0 below, or read alone
+  float values[16];  // what upper nibbles stand for, with 0 below
 
-  CodedPlanes(const Matrix& matrix, WeightRead read)
+  explicit CodedPlanes(const Matrix& matrix)
       : layout(matrix.format, matrix.cols),
         upper(static_cast<const std::byte*>(matrix.data)),
         lower(static_cast<const std::byte*>(matrix.lower)),
@@ -31,20 +31,18 @@ struct CodedPlanes {
         exponent(std::ldexp(1.0f, matrix.format.exponent)) {
     const WeightFormat& format = matrix.format;
     const int cell = 1 << format.lower_bits();
-    const float centre = read == WeightRead::kUpper ? static_cast<float>(cell - 1) / 2 : 0.0f;
     for (int u = 0; u < 16; ++u) {
-      values[u] = format.table == CodeTable::kIq4 ? kIq4Values[u]
-                  : format.table == CodeTable::kFp4
-                      ? kFp4Values[u]
-                      : static_cast<float>(u * cell - format.zero) + centre;
+      values[u] = format.table == CodeTable::kIq4   ? kIq4Values[u]
+                  : format.table == CodeTable::kFp4 ? kFp4Values[u]
+                                                    : static_cast<float>(u * cell - format.zero);
     }
   }
 };
 
-// Calls f.operator()<bits>() with those below the upper four that a pass reads of each code.
+// Calls f.operator()<bits>() with those below the upper four.
 template <typename F>
-void with_lower_bits(const Matrix& matrix, WeightRead read, const F& f) {
-  switch (read == WeightRead::kUpper ? 0 : matrix.format.lower_bits()) {
+void with_lower_bits(const Matrix& matrix, const F& f) {
+  switch (matrix.format.lower_bits()) {
     case 0:
       return f.template operator()<0>();
     case 1:
@@ -62,7 +60,8 @@ __device__ inline void share_values(const CodedPlanes& planes, float (&values)[1
   __syncthreads();
 }
 
-// Codes, scales and offsets of rows r and r + 8, of kLaneInputs inputs, which have one group.
+// Codes, scales and offsets of rows r and r + 8, of kLaneInputs inputs. Those of a word of nibbles
+// have one group.
 template <int kLowerBits>
 class LaneCodes {
  public:
@@ -77,34 +76,36 @@ class LaneCodes {
     if constexpr (kLowerBits > 0) {
       load<kLowerBits>(planes.lower + index * layout.lower_bytes(), 32 * of_unit + lane, lower_);
     }
-    const int group = (of_unit * kSpanInputs + lane % 4 * kLaneInputs) / layout.group;
-    load_scales(layout, upper, group, lane / 4);
-    scale_[0] *= planes.exponent;
-    scale_[1] *= planes.exponent;
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) {
+      const int input = of_unit * kSpanInputs + lane_input(layout.group, lane % 4, 4 * word);
+      load_scales(layout, upper, input / layout.group, lane / 4, scale_[word], offset_[word]);
+      scale_[word][0] *= planes.exponent;
+      scale_[word][1] *= planes.exponent;
+    }
   }
 
-  // Of row r or r + 8, of one of the inputs. values: of share_values().
-  __device__ float weight(const float (&values)[16], int upper_half, int input) const {
-    const int place = code_place(0, upper_half) + input % 4 * 2, word = input / 4;
-    float value = values[upper_[word] >> (4 * place) & 15];
+  // Of row r (half 0) or r + 8, of the lane's input i. values: of share_values().
+  __device__ float weight(const float (&values)[16], int half, int i) const {
+    float value = values[upper_[code_word(4, i, half)] >> code_shift(4, i, half) & 15];
     if constexpr (kLowerBits > 0) {
-      const int shift = (8 * word * kLowerBits + place * kLowerBits) % 32;
-      const std::uint32_t low = lower_[word * kLowerBits / 4] >> shift & ((1u << kLowerBits) - 1);
+      const std::uint32_t lower = lower_[code_word(kLowerBits, i, half)];
+      const int shift = code_shift(kLowerBits, i, half);
+      const std::uint32_t low = lower >> shift & ((1u << kLowerBits) - 1);
       value += __uint_as_float(low | kTwoTo23) - 0x1p23f;
     }
-    return (upper_half == 0 ? scale_[0] : scale_[1]) * value +
-           (upper_half == 0 ? offset_[0] : offset_[1]);
+    return scale_[i / 4][half] * value + offset_[i / 4][half];
   }
 
  private:
   static constexpr std::uint32_t kTwoTo23 = 0x4b000000;  // with an integer in its low bits: + that
 
-  template <int kWords>
-  __device__ static void load(const std::byte* plane, int lane, std::uint32_t (&words)[kWords]) {
-    if constexpr (kWords == 4) {
+  template <int kCount>
+  __device__ static void load(const std::byte* plane, int lane, std::uint32_t (&words)[kCount]) {
+    if constexpr (kCount == 4) {
       const uint4 x = __ldg(reinterpret_cast<const uint4*>(plane) + lane);
       words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
-    } else if constexpr (kWords == 2) {
+    } else if constexpr (kCount == 2) {
       const uint2 x = __ldg(reinterpret_cast<const uint2*>(plane) + lane);
       words[0] = x.x, words[1] = x.y;
     } else {
@@ -115,33 +116,35 @@ class LaneCodes {
     return __half2float(__ushort_as_half(static_cast<unsigned short>(pair >> (16 * index))));
   }
 
-  __device__ void load_scales(const PlaneLayout& layout, const std::byte* unit, int group,
-                              int row) {
+  // Of rows `row` and row + 8.
+  __device__ static void load_scales(const PlaneLayout& layout, const std::byte* unit, int group,
+                                     int row, float (&scale)[2], float (&offset)[2]) {
     const std::byte* const scales = unit + layout.scale_at(group);
     if (layout.has_offset) {
       const uint2 pair = __ldg(reinterpret_cast<const uint2*>(scales) + row);
-      scale_[0] = half_at(pair.x, 0), offset_[0] = half_at(pair.x, 1);
-      scale_[1] = half_at(pair.y, 0), offset_[1] = half_at(pair.y, 1);
+      scale[0] = half_at(pair.x, 0), offset[0] = half_at(pair.x, 1);
+      scale[1] = half_at(pair.y, 0), offset[1] = half_at(pair.y, 1);
     } else {
       const std::uint32_t pair = __ldg(reinterpret_cast<const std::uint32_t*>(scales) + row);
-      scale_[0] = half_at(pair, 0), scale_[1] = half_at(pair, 1);
-      offset_[0] = offset_[1] = -0.0f;  // to add it changes nothing, not even -0
+      scale[0] = half_at(pair, 0), scale[1] = half_at(pair, 1);
+      offset[0] = offset[1] = -0.0f;  // to add it changes nothing, not even -0
     }
     if (!layout.two_levels) return;
-    const char2 subs =
-        __ldg(reinterpret_cast<const char2*>(unit + layout.sub_scale_at(group)) + row);
-    scale_[0] *= static_cast<float>(static_cast<signed char>(subs.x));
-    scale_[1] *= static_cast<float>(static_cast<signed char>(subs.y));
+    const int place = layout.sub_place(row, group);
+    const char2 subs = __ldg(reinterpret_cast<const char2*>(unit + layout.sub_scales_at() + place));
+    scale[0] *= static_cast<float>(static_cast<signed char>(subs.x));
+    scale[1] *= static_cast<float>(static_cast<signed char>(subs.y));
     if (!layout.has_offset) return;
     const uchar2 sub_offsets =
-        __ldg(reinterpret_cast<const uchar2*>(unit + layout.sub_offset_at(group)) + row);
-    offset_[0] = -(offset_[0] * static_cast<float>(sub_offsets.x));
-    offset_[1] = -(offset_[1] * static_cast<float>(sub_offsets.y));
+        __ldg(reinterpret_cast<const uchar2*>(unit + layout.sub_offsets_at() + place));
+    offset[0] = -(offset[0] * static_cast<float>(sub_offsets.x));
+    offset[1] = -(offset[1] * static_cast<float>(sub_offsets.y));
   }
 
-  std::uint32_t upper_[4];
+  static constexpr int kWords = 4;  // of nibbles
+  std::uint32_t upper_[kWords];
   std::uint32_t lower_[kLowerBits == 0 ? 1 : kLowerBits];
-  float scale_[2], offset_[2];
+  float scale_[kWords][2], offset_[kWords][2];
 };
 
 }  // namespace quantspec::cuda

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/coded_linear.h"
 #include "backend/cuda/linear_layout.h"
 #include "backend/cuda/ops.h"
 #include "backend/cuda/row_upload.h"
@@ -63,25 +64,27 @@ struct PlaneMatrix {
 };
 
 // Packs `bits` bits of each code of a unit, from bit `shift` on; all threads of the block.
-__device__ void store_bits(const UnitCodes& codes, int unit, int bits, int shift, std::byte* to) {
-  const int of_word = 32 / bits, words = kTileRows * unit / of_word;
+__device__ void store_bits(const UnitCodes& codes, const PlaneLayout& layout, int bits, int shift,
+                           std::byte* to) {
+  const int fields = 8 / bits, words = kTileRows * layout.unit * bits / 32;
   for (int word = threadIdx.x; word < words; word += kThreads) {
-    const int lane = word / bits % 32, span = word / bits / 32, first = word % bits * of_word;
+    const int lane = word / bits % 32, span = word / bits / 32, first = word % bits * fields;
     std::uint32_t packed = 0;
-    for (int i = 0; i < of_word; ++i) {  // the inverse of code_place()
-      const int place = first + i, row = lane / 4 + place % 2 * 8;
-      const int input = span * kSpanInputs + lane % 4 * kLaneInputs + place / 8 * 4 + place % 8 / 2;
+    for (int i = 0; i < 4 * fields; ++i) {  // the inverse of code_word() and code_shift()
+      const int q = first + i % fields, row = lane / 4 + q % 2 * 8;
+      const int input =
+          span * kSpanInputs + lane_input(layout.group, lane % 4, q / 2 * 4 + i / fields);
       const std::uint32_t code = codes[row][input];
-      packed |= (code >> shift & ((1u << bits) - 1)) << (bits * i);
+      packed |= (code >> shift & ((1u << bits) - 1)) << (i / fields * 8 + i % fields * bits);
     }
     reinterpret_cast<std::uint32_t*>(to)[word] = packed;
   }
 }
 __device__ void store_codes(const UnitCodes& codes, const PlaneMatrix& to, int tile, int index) {
   const PlaneLayout& layout = to.layout;
-  store_bits(codes, layout.unit, 4, layout.lower_bits, to.upper_unit(tile, index));
+  store_bits(codes, layout, 4, layout.lower_bits, to.upper_unit(tile, index));
   if (to.lower == nullptr || layout.lower_bits == 0) return;
-  store_bits(codes, layout.unit, layout.lower_bits, 0,
+  store_bits(codes, layout, layout.lower_bits, 0,
              to.lower + to.unit(tile, index) * layout.lower_bytes());
 }
 __device__ void store_scale(const PlaneLayout& layout, GroupScale scale, int row,
@@ -159,10 +162,10 @@ __global__ void __launch_bounds__(kThreads)
     const int group = blockIdx.x * layout.groups() + index;
     const bool inside = row < rows && group < from.groups;
     const std::size_t at = (first_row + row) * from.groups + group;
-    const int place = scale_place(row);
-    unit[layout.sub_scale_at(index) + place] = std::byte(inside ? from.sub_scales[at] : 0);
+    const int place = layout.sub_place(row, index);
+    unit[layout.sub_scales_at() + place] = std::byte(inside ? from.sub_scales[at] : 0);
     if (!layout.has_offset) continue;
-    unit[layout.sub_offset_at(index) + place] = std::byte(inside ? from.sub_offsets[at] : 0);
+    unit[layout.sub_offsets_at() + place] = std::byte(inside ? from.sub_offsets[at] : 0);
   }
   __syncthreads();
   store_codes(codes, to, tile, blockIdx.x);
@@ -170,14 +173,11 @@ __global__ void __launch_bounds__(kThreads)
 
 PlaneLayout layout_of(const WeightFormat& w, int cols) {
   check(!w.dense(), "elements have no planes");
-  const bool bits = w.bits == 4 || w.bits == 5 || w.bits == 6 || w.bits == 8;
-  const bool group = w.group == 16 || w.group == 32 || w.group == 64 || w.group == 128;
-  const bool block = w.block == w.group || w.block == kMostUnit;
-  if (!bits || !group || !block || (w.table != CodeTable::kNone && w.bits != 4)) {
+  if (!has_products(w)) {
     fail(ErrorKind::kUnsupportedModel,
-         "weights of {} bits in groups of {} and blocks of {}: the GPU reads 4, 5, 6 and 8 bits in "
-         "groups of 16 to 128, alone or in blocks of {}",
-         w.bits, w.group, w.block, kMostUnit);
+         "weights of {} bits in groups of {} and blocks of {}: the GPU reads what GGUF's "
+         "quantized types have, and 8 bits in groups of 32, 64 and 128",
+         w.bits, w.group, w.block);
   }
   return {w, cols};
 }

@@ -13,7 +13,6 @@
 #include "backend/cuda/linear_rows.h"
 #include "backend/cuda/ops.h"
 #include "backend/cuda/prefill_gemm.h"
-#include "backend/cuda/products.h"
 #include "backend/params/pass.h"
 #include "base/error.h"
 

@@ -47,6 +47,29 @@ __device__ __forceinline__ void mma_u8(std::int32_t (&c)[4], std::uint32_t a0, s
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// The same with half as many k: A (16 x 16) has two registers, four k of rows g and g + 8, B one.
+__device__ __forceinline__ void mma_u8(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                       std::uint32_t b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
+// Both with A signed, too.
+__device__ __forceinline__ void mma_s8(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                       std::uint32_t b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
+__device__ __forceinline__ void mma_s8(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                       std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                       std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 // Transposes an 8 x 8 matrix of 16-bit elements, a row's pair (2t, 2t + 1) of row g in each lane.
 __device__ __forceinline__ std::uint32_t transpose8x8(std::uint32_t x) {
   std::uint32_t y;
@@ -168,6 +191,11 @@ __device__ __forceinline__ uint2 load_shared8(std::uint32_t from) {
 __device__ __forceinline__ std::uint32_t load_shared4(std::uint32_t from) {
   std::uint32_t x;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from));
+  return x;
+}
+__device__ __forceinline__ std::uint32_t load_shared2(std::uint32_t from) {
+  std::uint16_t x;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(from));
   return x;
 }
 __device__ __forceinline__ void commit_async_copies() {

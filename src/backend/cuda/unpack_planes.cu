@@ -1,8 +1,8 @@
 #include <cuda_bf16.h>
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/ops.h"
 #include "backend/cuda/plane_codes.cuh"
-#include "backend/cuda/products.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {
@@ -23,20 +23,22 @@ __global__ void __launch_bounds__(kThreads)
   const int span = blockIdx.x * kWarps + threadIdx.x / 32;
   if (span * kSpanInputs >= stride) return;
   const LaneCodes<kLowerBits> codes(planes, first / kTileRows + blockIdx.y, span, lane);
-  const int col = span * kSpanInputs + lane % 4 * kLaneInputs;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = blockIdx.y * kTileRows + half * 8 + lane / 4;
     if (row >= count) return;
-    alignas(16) __nv_bfloat16 weights[kLaneInputs];
+    __nv_bfloat16* const to = out + static_cast<std::size_t>(row) * stride;
 #pragma unroll
-    for (int i = 0; i < kLaneInputs; ++i) {
-      weights[i] =
-          __float2bfloat16_rn(col + i < planes.cols ? codes.weight(values, half, i) : 0.0f);
+    for (int i = 0; i < kLaneInputs; i += 4) {
+      const int col = span * kSpanInputs + lane_input(planes.layout.group, lane % 4, i);
+      alignas(8) __nv_bfloat16 weights[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        weights[j] =
+            __float2bfloat16_rn(col + j < planes.cols ? codes.weight(values, half, i + j) : 0.0f);
+      }
+      *reinterpret_cast<uint2*>(to + col) = *reinterpret_cast<const uint2*>(weights);
     }
-    auto* const to = reinterpret_cast<uint4*>(out + static_cast<std::size_t>(row) * stride + col);
-    to[0] = reinterpret_cast<const uint4*>(weights)[0];
-    to[1] = reinterpret_cast<const uint4*>(weights)[1];
   }
 }
 
@@ -45,10 +47,9 @@ __global__ void __launch_bounds__(kThreads)
 void unpack_rows(Device& device, const Matrix& matrix, int first, int count, std::byte* out) {
   check(first % kTileRows == 0, "whole tiles");
   const dim3 grid(divide_up(padded_cols(matrix.cols) / kSpanInputs, kWarps), row_tiles(count));
-  with_lower_bits(matrix, WeightRead::kTarget, [&]<int kLowerBits>() {
-    unpack<kLowerBits>
-        <<<grid, kThreads, 0, device.stream()>>>(CodedPlanes(matrix, WeightRead::kTarget), first,
-                                                 count, reinterpret_cast<__nv_bfloat16*>(out));
+  with_lower_bits(matrix, [&]<int kLowerBits>() {
+    unpack<kLowerBits><<<grid, kThreads, 0, device.stream()>>>(
+        CodedPlanes(matrix), first, count, reinterpret_cast<__nv_bfloat16*>(out));
     require_launch("unpack_rows");
   });
 }

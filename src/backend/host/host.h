@@ -27,7 +27,6 @@ class HostBackend : public Backend {
   // A checkpoint is read where it is mapped.
   std::size_t matrix_bytes(int, int, DType) const override { return 0; }
   Matrix place_matrix(const TensorView& tensor, std::byte*) override { return dense(tensor); }
-  bool reads_fast(const WeightFormat&) const override { return true; }
 
   void require_supported(const KvShape&) const override {}
   int prefill_chunk() const override { return 1024; }

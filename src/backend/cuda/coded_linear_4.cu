@@ -1,0 +1,16 @@
+#include "backend/cuda/coded_launch.cuh"
+
+namespace quantspec::cuda {
+
+template void launch_coded<CodedKind{0, 32, false, false, false}>(OpLaunches&, const LinearArgs&,
+                                                                  int);
+template void launch_coded<CodedKind{0, 32, false, true, false}>(OpLaunches&, const LinearArgs&,
+                                                                 int);
+template void launch_coded<CodedKind{0, 32, true, true, false}>(OpLaunches&, const LinearArgs&,
+                                                                int);
+template void launch_coded<CodedKind{0, 16, true, true, false}>(OpLaunches&, const LinearArgs&,
+                                                                int);
+template void launch_coded<CodedKind{0, 16, true, false, false}>(OpLaunches&, const LinearArgs&,
+                                                                 int);
+
+}  // namespace quantspec::cuda

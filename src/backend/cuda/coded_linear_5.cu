@@ -1,0 +1,12 @@
+#include "backend/cuda/coded_launch.cuh"
+
+namespace quantspec::cuda {
+
+template void launch_coded<CodedKind{1, 32, false, false, false}>(OpLaunches&, const LinearArgs&,
+                                                                  int);
+template void launch_coded<CodedKind{1, 32, false, true, false}>(OpLaunches&, const LinearArgs&,
+                                                                 int);
+template void launch_coded<CodedKind{1, 32, true, true, false}>(OpLaunches&, const LinearArgs&,
+                                                                int);
+
+}  // namespace quantspec::cuda

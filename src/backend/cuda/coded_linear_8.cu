@@ -1,0 +1,10 @@
+#include "backend/cuda/coded_launch.cuh"
+
+namespace quantspec::cuda {
+
+template void launch_coded<CodedKind{4, 32, false, false, false}>(OpLaunches&, const LinearArgs&,
+                                                                  int);
+template void launch_coded<CodedKind{4, 32, true, true, false}>(OpLaunches&, const LinearArgs&,
+                                                                int);
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,10 @@
+#include "backend/cuda/coded_launch.cuh"
+
+namespace quantspec::cuda {
+
+template void launch_coded<CodedKind{0, 32, false, false, true}>(OpLaunches&, const LinearArgs&,
+                                                                 int);
+template void launch_coded<CodedKind{0, 32, true, false, true}>(OpLaunches&, const LinearArgs&,
+                                                                int);
+
+}  // namespace quantspec::cuda

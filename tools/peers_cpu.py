@@ -47,10 +47,10 @@ def positive(text):
     return int(text)
 
 
-def parse_args():
+def parse_args(about):
     real = Path(os.environ.get("QUANTSPEC_REAL", ROOT.parent / "real"))
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL.gguf", help="what both read")
     parser.add_argument("--ours", metavar="MODEL", help="what quantspec reads instead, said in the output")
     parser.add_argument("--llama", metavar="DIR", default=real / "llama.cpp/build/bin",
@@ -91,7 +91,7 @@ def parse_args():
     return args
 
 
-def heading(programs, args):
+def heading(programs, args, gpu):
     name = Path(args.model).name
     about = {
         "model": name,
@@ -99,19 +99,24 @@ def heading(programs, args):
         "processor": processor(),
         "instructions": instructions(),
         "threads": args.threads,
+        "gpu": gpu,
         "system": platform.release(),
         "llama_cpp": programs.llama_version(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
     print(f"**{name}**" + (f", ours {about['ours_reads']}" if args.ours else ""))
     features = ", ".join(about["instructions"]) or "no wide instructions"
-    print(f"\n{about['processor']} ({features}), {args.threads} threads;")
+    if gpu:
+        print(f"\n{gpu};")
+    else:
+        print(f"\n{about['processor']} ({features}), {args.threads} threads;")
     print(f"llama.cpp {about['llama_cpp']}; {about['date']}.\n", flush=True)
     return about
 
 
-def main():
-    args = parse_args()
+def main(about=__doc__, gpu=None):
+    args = parse_args(about)
+    args.gpu = gpu
     gguf = Gguf(args.model)
     programs = Programs(args)
     kind = "perplexity" if args.perplexity else "tokens" if args.tokens else "speed"
@@ -119,7 +124,7 @@ def main():
     if not out.parent.is_dir():
         sys.exit(f"peers_cpu: there is no folder {out.parent} for {out.name}")
     programs.path_of("quantspec")
-    about = heading(programs, args)
+    about = heading(programs, args, gpu)
     measure = {"perplexity": perplexity, "tokens": tokens, "speed": speed}[kind].main
     with tempfile.TemporaryDirectory(prefix="peers_cpu.") as folder:
         found = measure(programs, args, gguf, Path(folder))

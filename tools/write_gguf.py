@@ -37,8 +37,26 @@ SHAPES = {
         "context": 131072,
         "rope": 1e6,
         "eps": 1e-6,
+        "biases": True,
+        "tied": True,
+    },
+    "llama-3.1-8b": {
+        "architecture": "llama",
+        "layers": 32,
+        "hidden": 4096,
+        "heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "inner": 14336,
+        "vocabulary": 128256,
+        "context": 131072,
+        "rope": 5e5,
+        "eps": 1e-5,
+        "biases": False,
+        "tied": False,
     },
 }
+DRAWN = (1 << 22) + 1  # odd, so that rows differ
 FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32}  # general.file_type
 NAMES = {  # of Hugging Face's folders
     "model.embed_tokens.weight": "token_embd.weight",
@@ -212,10 +230,13 @@ def write_random(options):
     add_shape(writer, shape)
     add_vocabulary(writer, options.vocabulary, shape["vocabulary"])
     draw = np.random.default_rng(1)
+    drawn = draw.standard_normal(DRAWN, dtype=np.float32)
 
-    def matrix(name, rows, columns):  # as trained ones are initialized
-        values = draw.standard_normal((rows, columns), dtype=np.float32)
-        writer.add_tensor(f"{name}.weight", (values * columns**-0.5).astype(np.float16))
+    def matrix(name, rows, columns):  # as trained ones are initialized; drawn again and again
+        values = (drawn * columns**-0.5).astype(np.float16)
+        shift = int(draw.integers(DRAWN))
+        values = np.resize(np.roll(values, shift), (rows, columns))
+        writer.add_tensor(f"{name}.weight", values)
 
     def vector(name, size, value):
         writer.add_tensor(name, np.full(size, value, dtype=np.float32))
@@ -229,12 +250,15 @@ def write_random(options):
         vector(f"{name}ffn_norm.weight", hidden, 1)
         for part, size in [("q", rows), ("k", kv_rows), ("v", kv_rows)]:
             matrix(f"{name}attn_{part}", size, hidden)
-            vector(f"{name}attn_{part}.bias", size, 0)
+            if shape["biases"]:
+                vector(f"{name}attn_{part}.bias", size, 0)
         matrix(f"{name}attn_output", hidden, rows)
         matrix(f"{name}ffn_gate", inner, hidden)
         matrix(f"{name}ffn_up", inner, hidden)
         matrix(f"{name}ffn_down", hidden, inner)
     vector("output_norm.weight", hidden, 1)
+    if not shape["tied"]:
+        matrix("output", shape["vocabulary"], hidden)
     return writer
 
 

@@ -1,6 +1,7 @@
 // gpu_bench: checks and times the ops of the CUDA backend, through the interface that the engine
 // uses, beside the GPU's copy bandwidth and what PyTorch takes (tools/gpu_baselines.py).
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <optional>
@@ -21,6 +22,7 @@ struct Args {
   std::vector<std::string> only;
   std::vector<int> tokens = {4096, 8192, 32768, 131072, 262144};
   std::vector<int> prefill_tokens = {8192, 32768};
+  std::vector<std::string> weights, matrices;
   std::filesystem::path baselines, json;
 };
 
@@ -46,6 +48,18 @@ void add_options(CLI::App& app, Args& args) {
                  "prompts of prefill attention\n(default: 8192,32768)")
       ->option_text("N,...")
       ->delimiter(',');
+  app.add_option("--weights", args.weights,
+                 fmt::format("of products, for both models' shapes: some of\n{} (default: all)",
+                             fmt::join(weight_readings(), ", ")))
+      ->option_text("NAME,...")
+      ->delimiter(',')
+      ->check(CLI::IsMember(weight_readings()));
+  app.add_option(
+         "--matrices", args.matrices,
+         fmt::format("of products, some of {}\n(default: all)", fmt::join(matrix_names(), ", ")))
+      ->option_text("NAME,...")
+      ->delimiter(',')
+      ->check(CLI::IsMember(matrix_names()));
   app.add_option("--baselines", args.baselines, "what tools/gpu_baselines.py wrote")
       ->option_text("FILE")
       ->check(CLI::ExistingFile);
@@ -70,7 +84,7 @@ int run(const Args& args) {
   const auto wanted = [&](const char* part) {
     return args.only.empty() || std::ranges::find(args.only, part) != args.only.end();
   };
-  GpuBenchOptions options{args.tokens, args.prefill_tokens, {}};
+  GpuBenchOptions options{args.tokens, args.prefill_tokens, args.weights, args.matrices, {}};
   if (!args.baselines.empty()) options.baselines = Baselines(args.baselines);
   GpuLab lab({.name = args.backend, .device = args.device});
   Results results(lab.backend().description(), lab.copy_bandwidth());

@@ -93,8 +93,11 @@ double bit_error(std::span<const float> a, std::span<const float> b);
 struct GpuBenchOptions {
   std::vector<int> tokens;  // of attention: multiples of the page size
   std::vector<int> prefill_tokens;
+  std::vector<std::string> weights;   // of measure_linear(); none: all
+  std::vector<std::string> matrices;  // the same
   Baselines baselines;
 };
+std::vector<std::string> weight_readings(), matrix_names();
 void measure_attention(GpuLab& lab, const GpuBenchOptions& options, Results& results);
 void measure_linear(GpuLab& lab, const GpuBenchOptions& options, Results& results);
 void measure_prefill(GpuLab& lab, const GpuBenchOptions& options, Results& results);

@@ -381,13 +381,30 @@ class Bench {
 
 }  // namespace
 
+std::vector<std::string> weight_readings() {
+  std::vector<std::string> names;
+  for (const Reading& reading : kReadings) names.push_back(reading.name);
+  return names;
+}
+
+std::vector<std::string> matrix_names() {
+  std::vector<std::string> names;
+  for (const Case& c : kCases) names.push_back(c.name);
+  return names;
+}
+
 void measure_linear(GpuLab& lab, const GpuBenchOptions& options, Results& results) {
+  const auto wanted = [&](const Reading& reading, const Case& c) {
+    const auto& names = options.weights;
+    return names.empty() ? reading.everywhere || !c.name.starts_with("8b")
+                         : std::ranges::find(names, reading.name) != names.end();
+  };
   for (const Case& c : kCases) {
+    const auto& matrices = options.matrices;
+    if (!matrices.empty() && std::ranges::find(matrices, c.name) == matrices.end()) continue;
     Bench bench(lab, c);
     for (const Reading& reading : kReadings) {
-      if (reading.everywhere || !c.name.starts_with("8b")) {
-        bench.measure(reading, options.baselines, results);
-      }
+      if (wanted(reading, c)) bench.measure(reading, options.baselines, results);
     }
   }
 }

@@ -38,7 +38,8 @@ def tests_of(depths, prompts):
 def run_theirs(programs, args, setting, depths, prompts):
     """Tokens per second of every test."""
     flash, cache = SETTINGS[setting]
-    common = ["-m", args.model, "-t", args.threads, "-fa", flash, "-ctk", cache, "-ctv", cache,
+    common = ["-m", args.model, "-t", args.threads, "-ngl", 99 if args.gpu else 0, "-fa", flash,
+              "-ctk", cache, "-ctv", cache,
               "-r", 1, "-o", "json"]
     rows = []
     if depths:
@@ -58,6 +59,7 @@ def run_ours(programs, args, dataset, depths, prompts):
     contexts = sorted({max(LEAST_CONTEXT, n) for n in [*depths, *prompts]})
     report = programs.json(
         "quantspec", "bench", "-m", args.ours or args.model, "-d", dataset, "-t", args.threads, "-q",
+        "--backend", "cuda" if args.gpu else "cpu",
         "-c", ",".join(map(str, contexts)), "-n", args.predict, "--plan", args.plan, "--repeat", 1,
         "--temp", args.temp, "-o", "json")
     found = {}

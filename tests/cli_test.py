@@ -284,6 +284,22 @@ class Generate(CliTest):
                     "tokens per round", "mean draft length", "KV cache", "KV cache in fp16"):
             self.assertRegex(table, rf"(?m)^{row}  ")
 
+    def test_a_prediction_is_looked_up_in_and_changes_nothing(self):
+        plain = generate("-p", PROMPT, "-n", "40", "--temp", "0", "--draft-len", "0", "-q")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "prediction.txt")
+            with open(path, "wb") as file:
+                file.write(plain.stdout)
+            done = generate("-p", PROMPT, "-n", "40", "--temp", "0", "--plan", "lookup", "--json",
+                            "--prediction", path)
+            run = json.loads(done.stdout)
+            self.assertEqual(run["text"].encode(), plain.stdout.removesuffix(b"\n"))
+            self.assertGreater(run["speculation"]["lookup_n_accepted"], 4)
+            refused = generate("-p", PROMPT, "--plan", "quantspec", "--prediction", path)
+            self.check_error(refused, 2, "looks nothing up")
+        missing = generate("-p", PROMPT, "--prediction", "/nothing/there")
+        self.check_error(missing, 1, "cannot read /nothing/there")
+
     def test_every_plan_gives_the_same_text(self):
         prompt = " ".join([PROMPT] * 60)
         for plan in ["auto", "quantspec+sparse+w8", "layer-skip:1,4"]:

@@ -48,6 +48,7 @@ constexpr Row kFlags[] = {
     {field::kDraftBudget, "--draft-budget"},
     {field::kDraftLen, "--draft-len"},
     {field::kPredict, "--predict"},
+    {field::kPrediction, "--prediction"},
     {field::kDataset, "--dataset"},
     {field::kPrompts, "--prompts"},
     {field::kRecallDistance, "--recall-distance"},

@@ -170,10 +170,24 @@ void warn_of(const GenerateArgs& args, const ChosenSampling& sampling) {
       "follows from times; --spec-sampling coupled repeats it");
 }
 
+namespace {
+
+std::string read_prediction(const GenerateArgs& args) {
+  if (!args.prediction) return "";
+  if (*args.prediction == "-") throw UsageError("--prediction -: name a file; the prompt may be -");
+  std::string text = read_text({.file = args.prediction});
+  if (text.empty())
+    throw UsageError(fmt::format("--prediction {}: is empty", args.prediction->string()));
+  return text;
+}
+
+}  // namespace
+
 int run(const GenerateArgs& args) {
   set_up_log(args.loudness());
   SavedSession session(args.session);
   const std::string text = read_prompt(args.prompt);
+  const std::string prediction = read_prediction(args);
   Progress progress(!args.quiet && is_terminal(stderr));
   const auto engine = load(args, progress);
 
@@ -182,6 +196,7 @@ int run(const GenerateArgs& args) {
   GenerateOptions options = args.generation;
   options.sampling = sampling.params;
   options.spec_sampling = sampling.mode;
+  options.prediction = engine->encode_prediction(prediction);
   spdlog::debug("sampling: {}", describe(sampling));
   warn_of(args, sampling);
   if (!args.chat && !engine->chat_prompts().empty()) {

@@ -202,6 +202,10 @@ void add_generate(CLI::App& app, GenerateArgs& args) {
   add_generation(*command, args, "tokens to write; -1: until the end (default: 256)");
   add_sampling(*command, args.sampling);
   add_speculation(*command, args);
+  add_value(*command, "--prediction", "FILE",
+            "what the text may be, but for changes: drafts are\n"
+            "looked up there, too",
+            [&args](const std::string& value) { args.prediction = value; });
   command->add_flag("--compare", args.compare,
                     "then decode plainly too, and print both side by side");
   add_output(*command, args);

@@ -27,6 +27,7 @@ class UsageError : public std::runtime_error {
 struct GenerateArgs {
   EngineOptions engine;
   PromptArgs prompt;
+  std::optional<std::filesystem::path> prediction;  // a file
   bool chat = false;           // the prompt is what a user says, by the model's chat template
   std::string system;          // what is said before
   GenerateOptions generation;  // without its sampling, which needs the model

@@ -50,22 +50,25 @@ std::string read_file_or_pipe(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::string read_prompt(const PromptArgs& args) {
-  std::string prompt;
+std::string read_text(const PromptArgs& args) {
   if (args.text) {
-    prompt = *args.text;
-    require_text(prompt, "--prompt");
-  } else {
-    if (!args.file && isatty(STDIN_FILENO) == 1) {
-      throw UsageError("no prompt: give one with -p TEXT, -f FILE or on standard input");
-    }
-    const bool from_file = args.file && *args.file != "-";
-    const std::string source = from_file ? args.file->string() : "standard input";
-    prompt = from_file ? read_file_or_pipe(*args.file) : read_all(STDIN_FILENO, source);
-    require_text(prompt, source);
-    prompt = unix_text(prompt);
-    if (prompt.ends_with('\n')) prompt.pop_back();
+    require_text(*args.text, "--prompt");
+    return *args.text;
   }
+  const bool from_file = args.file && *args.file != "-";
+  const std::string source = from_file ? args.file->string() : "standard input";
+  std::string text = from_file ? read_file_or_pipe(*args.file) : read_all(STDIN_FILENO, source);
+  require_text(text, source);
+  text = unix_text(text);
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+std::string read_prompt(const PromptArgs& args) {
+  if (!args.text && !args.file && isatty(STDIN_FILENO) == 1) {
+    throw UsageError("no prompt: give one with -p TEXT, -f FILE or on standard input");
+  }
+  std::string prompt = read_text(args);
   if (prompt.empty()) throw UsageError("the prompt is empty; give some text to continue");
   return prompt;
 }

@@ -24,6 +24,11 @@ constexpr std::size_t kBytesPerToken = 16;
        prompt_tokens, room, field::kContext);
 }
 
+[[noreturn]] void fail_long_prediction(int context) {
+  fail(ErrorKind::kInvalidRequest, "{}: is longer than the context, which has {} tokens",
+       field::kPrediction, context);
+}
+
 // What keeps a text from ending too early, beside what the caller adds.
 LogitBiases biases_of(const GenerateOptions& options, const ModelConfig& config) {
   LogitBiases biases{.always = options.logit_bias, .min_tokens = options.min_tokens};
@@ -62,10 +67,33 @@ std::vector<TokenId> Engine::encode(std::string_view text, bool add_special, int
   return tokenizer().encode(text, add_special);
 }
 
+std::vector<TokenId> Engine::encode_prediction(std::string_view text) const {
+  const auto most = static_cast<std::size_t>(ctx_size());
+  const bool may_fit = text.size() <= kBytesPerToken * most;
+  std::vector<TokenId> ids;
+  if (may_fit && !text.empty()) ids = tokenizer().encode(text, false);
+  if (may_fit && ids.size() <= most) return ids;
+  fail_long_prediction(ctx_size());
+}
+
 void Engine::Impl::require_room(std::size_t prompt_tokens, int room) {
   if (std::cmp_less_equal(prompt_tokens, room)) return;
   fail_no_room(fmt::format("{}", prompt_tokens), std::max(room, 0));
 }
+
+namespace {
+
+// The prediction behind what the prompt ends with, so that it is found at once.
+std::vector<TokenId> after_end_of(std::span<const TokenId> prompt,
+                                  std::span<const TokenId> prediction) {
+  constexpr std::size_t kKnown = 32;  // more is no surer
+  const auto end = prompt.last(std::min(prompt.size(), kKnown));
+  std::vector<TokenId> text(end.begin(), end.end());
+  text.insert(text.end(), prediction.begin(), prediction.end());
+  return text;
+}
+
+}  // namespace
 
 Ticket Engine::submit(std::string_view prompt, const GenerateOptions& options, Listener listener) {
   if (prompt.empty()) Impl::fail_empty_prompt();
@@ -93,6 +121,15 @@ Ticket Engine::submit(std::vector<TokenId> prompt, const GenerateOptions& option
   request.spec_sampling = options.spec_sampling;
   request.draft_len = options.draft_len;
   request.proposed = options.proposed;
+  if (!options.prediction.empty()) {
+    if (std::ranges::none_of(draft_plans(), &Plan::looks_up)) {
+      fail(ErrorKind::kInvalidRequest,
+           "{}: this engine looks nothing up; {} auto, lookup and NAME+lookup do",
+           field::kPrediction, field::kPlan);
+    }
+    if (std::cmp_greater(options.prediction.size(), ctx_size())) fail_long_prediction(ctx_size());
+    request.reference = after_end_of(request.prompt, options.prediction);
+  }
   request.owner = options.owner;
   request.priority = options.priority;
   request.salt = options.salt;

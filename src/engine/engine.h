@@ -60,6 +60,10 @@ struct GenerateOptions {
   std::optional<int> draft_len = {};                      // nullopt: chosen; 0: plain decoding
   // What the answer may be (Request::proposed): needs kCoupled. What comes out is the same without.
   std::vector<TokenId> proposed = {};
+  // What the answer may be but for changes: looked up in from its first token on, beside the text
+  // (Plan::lookup(), which the engine must have for it). What is greedy or coupled is the same
+  // without. At most as long as the context.
+  std::vector<TokenId> prediction = {};
   bool log_probs = false;  // of every token
   int top_log_probs = 0;   // and of so many of the likeliest at its place, at most kMostTopLogProbs
   // And of the prompt's tokens: nothing that others have read of it is used then.
@@ -243,6 +247,8 @@ class Engine {
   // The ids of a prompt, as Tokenizer::encode(). One that has more than `room` is refused soon,
   // however long it is.
   std::vector<TokenId> encode(std::string_view prompt, bool add_special, int room) const;
+  // Those of a prediction (GenerateOptions). It has no more than the context.
+  std::vector<TokenId> encode_prediction(std::string_view text) const;
   // Whether a plan by which requests draft reads a part of the cache, thus keeps to draft_budget.
   bool drafts_by_budget() const;
 

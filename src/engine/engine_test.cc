@@ -151,6 +151,40 @@ TEST_F(EngineTest, TextIsTheSameWithLookups) {
             60u);
 }
 
+// Right, wrong in places, and about something else.
+TEST_F(EngineTest, TextIsTheSameWithAPrediction) {
+  EngineOptions engine_options = bundled();
+  engine_options.plan = "lookup";
+  const auto engine = Engine::load(engine_options);
+  const auto generate = [&](const GenerateOptions& options) {
+    return engine->create_session()->generate(kPrompt, options);
+  };
+  const GenerateResult plain = generate(greedy(120, 0));
+  GenerateOptions options = greedy(120);
+  options.prediction = plain.tokens;
+  const GenerateResult right = generate(options);
+  EXPECT_EQ(right.tokens, plain.tokens);
+  // The clock decides how often.
+  EXPECT_GT(right.speculation.looked_up_accepted, 20);
+  for (std::size_t i = 20; i < options.prediction.size(); i += 25) options.prediction[i] = 7;
+  const GenerateResult changed = generate(options);
+  EXPECT_EQ(changed.tokens, plain.tokens);
+  EXPECT_GT(changed.speculation.looked_up_accepted, 10);
+  options.prediction = {5, 6, 7, 8, 9};
+  EXPECT_EQ(generate(options).tokens, plain.tokens);
+  options.prediction = {engine->config().vocab_size};
+  EXPECT_THROW(generate(options), Error);
+  options.prediction = plain.tokens;
+  EXPECT_THROW(Engine::load([] {
+                 EngineOptions none = bundled();
+                 none.plan = "quantspec";
+                 return none;
+               }())
+                   ->create_session()
+                   ->generate(kPrompt, options),
+               Error);
+}
+
 TEST_F(EngineTest, AStopStringInsideAnAcceptedRunEndsTheText) {
   const std::string whole = run(greedy(80, 8)).text;
   const std::string stop = whole.substr(whole.size() / 2, 7);

@@ -12,5 +12,6 @@ inline constexpr Field kHostCache{"host cache"};
 inline constexpr Field kDraftWeights{"draft weights"};
 inline constexpr Field kDraftLen{"draft length"};
 inline constexpr Field kPredict{"number of tokens to predict"};
+inline constexpr Field kPrediction{"prediction"};
 
 }  // namespace quantspec::field

@@ -175,6 +175,11 @@ void require(const Request& request, const Model& model, std::span<const Plan> p
     fail(ErrorKind::kInvalidRequest, "the token {} is proposed; the model's are 0 to {}", token,
          vocab - 1);
   }
+  for (const TokenId token : request.reference) {
+    if (token >= 0 && token < vocab) continue;
+    fail(ErrorKind::kInvalidRequest, "the token {} is to be looked up; the model's are 0 to {}",
+         token, vocab - 1);
+  }
   if (!request.proposed.empty() && request.spec_sampling == SpecSampling::kRejection) {
     fail(ErrorKind::kInvalidRequest,
          "tokens that are proposed are for coupled sampling, with temperature 0 too");

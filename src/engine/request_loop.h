@@ -63,8 +63,9 @@ struct Request {
   // What the answer may be: as long as it is, these tokens are verified instead of drafts, many in
   // a pass. What comes out is the same without. REQUIRES: the rule of Lane::proposed.
   std::vector<TokenId> proposed = {};
-  OwnerId owner = 0;  // on whose behalf; owners share the engine fairly
-  int priority = 0;   // greater ones go first
+  std::vector<TokenId> reference = {};  // DecodingOptions'
+  OwnerId owner = 0;                    // on whose behalf; owners share the engine fairly
+  int priority = 0;                     // greater ones go first
   // Whose prefixes it may find: requests of other salts see nothing of its prompt.
   std::string salt = {};
   bool to_folder = true;  // what is read of its prompt is for later runs, too

@@ -145,6 +145,7 @@ void RequestLoop::Impl::begin(Live& request, int found_tokens) {
   sequence.set_options({.sampling = wanted.sampling,
                         .spec_sampling = wanted.spec_sampling,
                         .plans = options.plans,
+                        .reference = wanted.reference,
                         .log_probs = wanted.log_probs,
                         .top_log_probs = wanted.top_log_probs,
                         .prompt_log_probs = tells_prompt ? &request.prompt_log_probs : nullptr,

@@ -1,6 +1,7 @@
 #include "speculative/lookup_drafts.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -26,42 +27,57 @@ float LookupDrafts::share(int length) const {
   return counts_[of].share(kPrior[of], kPriorWeight);
 }
 
+void LookupDrafts::refer_to(std::vector<TokenId> reference) {
+  reference_ = std::move(reference);
+  clear();
+  automaton_.clear();
+}
+
+TokenId LookupDrafts::at(std::size_t place) const {
+  if (place >= before_text()) return text_[place - before_text()];
+  return place < reference_.size() ? reference_[place] : kNoToken;
+}
+
 void LookupDrafts::truncate(std::size_t count) {
   learned_ = std::min(learned_, count);
   text_ = {};
-  if (automaton_.size() > count) automaton_.clear();
+  if (automaton_.size() > before_text() + count) automaton_.clear();
 }
 
 bool LookupDrafts::follow(std::span<const TokenId> text, std::size_t first_chosen) {
   static_assert(kPrior.size() == kBuckets && kUpTo.size() + 1 == kBuckets);
-  if (automaton_.size() > text.size()) return true;  // it is a part of what is known
+  const std::size_t before = before_text();
+  if (automaton_.size() > before + text.size()) return true;  // it is a part of what is known
   text_ = text;
-  const std::size_t end = std::min(text.size(), automaton_.size() + kMostFollowed);
+  const std::size_t end = std::min(this->end(), automaton_.size() + kMostFollowed);
   for (std::size_t i = automaton_.size(); i < end; ++i) {
     const SuffixAutomaton::Match match = automaton_.match();
-    if (i >= std::max(first_chosen, learned_) && match.length > 0) {
+    const bool proposes = match.length > 0 && at(match.end) != kNoToken;
+    if (i >= before + std::max(first_chosen, learned_) && proposes) {
       AcceptanceCounts::Count& of = counts_[bucket(match.length)];
-      const bool right = text[match.end] == text[i];
+      const bool right = at(match.end) == at(i);
       of = {of.accepted * kKeep + static_cast<float>(right), of.trials * kKeep + 1};
     }
-    automaton_.append(text[i]);
+    automaton_.append(at(i));
   }
-  learned_ = std::max(learned_, end);
-  return end == text.size();
+  if (end > before) learned_ = std::max(learned_, end - before);
+  return end == this->end();
 }
 
 FoundTokens LookupDrafts::find(int most) {
   check(most >= 0 && most <= kMaxDraftLen, "drafts are within kMaxDraftLen");
   const SuffixAutomaton::Match match = automaton_.match();
-  if (match.length == 0 || automaton_.size() != text_.size()) return {};
+  if (match.length == 0 || automaton_.size() != end()) return {};
   // The text may end inside what follows: a text that repeats itself goes on as it did.
-  const int period = static_cast<int>(text_.size()) - match.end;
+  const int period = static_cast<int>(end()) - match.end;
   int count = 0;
   for (float survival = 1; count < most; ++count) {
     survival *= share(match.length + count);
     if (survival < kLeastSurvival) break;
+    const TokenId next = count < period ? at(match.end + count) : tokens_[count - period];
+    if (next == kNoToken) break;  // the reference's end
     survival_[count] = survival;
-    tokens_[count] = count < period ? text_[match.end + count] : tokens_[count - period];
+    tokens_[count] = next;
   }
   std::fill(survival_.begin() + count, survival_.end(), 0.0f);
   return {std::span<const TokenId>(tokens_).first(count), &survival_};

@@ -1,6 +1,6 @@
 // Drafts that no pass draws: what followed the end of the text where it was met before in it. They
 // cost a verification's rows and nothing else, and are right where a text is copied: edits, quotes,
-// tables, names.
+// tables, names. A reference is a text that is no part of it, but is looked up in, too.
 //
 // How likely they are to be accepted follows from how long a piece was met before: a token accepted
 // makes the piece longer by one. The shares by length are learned from every token that the target
@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "backend/params/limits.h"
 #include "base/token.h"
@@ -24,7 +25,11 @@ namespace quantspec {
 
 class LookupDrafts {
  public:
-  void reserve(std::size_t tokens) { automaton_.reserve(tokens); }
+  // So many tokens of the text, and the reference.
+  void reserve(std::size_t tokens) { automaton_.reserve(tokens + before_text()); }
+  // Begins with another reference (empty: none), and forgets the text.
+  void refer_to(std::vector<TokenId> reference);
+  const std::vector<TokenId>& reference() const { return reference_; }
   // Forget the text, or its tokens from `count` on; what was learned stays.
   void clear() { truncate(0); }
   void truncate(std::size_t count);
@@ -44,8 +49,15 @@ class LookupDrafts {
 
  private:
   static constexpr int kBuckets = 10;
+  static constexpr TokenId kNoToken = -1;  // between the reference and the text
   static int bucket(int length);
 
+  // Places of the automaton are those of the reference, kNoToken, the text.
+  std::size_t before_text() const { return reference_.empty() ? 0 : reference_.size() + 1; }
+  std::size_t end() const { return before_text() + text_.size(); }
+  TokenId at(std::size_t place) const;
+
+  std::vector<TokenId> reference_ = {};
   std::span<const TokenId> text_ = {};
   SuffixAutomaton automaton_;
   std::array<AcceptanceCounts::Count, kBuckets> counts_;  // by length

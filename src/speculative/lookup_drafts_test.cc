@@ -123,5 +123,64 @@ TEST(LookupDrafts, FollowATextThatWasCut) {
   EXPECT_EQ(of(drafts.find(3)), numbers(42, 3));
 }
 
+TEST(LookupDrafts, ProposeWhatFollowsInAReference) {
+  LookupDrafts drafts;
+  Tokens reference = numbers(70, 12), text = {99};
+  append(reference, numbers(0, 30));
+  drafts.refer_to(reference);
+  append(text, numbers(70, 12));
+  const std::size_t prompt = text.size();
+  EXPECT_TRUE(drafts.follow(text, text.size()));
+  EXPECT_EQ(of(drafts.find(4)), numbers(0, 4));
+  append(text, numbers(0, 18));
+  text.push_back(98);  // other than it says
+  drafts.follow(text, prompt);
+  EXPECT_TRUE(drafts.find(4).tokens.empty());
+  append(text, numbers(19, 8));
+  drafts.follow(text, prompt);
+  EXPECT_EQ(of(drafts.find(4)), numbers(27, 3)) << "up to its end";
+  // After a cut, and of another text, it is still known.
+  text.resize(prompt);
+  drafts.truncate(text.size());
+  drafts.follow(text, prompt);
+  EXPECT_EQ(of(drafts.find(4)), numbers(0, 4));
+  drafts.clear();
+  const Tokens other = numbers(5, 8);
+  drafts.follow(other, other.size());
+  EXPECT_EQ(of(drafts.find(4)), numbers(13, 4));
+}
+
+TEST(LookupDrafts, NothingFollowsTheEndOfAReference) {
+  LookupDrafts drafts;
+  drafts.refer_to(numbers(0, 30));
+  const Tokens text = numbers(18, 9);
+  drafts.follow(text, text.size());
+  EXPECT_EQ(of(drafts.find(8)), numbers(27, 3));
+  const Tokens all = numbers(20, 10);
+  drafts.follow(all, all.size());
+  EXPECT_TRUE(drafts.find(8).tokens.empty());
+}
+
+TEST(LookupDrafts, ALongReferenceIsReadInParts) {
+  LookupDrafts drafts;
+  drafts.refer_to(numbers(0, LookupDrafts::kMostFollowed + 10));
+  const Tokens text = numbers(LookupDrafts::kMostFollowed - 10, 13);
+  EXPECT_FALSE(drafts.follow(text, text.size()));
+  EXPECT_TRUE(drafts.find(8).tokens.empty());
+  EXPECT_TRUE(drafts.follow(text, text.size()));
+  EXPECT_EQ(of(drafts.find(8)), numbers(LookupDrafts::kMostFollowed + 3, 7));
+}
+
+TEST(LookupDrafts, AnotherReferenceIsAnotherBeginning) {
+  LookupDrafts drafts;
+  drafts.refer_to(numbers(0, 30));
+  const Tokens text = numbers(5, 4);
+  drafts.follow(text, text.size());
+  EXPECT_FALSE(drafts.find(8).tokens.empty());
+  drafts.refer_to({});
+  drafts.follow(text, text.size());
+  EXPECT_TRUE(drafts.find(8).tokens.empty());
+}
+
 }  // namespace
 }  // namespace quantspec

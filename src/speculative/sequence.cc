@@ -206,9 +206,14 @@ Sequence Sequence::fork(DecodingOptions options) const {
 
 void Sequence::make_lookup() {
   const bool wanted = std::ranges::any_of(options_.plans, &Plan::looks_up);
-  if (wanted == (lookup_ != nullptr)) return;
-  lookup_ = wanted ? std::make_unique<LookupDrafts>() : nullptr;
-  if (wanted) lookup_->reserve(tokens_.capacity());
+  if (!wanted) {
+    lookup_ = nullptr;
+    return;
+  }
+  if (lookup_ && lookup_->reference() == options_.reference) return;
+  if (!lookup_) lookup_ = std::make_unique<LookupDrafts>();
+  lookup_->refer_to(options_.reference);
+  lookup_->reserve(tokens_.capacity());
 }
 
 FoundTokens Sequence::look_up(int most) {

@@ -33,6 +33,9 @@ struct DecodingOptions {
   SpecSampling spec_sampling = SpecSampling::kRejection;
   std::optional<int> draft_len;  // nullopt: chosen by DraftLengths; 0: plain decoding
   std::vector<Plan> plans;       // by which to draft, Plan::lookup() too; none: plain decoding
+  // What the answer may copy from, beside its own text: Plan::lookup() finds drafts there, too.
+  // REQUIRES: tokens of the model.
+  std::vector<TokenId> reference = {};
   // For measurements of speed on weights that mean nothing (TokenRule); negative: off.
   float simulated_acceptance = -1.0f;
   bool log_probs = false;  // of every token (Step)

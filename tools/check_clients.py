@@ -101,6 +101,10 @@ def check_openai(server, folder):
         text = client.chat.completions.create(**chat, logprobs=True, top_logprobs=2).choices[0].message.content
         stream = client.chat.completions.create(**chat, stream=True)
         same("a conversation's answer", "".join(p.choices[0].delta.content or "" for p in stream), text)
+        again = client.chat.completions.create(**chat, prediction={"type": "content", "content": text})
+        same("the same with a prediction", again.choices[0].message.content, text)
+        details = again.usage.completion_tokens_details
+        same("most of it accepted", details.accepted_prediction_tokens > 8, True)
     else:
         refused("a conversation without a template", openai.BadRequestError,
                 lambda: client.chat.completions.create(**chat))

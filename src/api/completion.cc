@@ -62,6 +62,7 @@ GenerateOptions Completion::options_of(const Choice& choice, int index_in_prompt
   const auto usual = wanted_.seed ? SpecSampling::kCoupled : SpecSampling::kRejection;
   options.spec_sampling = wanted_.spec_sampling.value_or(usual);
   options.draft_len = wanted_.draft_len;
+  options.prediction = wanted_.prediction;
   options.log_probs = wanted_.log_probs;
   options.top_log_probs = wanted_.top_log_probs;
   options.prompt_log_probs = wanted_.log_probs && wanted_.echo;
@@ -75,13 +76,15 @@ GenerateOptions Completion::options_of(const Choice& choice, int index_in_prompt
 void Completion::start(std::vector<PromptTokens> prompts) {
   prompts_ = std::move(prompts);
   for (const PromptTokens& prompt : prompts_) prompt_tokens_ += prompt.ids.size();
+  // Each choice holds the prediction.
+  const std::size_t held = prompt_tokens_ + prompts_.size() * wanted_.n * wanted_.prediction.size();
   const int n = wanted_.n;
   for (std::size_t i = 0; i < prompts_.size() * n; ++i) {
     choices_.push_back(
         {.prompt = i / n, .log_probs = {core_.engine.tokenizer(), chat_, wanted_.top_log_probs}});
   }
-  if (auto refusal = core_.full(prompt_tokens_)) throw Refused(std::move(*refusal));
-  core_.live.add(number_, shared_from_this(), prompt_tokens_);
+  if (auto refusal = core_.full(held)) throw Refused(std::move(*refusal));
+  core_.live.add(number_, shared_from_this(), held);
   try {
     if (core_.draining || core_.stopping) {  // it was not among those that drain() saw
       throw Refused(unavailable("the server ends, and takes no more requests"));
@@ -312,6 +315,14 @@ Usage Completion::usage() const {
   usage.prompt_tokens = static_cast<int>(prompt_tokens_);
   for (std::size_t i = 0; i < choices_.size(); i += wanted_.n) {
     usage.cached_tokens += std::max(choices_[i].read.cached, choices_[i].result.cached_tokens);
+  }
+  if (!wanted_.prediction.empty()) {
+    usage.predicted.emplace();
+    for (const Choice& choice : choices_) {
+      const RoundStats& rounds = choice.result.speculation;  // once it has ended
+      usage.predicted->accepted += choice.looked_up;
+      usage.predicted->rejected += static_cast<int>(rounds.looked_up - rounds.looked_up_accepted);
+    }
   }
   return usage;
 }

@@ -50,6 +50,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     PromptProgress read = {};
     int drafted = 0, accepted = 0;  // so far, for timings_per_token
     int tokens = 0;
+    int looked_up = 0;  // of those
     double first_token_seconds = 0;
     double last_token_seconds = 0;
     // What is said of tokens beside their text and was not told yet.

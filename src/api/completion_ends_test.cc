@@ -307,5 +307,54 @@ TEST_F(CompletionEnds, NothingButThePromptIsRead) {
   refused(kText, more, 400, "receipt");
 }
 
+// --- predictions ---------------------------------------------------------------------------------
+
+// As OpenAI's clients send it: a text that the answer is for the most part.
+TEST_F(CompletionEnds, APredictionChangesNoTextAndIsAccountedFor) {
+  const OrderedJson plain = answer(kText, body());
+  EXPECT_FALSE(plain["usage"].contains("completion_tokens_details"));
+  const auto text = plain["choices"][0]["text"].get<std::string>();
+  const auto with = [](const OrderedJson& content) {
+    return OrderedJson{{"prediction", {{"type", "content"}, {"content", content}}}};
+  };
+  const OrderedJson parts = OrderedJson::array({{{"type", "text"}, {"text", text}}});
+  for (const OrderedJson& content : {OrderedJson(text), parts, OrderedJson("something else")}) {
+    const OrderedJson reply = answer(kText, body(with(content)));
+    EXPECT_EQ(reply["choices"][0]["text"], text);
+    const OrderedJson& details = reply["usage"]["completion_tokens_details"];
+    EXPECT_LE(details["accepted_prediction_tokens"],
+              reply["metrics"]["speculative_decoding"]["looked_up_accepted"]);
+    EXPECT_LE(details["accepted_prediction_tokens"], reply["usage"]["completion_tokens"]);
+    EXPECT_GE(details["accepted_prediction_tokens"], content == "something else" ? 0 : 1);
+    const OrderedJson& drafts = reply["metrics"]["speculative_decoding"];
+    EXPECT_EQ(details["rejected_prediction_tokens"].get<int>(),
+              drafts["looked_up"].get<int>() - drafts["looked_up_accepted"].get<int>());
+  }
+  EXPECT_EQ(text_of({{"prediction", nullptr}}), text);
+  EXPECT_EQ(answer(kChat, chat(with("Who?")))["choices"][0]["message"]["content"],
+            answer(kChat, chat())["choices"][0]["message"]["content"]);
+}
+
+TEST_F(CompletionEnds, PredictionsThatAreNoneAreRefused) {
+  refused(kText, body({{"prediction", {{"content", "a"}}}}), 400, "prediction.type");
+  refused(kText, body({{"prediction", {{"type", "edit"}, {"content", "a"}}}}), 400,
+          "prediction.type");
+  for (const OrderedJson& content :
+       {OrderedJson(), OrderedJson(1), OrderedJson::array({{{"type", "image_url"}}})}) {
+    const auto reply =
+        ask(post(kText, body({{"prediction", {{"type", "content"}, {"content", content}}}})));
+    EXPECT_EQ(reply->status(), 400) << reply->body();
+    EXPECT_THAT(reply->body(), HasSubstr("prediction.content"));
+  }
+  refused(kText, body({{"prediction", "a"}}), 400, "prediction");
+  OrderedJson seeded = body({{"prediction", {{"type", "content"}, {"content", "a"}}}});
+  seeded.update({{"seed", 1}, {"temperature", 1}, {"spec_sampling", "rejection"}});
+  EXPECT_THAT(refused(kText, seeded, 400, "prediction"), HasSubstr("coupled"));
+  const std::string long_text(40 * test_engine().ctx_size(), 'a');
+  EXPECT_THAT(refused(kText, body({{"prediction", {{"type", "content"}, {"content", long_text}}}}),
+                      400, "prediction"),
+              HasSubstr("longer than the context"));
+}
+
 }  // namespace
 }  // namespace quantspec::api

@@ -71,6 +71,7 @@ bool Completion::take(std::size_t index, const TokenEvent& event) {
   Choice& choice = choices_[index];
   if (!event.more_text) {
     const double now = call_.clock.seconds();
+    choice.looked_up += event.looked_up;
     if (choice.tokens++ == 0) {
       choice.first_token_seconds = now;
       core_.metrics.first_token(now);

@@ -212,6 +212,10 @@ void set_draft_len(const Row& row, const J& value, Wanted& wanted) {
        Field{row.name}, kMaxDraftLen);
 }
 
+void set_prediction(const Row&, const J& value, Wanted& wanted) {
+  wanted.prediction_text = read_prediction(value);
+}
+
 void set_spec_sampling(const Row&, const J& value, Wanted& wanted) {
   wanted.spec_sampling = value == "coupled" ? SpecSampling::kCoupled : SpecSampling::kRejection;
 }
@@ -366,6 +370,9 @@ constexpr auto kRows = std::to_array<Row>({
     of_type(FieldType::kAny, "draft_len", kBoth, 0, "auto", set_draft_len,
             "tokens that a round drafts: auto or 0 (plain decoding) to 16; what is greedy or has a "
             "seed stays the same"),
+    of_type(FieldType::kObject, "prediction", kBoth, 0, "none", set_prediction,
+            "what the answer may be, but for changes: {\"type\": \"content\", \"content\": text or "
+            "parts}; drafts are looked up there, the answer is the same without"),
     neutral("typical_p", kBoth, "[1]", kNoSampler),
     neutral("top_n_sigma", kBoth, "[-1, 0]", kNoSampler),
     neutral("xtc_probability", kBoth, "[0]", kNoSampler),
@@ -452,7 +459,6 @@ constexpr auto kRows = std::to_array<Row>({
     neutral("reasoning_budget", kChat, "[-1]", "comes with reasoning that is split off"),
     neutral("modalities", kChat, R"([["text"]])", "this model reads and writes text alone"),
     neutral("audio", kChat, "[]", "this model reads and writes text alone"),
-    neutral("prediction", kChat, "[]", "drafts are the model's own"),
 
     // --- /tokenize ---
     flag("with_pieces", kTokenize, "false", set<&W::with_pieces, bool>,

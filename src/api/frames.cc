@@ -27,10 +27,15 @@ double per(double count, double amount) { return amount > 0 ? count / amount : 0
 std::string event_of(std::string_view json) { return fmt::format("data: {}\n\n", json); }
 
 OrderedJson to_json(const Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  OrderedJson json = {{"prompt_tokens", usage.prompt_tokens},
+                      {"completion_tokens", usage.completion_tokens},
+                      {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+                      {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (usage.predicted) {
+    json["completion_tokens_details"] = {{"accepted_prediction_tokens", usage.predicted->accepted},
+                                         {"rejected_prediction_tokens", usage.predicted->rejected}};
+  }
+  return json;
 }
 
 AnswerTimes AnswerTimes::of(const GenerateResult& result) {

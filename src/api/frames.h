@@ -24,6 +24,12 @@ struct Usage {
   int prompt_tokens = 0;
   int cached_tokens = 0;
   int completion_tokens = 0;
+  // Of looked-up drafts, where the request has a prediction.
+  struct Predicted {
+    int accepted = 0;
+    int rejected = 0;
+  };
+  std::optional<Predicted> predicted = {};
 };
 OrderedJson to_json(const Usage& usage);
 

@@ -1,6 +1,8 @@
 // From a body to a Completion, on one of the Api's threads.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "api/body_json.h"
 #include "api/completion.h"
 #include "api/prompt_tokens.h"
@@ -102,6 +104,7 @@ void generate(Core& core, Call call) {
     Wanted wanted = read_body(core, call, body);
     require_choices(core, wanted);
     std::vector<PromptTokens> prompts = prompts_of(core, wanted);
+    wanted.prediction = core.engine.encode_prediction(std::exchange(wanted.prediction_text, {}));
     const auto completion = std::make_shared<Completion>(core, std::move(call), std::move(wanted));
     start(*completion, core, std::move(prompts));
   });

@@ -80,7 +80,8 @@ namespace {
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
 
-std::string text_of_parts(const OrderedJson& parts, const std::string& place) {
+std::string text_of_parts(const OrderedJson& parts, const std::string& place,
+                          std::string_view between = "\n") {
   std::string text;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const OrderedJson& part = parts[i];
@@ -93,7 +94,7 @@ std::string text_of_parts(const OrderedJson& parts, const std::string& place) {
       refuse_at(at, fmt::format("a part of type {}; this model reads text alone", shown(type)));
     }
     if (!part.contains("text") || !part["text"].is_string()) refuse_at(at, "must have a text");
-    if (i > 0) text += '\n';
+    if (i > 0) text += between;
     text += part["text"].get<std::string>();
   }
   return text;
@@ -137,6 +138,17 @@ OrderedJson read_message(const OrderedJson& message, const std::string& place) {
 }
 
 }  // namespace
+
+std::string read_prediction(const OrderedJson& value) {
+  if (!value.contains("type") || value["type"] != "content") {
+    refuse_at("prediction.type", "must be content");
+  }
+  constexpr const char* kPlace = "prediction.content";
+  if (value.contains("content") && value["content"].is_array()) {
+    return text_of_parts(value["content"], kPlace, "");
+  }
+  return read_content(value, false, kPlace).get<std::string>();
+}
 
 OrderedJson read_messages(const OrderedJson& value) {
   if (!value.is_array() || value.empty()) {

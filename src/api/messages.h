@@ -16,6 +16,9 @@ std::vector<Prompt> read_prompts(const OrderedJson& value);
 // Roles that templates know (developer becomes system), contents as one text or null.
 OrderedJson read_messages(const OrderedJson& value);
 
+// OpenAI's: {"type": "content", "content": ..}, whose content is as a message's.
+std::string read_prediction(const OrderedJson& value);
+
 // Scalars, under names that the template's own variables do not have.
 OrderedJson read_variables(const OrderedJson& value);
 

@@ -186,6 +186,11 @@ void require_sense(const Wanted& wanted) {
       wanted.spec_sampling.value_or(usual) != SpecSampling::kCoupled) {
     refuse_pair("receipt", "is of an answer that comes again; give a seed or a temperature of 0");
   }
+  // Who knows the noise could otherwise shape what is accepted by what is predicted.
+  if (!wanted.prediction_text.empty() && wanted.seed && !wanted.sampling.greedy() &&
+      wanted.spec_sampling == SpecSampling::kRejection) {
+    refuse_pair("prediction", "with a seed is for coupled sampling; leave spec_sampling out");
+  }
   if (wanted.receipt && wanted.reads_only()) {
     refuse_pair("receipt", "is of an answer; with max_tokens 0 there is none");
   }

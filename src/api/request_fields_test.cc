@@ -54,6 +54,9 @@ OrderedJson with(const RequestField& row, OrderedJson value) {
   body[std::string(row.name)] = std::move(value);
   if (row.name == "best_of") body["n"] = body["best_of"];
   if (row.name == "receipt") body["temperature"] = 0;
+  if (row.name == "prediction" && body["prediction"].is_object()) {
+    body["prediction"] = {{"type", "content"}, {"content", "Hello"}};
+  }
   return body;
 }
 

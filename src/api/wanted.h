@@ -52,6 +52,8 @@ struct Wanted {
   std::optional<std::uint64_t> seed = {};
   std::optional<SpecSampling> spec_sampling = {};
   std::optional<int> draft_len = {};
+  std::string prediction_text = {};
+  std::vector<TokenId> prediction = {};  // of it; empty: none
   std::string cache_salt = {};
   bool cache_prompt = true;
 

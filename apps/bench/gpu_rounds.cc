@@ -26,6 +26,7 @@ namespace {
 
 struct Args {
   std::filesystem::path model, json;
+  std::string target = "checkpoint";
   std::string backend = "cuda";
   std::optional<int> device;
   std::vector<int> contexts = {4096, 32768, 131072};
@@ -42,6 +43,10 @@ void add_options(CLI::App& app, Args& args) {
                  "a GGUF file or a Hugging Face folder; no tokenizer is needed")
       ->option_text("PATH")
       ->required();
+  app.add_option("--target-weights", args.target,
+                 "checkpoint: as they are; 8: rounded to 8 bits,\nhalf of which drafts read")
+      ->option_text("W")
+      ->check(CLI::IsMember({"checkpoint", "8"}));
   app.add_option("--ctx-size", args.contexts,
                  "tokens of the prompt, which are random\n"
                  "(default: 4096,32768,131072)")
@@ -91,13 +96,14 @@ class Lab {
       : args_(args),
         backend_(make_backend({.name = args.backend, .device = args.device})),
         before_(backend_->available_bytes()),
-        model_(load(args.model, *backend_)),
+        model_(load(args, *backend_)),
         pool_(std::make_unique<PagePool>(*backend_, kv_shape(model_.config(), 0))),
         decoder_(model_) {}
 
   void run() {
     Json report = {{"device", backend_->description()},
                    {"model", args_.model.filename().string()},
+                   {"target_weights", model_.weights().target_description()},
                    {"simulated_acceptance", args_.acceptance},
                    {"contexts", Json::array()}};
     fmt::print("{}, {}: drafted tokens accepted with probability {} (not judged)\n",
@@ -109,10 +115,12 @@ class Lab {
   }
 
  private:
-  static Model load(const std::filesystem::path& folder, Backend& backend) {
-    const auto files = open_model(folder);
+  static Model load(const Args& args, Backend& backend) {
+    const auto files = open_model(args.model);
+    const TargetWeights target =
+        args.target == "8" ? TargetWeights::k8Bits : TargetWeights::kCheckpoint;
     backend.require_supported(kv_shape(files->config(), 0));
-    Weights weights(files->config(), files->weights(), backend);
+    Weights weights(files->config(), files->weights(target, backend), backend);
     weights.make_draft_planes(backend, WeightRead::kUpper);
     return Model(files->config(), std::move(weights), backend);
   }

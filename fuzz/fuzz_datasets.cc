@@ -17,7 +17,7 @@ constexpr Form kForms[] = {{"text", "a.txt"},         {"pg19", "a.jsonl"},
                            {"c4", "a.json"},          {"infinitebench", "longbook_sum_eng.jsonl"},
                            {"multilexsum", "a.json"}, {"wikitext", "a.raw"},
                            {"recall", "a.txt"},       {"text", "a.txt.gz"},
-                           {"c4", "a.json.gz"}};
+                           {"c4", "a.json.gz"},       {"tasks", "a.jsonl"}};
 
 }  // namespace
 
@@ -32,6 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(!dataset.documents().empty());
     for (const Document& document : dataset.documents()) {
       require(repair_utf8(document.text) == document.text);
+      require(repair_utf8(document.question + document.answer) ==
+              document.question + document.answer);
     }
     const int length = size % 2 == 0 ? 60 : 3;
     const auto prompts =

@@ -17,7 +17,7 @@ namespace {
 void add_dataset(CLI::App& app, EvalArgs& args) {
   app.option_defaults()->group("Text");
   add_value(app, "-d,--dataset", "KIND:PATH",
-            "true text; KIND is text, pg19, wikitext, c4 or recall",
+            "true text; KIND is text, pg19, wikitext, c4, recall\nor tasks",
             [&args](const std::string& text) { args.dataset = text; });
   add_int(app, "--recall-distance", "N",
           "recall: tokens back to the passage that is repeated\n(default: half of the prompt)",

@@ -54,7 +54,7 @@ class Setup {
       if (std::ssize(prompt.continuation) >= continuation) continue;
       throw UsageError(fmt::format(
           "--dataset '{}': its prompts end in a question, and what truly follows is not known; "
-          "text, pg19, wikitext, c4 and recall work",
+          "text, pg19, wikitext, c4, recall and tasks with answers work",
           args_.dataset));
     }
     return prompts;

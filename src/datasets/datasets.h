@@ -10,6 +10,8 @@
 //     c4:PATH            C4's JSON lines
 //     recall:PATH        as text:, but every prompt ends in the first tokens of a passage
 //                        recall_distance tokens earlier, so that it continues far back
+//     tasks:PATH         JSON lines of a text, what is to be done with it and, where it is known,
+//                        the answer
 //
 // Any of the files may be compressed with gzip, its name then ending in .gz.
 //
@@ -35,6 +37,8 @@ inline constexpr int kRecallTokens = 16;
 struct Document {
   std::string name;  // file, and the record in it where there are several
   std::string text;
+  std::string question = {};  // what its prompt ends in: of the kind, or of the record
+  std::string answer = {};    // what truly follows that; empty where it is not known
 };
 
 // A prompt of exactly as many tokens as were asked for, what the tokenizer puts before a text (BOS)
@@ -42,9 +46,9 @@ struct Document {
 struct Prompt {
   std::string name;  // of its document, and where in it
   std::vector<TokenId> tokens;
-  // The tokens that follow the prompt in its document (for recall: that followed the passage), for
-  // measurements on true text: as many as were asked for. Empty for the summarization sets, whose
-  // prompts end in a question.
+  // The tokens that follow the prompt in its document (for recall: that followed the passage; for
+  // tasks: the first of the answer), for measurements on true text: as many as were asked for.
+  // Empty for the summarization sets, whose prompts end in a question.
   std::vector<TokenId> continuation;
 };
 

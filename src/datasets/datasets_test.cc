@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/expect_error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/test_folder.h"
 #include "datasets/documents.h"
 #include "datasets/partial_encoding.h"
@@ -72,7 +73,7 @@ void expect_framed(const std::vector<Prompt>& prompts, std::size_t length) {
 TEST(Datasets, UnknownKindListsTheKnown) {
   for (const auto& spec : {"x:" + kData, std::string("text"), std::string()}) {
     expect_refused(spec, {"dataset '" + spec + "'", "text, pg19, infinitebench, multilexsum",
-                          "wikitext, c4, recall"});
+                          "wikitext, c4, recall, tasks"});
   }
 }
 
@@ -269,6 +270,12 @@ TEST(Datasets, BrokenRecordsNameFileAndRecord) {
   expect("multilexsum", R"([{"sources": ["a", 7]}])", {"record 1", "\"sources\" is neither"});
   expect("multilexsum", R"([{"sources": ["a"]})", {"not valid JSON"});
   expect("pg19", "no JSON at all", {"line 1", "not valid JSON"});
+  expect("tasks", R"({"task": "a"})", {"line 1", "\"text\" is missing"});
+  expect("tasks", R"({"text": "a"})", {"line 1", "\"task\" is missing"});
+  expect("tasks", R"([{"text": "a", "task": "b"}, {"text": "a", "task": ["b"]}])",
+         {"record 2", "\"task\" is not a string"});
+  expect("tasks", R"({"text": "a", "task": "b", "answer": null})",
+         {"line 1", "\"answer\" is not a string"});
 }
 
 TEST(Datasets, TextWithoutTextNamesTheFile) {
@@ -411,6 +418,64 @@ TEST(Prompts, SummariesAreInstructionDocumentQuestion) {
                [&] { dataset.prompts(tokenizer(), {.length = 5000}); });
   expect_error(ErrorKind::kInvalidRequest, {"holds the instruction alone"},
                [&] { dataset.prompts(tokenizer(), {.length = 20}); });
+}
+
+TEST(Tasks, RecordsOfEitherFormHaveTaskAndAnswer) {
+  const TestFolder folder;
+  folder.write("a.jsonl", R"({"text": "One.", "task": " Two", "answer": " three"})");
+  folder.write("b.json", R"([{"text": "Four.", "task": " Five", "place": 7}])");
+  const Dataset dataset = Dataset::load("tasks:" + folder.path().string());
+  ASSERT_EQ(dataset.documents().size(), 2u);
+  const Document& first = dataset.documents()[0];
+  EXPECT_EQ(first.name, "a.jsonl line 1");
+  EXPECT_EQ(first.text + first.question + first.answer, "One. Two three");
+  const Document& second = dataset.documents()[1];
+  EXPECT_EQ(second.name, "b.json record 1");
+  EXPECT_EQ(second.text + second.question + second.answer, "Four. Five");
+}
+
+TEST(Tasks, TheEndOfATextIsKeptAndTheWholeTask) {
+  const TestFolder folder;
+  const std::string book = read_file(kData + "/books/pell.txt");
+  const std::string task = "\n\nThey read the same words again:";
+  const std::string answer = " there was never such a winter on the coast as that one was.";
+  const auto record = [&](const std::string& text, bool answered) {
+    Json fields{{"text", text}, {"task", task}};
+    if (answered) fields["answer"] = answer;
+    return dump_json(fields) + "\n";
+  };
+  const std::string path = folder.write(
+      "a.jsonl", record(book, false) + record("Short.", true) + record("x " + book, true));
+  const std::vector<TokenId> whole = encoded(book + task);
+  const auto prompts = cut("tasks:" + path, {.length = 150, .count = 2});
+  expect_framed(prompts, 150);
+  EXPECT_EQ(prompts[0].name, "a.jsonl line 1");
+  EXPECT_EQ(prompts[1].name, "a.jsonl line 3");  // the second is too short
+  for (const Prompt& prompt : prompts) {
+    EXPECT_EQ(body(prompt), slice(whole, whole.size() - 149, 149));
+    EXPECT_TRUE(prompt.continuation.empty());
+  }
+  // Where what truly follows is measured, records count whose answers are long enough.
+  const auto answered = cut("tasks:" + path, {.length = 150, .count = 1, .continuation = 5});
+  EXPECT_EQ(answered.front().name, "a.jsonl line 3");
+  EXPECT_EQ(body(answered.front()), body(prompts[1]));
+  EXPECT_EQ(answered.front().continuation,
+            slice(encoded("x " + book + task + answer), encoded("x " + book + task).size(), 5));
+  expect_error(ErrorKind::kInvalidRequest, {"no document holds 150 tokens and 99 after them"},
+               [&] { cut("tasks:" + path, {.length = 150, .count = 1, .continuation = 99}); });
+}
+
+TEST(Tasks, WhatDoesNotFitNamesItsRecord) {
+  const TestFolder folder;
+  const std::string path = folder.write(
+      "a.jsonl",
+      R"({"text": "There was a man", "task": " who would not unders", "answer": "tand"})");
+  expect_error(ErrorKind::kInvalidRequest,
+               {"dataset 'tasks:", "5 tokens holds the instruction alone, of a.jsonl line 1"},
+               [&] { cut("tasks:" + path, {.length = 5}); });
+  expect_error(ErrorKind::kInvalidRequest,
+               {"dataset 'tasks:", "the answer of a.jsonl line 1 begins within a token"},
+               [&] { cut("tasks:" + path, {.length = 9, .continuation = 1}); });
 }
 
 TEST(Prompts, ShortDocumentsAreJoined) {

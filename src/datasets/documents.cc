@@ -44,10 +44,40 @@ std::vector<fs::path> files_of(const DatasetKind& kind, const fs::path& path,
   return files;
 }
 
+const Json& field_of(const Json& record, std::string_view field, std::string_view where) {
+  const auto found = record.find(std::string(field));
+  if (found != record.end()) return *found;
+  fail(ErrorKind::kCorruptFile, "{}: the field \"{}\" is missing", where, field);
+}
+
+std::string string_of(const Json& record, std::string_view field, std::string_view where) {
+  const Json& value = field_of(record, field, where);
+  if (value.is_string()) return value.get<std::string>();
+  fail(ErrorKind::kCorruptFile, "{}: the field \"{}\" is not a string", where, field);
+}
+
+// A string, or a list of strings, which are joined by newlines.
+std::string text_of(const Json& record, std::string_view field, std::string_view where) {
+  const Json& value = field_of(record, field, where);
+  if (value.is_string()) return value.get<std::string>();
+  std::vector<std::string_view> parts;
+  bool strings = value.is_array();
+  for (std::size_t i = 0; strings && i < value.size(); ++i) {
+    const Json& part = value[i];
+    strings = part.is_string();
+    if (strings) parts.push_back(part.get_ref<const std::string&>());
+  }
+  if (!strings) {
+    fail(ErrorKind::kCorruptFile, "{}: the field \"{}\" is neither a string nor a list of strings",
+         where, field);
+  }
+  return fmt::format("{}", fmt::join(parts, "\n"));
+}
+
 // A file of records, one after another: JSON lines, or one JSON array.
 class RecordReader {
  public:
-  RecordReader(const fs::path& path, std::string_view field) : path_(path), field_(field) {}
+  RecordReader(const fs::path& path, const DatasetKind& kind) : path_(path), kind_(kind) {}
 
   std::vector<Document> read();
 
@@ -55,11 +85,9 @@ class RecordReader {
   void read_lines(std::string_view text);
   void read_array(std::string_view text);
   void add(const Json& record, std::string place);
-  // A string, or a list of strings, which are joined by newlines.
-  std::string field_text(const Json& record, std::string_view where) const;
 
   const fs::path& path_;
-  std::string_view field_;
+  const DatasetKind& kind_;
   std::vector<Document> documents_;
 };
 
@@ -95,29 +123,17 @@ void RecordReader::read_array(std::string_view text) {
 }
 
 void RecordReader::add(const Json& record, std::string place) {
-  std::string text = field_text(record, fmt::format("{} {}", path_.string(), place));
-  documents_.push_back({fmt::format("{} {}", path_.filename().string(), place), std::move(text)});
-}
-
-std::string RecordReader::field_text(const Json& record, std::string_view where) const {
+  const std::string where = fmt::format("{} {}", path_.string(), place);
   if (!record.is_object()) fail(ErrorKind::kCorruptFile, "{}: not a JSON object", where);
-  const auto found = record.find(std::string(field_));
-  if (found == record.end()) {
-    fail(ErrorKind::kCorruptFile, "{}: the field \"{}\" is missing", where, field_);
+  Document document{fmt::format("{} {}", path_.filename().string(), place),
+                    text_of(record, kind_.field, where), std::string(kind_.question)};
+  if (!kind_.question_field.empty()) {
+    document.question = string_of(record, kind_.question_field, where);
   }
-  if (found->is_string()) return found->get<std::string>();
-  std::vector<std::string_view> parts;
-  bool strings = found->is_array();
-  for (std::size_t i = 0; strings && i < found->size(); ++i) {
-    const Json& part = (*found)[i];
-    strings = part.is_string();
-    if (strings) parts.push_back(part.get_ref<const std::string&>());
+  if (!kind_.answer_field.empty() && record.contains(std::string(kind_.answer_field))) {
+    document.answer = string_of(record, kind_.answer_field, where);
   }
-  if (!strings) {
-    fail(ErrorKind::kCorruptFile, "{}: the field \"{}\" is neither a string nor a list of strings",
-         where, field_);
-  }
-  return fmt::format("{}", fmt::join(parts, "\n"));
+  documents_.push_back(std::move(document));
 }
 
 Document read_text_document(const fs::path& path) {
@@ -170,7 +186,7 @@ std::vector<Document> read_documents(const DatasetKind& kind, const fs::path& pa
       documents.push_back(read_text_document(file));
       continue;
     }
-    std::vector<Document> records = RecordReader(file, kind.field).read();
+    std::vector<Document> records = RecordReader(file, kind).read();
     std::move(records.begin(), records.end(), std::back_inserter(documents));
   }
   return documents;

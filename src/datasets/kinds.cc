@@ -19,13 +19,13 @@ std::span<const DatasetKind> dataset_kinds() {
       // NOTE: a folder of ∞Bench holds other tasks of the same schema, so the name is the whole
       // one.
       {.name = "infinitebench",
-       .form = PromptForm::kSummary,
+       .form = PromptForm::kTask,
        .record_suffixes = {"longbook_sum_eng.jsonl"},
        .field = "context",
        .instruction = "You are given a book. Please summarize it.\n\n",
        .question = "\n\nNow please summarize the book.\n\nSummary:"},
       {.name = "multilexsum",
-       .form = PromptForm::kSummary,
+       .form = PromptForm::kTask,
        .record_suffixes = {".json", ".jsonl"},
        .field = "sources",
        .instruction = "You are given the documents of a lawsuit. Please summarize the case.\n\n",
@@ -42,6 +42,13 @@ std::span<const DatasetKind> dataset_kinds() {
        .text_suffixes = {".txt"},
        .front_tokens = 1000,
        .front_bytes_per_token = 400},
+      {.name = "tasks",
+       .form = PromptForm::kTask,
+       .record_suffixes = {".json", ".jsonl"},
+       .field = "text",
+       .kept = Kept::kEnd,
+       .question_field = "task",
+       .answer_field = "answer"},
   };
   return kinds;
 }

@@ -8,11 +8,14 @@
 namespace quantspec {
 
 enum class PromptForm {
-  kPiece,    // consecutive pieces of each document
-  kJoined,   // consecutive pieces of all documents, put together
-  kSummary,  // instruction, the start of a document, question
-  kRecall,   // as kPiece, the end replaced by the start of an earlier passage
+  kPiece,   // consecutive pieces of each document
+  kJoined,  // consecutive pieces of all documents, put together
+  kTask,    // instruction, as much of a document as there is room for, question
+  kRecall,  // as kPiece, the end replaced by the start of an earlier passage
 };
+
+// kTask: what stays of a document that is too long.
+enum class Kept { kStart, kEnd };
 
 struct DatasetKind {
   std::string_view name;
@@ -26,8 +29,11 @@ struct DatasetKind {
   // but not more than one for every so many bytes of the document, of which about 4 make a token.
   int front_tokens = 0;
   int front_bytes_per_token = 1;
-  std::string_view instruction;  // kSummary: before the document
-  std::string_view question;     // kSummary: after it
+  Kept kept = Kept::kStart;
+  std::string_view instruction;     // kTask: before the document
+  std::string_view question;        // kTask: after it
+  std::string_view question_field;  // of a record: holds the question, where each has its own
+  std::string_view answer_field;    // of a record: holds what truly follows; it may be missing
 };
 
 std::span<const DatasetKind> dataset_kinds();

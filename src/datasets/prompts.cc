@@ -39,7 +39,8 @@ PromptCutter::PromptCutter(const DatasetKind& kind, const Message& typed,
          typed, options.length, prefix + 1);
   }
   body_ = options.length - prefix;
-  const bool goes_on = kind.form == PromptForm::kPiece || kind.form == PromptForm::kJoined;
+  const bool goes_on = kind.form == PromptForm::kPiece || kind.form == PromptForm::kJoined ||
+                       !kind.answer_field.empty();
   needed_ = body_ + (goes_on ? options.continuation : 0);
   check_recall();
 }
@@ -71,8 +72,8 @@ void PromptCutter::check_recall() {
 
 std::vector<Prompt> PromptCutter::cut() {
   switch (kind_.form) {
-    case PromptForm::kSummary:
-      cut_summaries();
+    case PromptForm::kTask:
+      cut_tasks();
       break;
     case PromptForm::kJoined:
       cut_joined();
@@ -136,27 +137,63 @@ void PromptCutter::turn_into_recall(Prompt& prompt) const {
   std::copy_n(passage, kRecallTokens, repetition);
 }
 
-void PromptCutter::cut_summaries() {
-  const std::vector<TokenId> question = encode(kind_.question);
-  const std::size_t fixed = encode(kind_.instruction).size() + question.size();
-  if (body_ <= fixed) {
-    fail(ErrorKind::kInvalidRequest,
-         "{}: a prompt of {} tokens holds the instruction alone; use more than {}", typed_,
-         options_.length, prefix_.size() + fixed);
-  }
+void PromptCutter::cut_tasks() {
   for (const Document& document : documents_) {
-    const std::string text = std::string(kind_.instruction) + document.text;
-    PartialEncoding encoding(text, tokenizer_);
-    const auto& tokens = encoding.at_least(body_ - question.size());
-    note_length(document.name, tokens.size() + question.size());
-    if (tokens.size() + question.size() < body_) continue;
-    Prompt prompt{document.name, prefix_, {}};
-    const auto end = tokens.begin() + (body_ - question.size());
-    prompt.tokens.insert(prompt.tokens.end(), tokens.begin(), end);
-    prompt.tokens.insert(prompt.tokens.end(), question.begin(), question.end());
+    Prompt prompt = cut_task(document);
+    const std::size_t tokens = prompt.tokens.size() - prefix_.size();
+    note_length(document.name, tokens + prompt.continuation.size());
+    if (tokens < body_ || tokens + prompt.continuation.size() < needed_) continue;
     prompts_.push_back(std::move(prompt));
     if (is_done()) return;
   }
+}
+
+// One that is too short where the document, or its answer, is.
+Prompt PromptCutter::cut_task(const Document& document) {
+  const std::vector<TokenId> instruction = encode(kind_.instruction);
+  const std::vector<TokenId> question = encode(document.question);
+  const std::size_t fixed = instruction.size() + question.size();
+  if (body_ <= fixed) {
+    fail(ErrorKind::kInvalidRequest,
+         "{}: a prompt of {} tokens holds the instruction alone, of {}; use more than {}", typed_,
+         options_.length, document.name, prefix_.size() + fixed);
+  }
+  Prompt prompt{document.name, prefix_, {}};
+  const auto add = [&](auto begin, auto end) {
+    prompt.tokens.insert(prompt.tokens.end(), begin, end);
+  };
+  // What stands on the same side of the cut is encoded as one text. Some tokenizers put a space
+  // before every text: apart, what a question repeats would not be the document's tokens.
+  if (kind_.kept == Kept::kStart) {
+    const std::string text = std::string(kind_.instruction) + document.text;
+    PartialEncoding encoding(text, tokenizer_);
+    const std::size_t room = body_ - question.size();
+    const auto& tokens = encoding.at_least(room);
+    add(tokens.begin(), tokens.begin() + std::min(tokens.size(), room));
+    add(question.begin(), question.end());
+  } else {
+    const std::vector<TokenId> tokens = encode(document.text + document.question);
+    const std::size_t room = body_ - instruction.size();
+    add(instruction.begin(), instruction.end());
+    add(tokens.end() - std::min(tokens.size(), room), tokens.end());
+    prompt.continuation = answer_of(document, tokens);
+  }
+  return prompt;
+}
+
+// The first tokens of the answer as they follow `asked`, those of all that stands before it.
+std::vector<TokenId> PromptCutter::answer_of(const Document& document,
+                                             const std::vector<TokenId>& asked) const {
+  if (options_.continuation == 0 || document.answer.empty()) return {};
+  std::vector<TokenId> tokens = encode(document.text + document.question + document.answer);
+  if (tokens.size() < asked.size() || !std::equal(asked.begin(), asked.end(), tokens.begin())) {
+    fail(ErrorKind::kInvalidRequest,
+         "{}: the answer of {} begins within a token; one that begins with a space or a line works",
+         typed_, document.name);
+  }
+  tokens.erase(tokens.begin(), tokens.begin() + asked.size());
+  tokens.resize(std::min<std::size_t>(tokens.size(), options_.continuation));
+  return tokens;
 }
 
 // Of a large set only the start is needed, so the documents are joined in steps.

@@ -26,7 +26,9 @@ class PromptCutter {
   void cut_pieces(const std::vector<Document>& documents);
   void cut_piece(const std::string& name, const std::vector<TokenId>& tokens, std::size_t start);
   void turn_into_recall(Prompt& prompt) const;
-  void cut_summaries();
+  void cut_tasks();
+  Prompt cut_task(const Document& document);
+  std::vector<TokenId> answer_of(const Document& document, const std::vector<TokenId>& asked) const;
   void cut_joined();
   std::size_t front_of(std::string_view text) const;
   std::vector<TokenId> encode(std::string_view text) const;

@@ -28,8 +28,15 @@ build: deps ## build the program: build/quantspec
 	@$(configure)OFF
 	@cmake --build $(BUILD) -j $(JOBS)
 
+# Two tasks, since they are drafted for in two ways: prose by passes that read fewer bits, what is
+# copied by looking it up in the prompt.
+story = prompts/the-lighthouse-clock.txt
 demo: build ## plain and self-speculative decoding, side by side, on a long prompt
-	./$(BUILD)/quantspec generate --compare -f prompts/the-lighthouse-clock.txt $(DEMO_FLAGS)
+	@printf '\n== a story of 8,600 tokens goes on\n\n'
+	./$(BUILD)/quantspec generate --compare -f $(story) $(DEMO_FLAGS)
+	@printf '\n== its beginning is read again\n\n'
+	cat $(story) prompts/read-again.txt | \
+	  ./$(BUILD)/quantspec generate --compare -f - $(DEMO_FLAGS) --temp 0
 
 # SmolLM2-135M-Instruct where it is at hand, else the bundled model, which was not made to answer.
 # NOTE: asked by the shell, as make looks into a folder once.

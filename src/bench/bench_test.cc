@@ -172,6 +172,22 @@ TEST(BenchRun, DraftsOfCodesHaveNoWeightsOfTheirOwn) {
   EXPECT_EQ(drafts.total(), plain.total());
 }
 
+TEST(BenchRun, WhatRivalsChooseAmongIsNobodysMemory) {
+  const auto run = [&](std::vector<std::string> plans) {
+    BenchOptions options = small_bench();
+    options.plans = std::move(plans);
+    options.predict = 1;
+    return run_bench(engine(), dataset(), options);
+  };
+  const BenchReport alone = run({"quantspec"}), beside = run({"quantspec", "snapkv"});
+  for (const std::string_view plan : {kPlainFp16, kPlainInt8, std::string_view("quantspec")}) {
+    EXPECT_EQ(row_of(beside, plan).memory.total(), row_of(alone, plan).memory.total()) << plan;
+  }
+  const MemoryPlan& rival = row_of(beside, "snapkv").memory;
+  EXPECT_EQ(rival.ring_bytes, row_of(alone, kPlainInt8).memory.ring_bytes);
+  EXPECT_GT(row_of(beside, "snapkv").gathered_bytes, 0u);
+}
+
 TEST(BenchRun, PredictsForThePagesThatItHas) {
   BenchOptions options = small_bench();
   options.plans = {};

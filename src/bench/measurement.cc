@@ -187,8 +187,13 @@ class Measurement {
     plan.weights_bytes = engine_.target_weights_bytes();
     plan.draft_weights_bytes = draft_weights_bytes(engine_.model(), entry.decoding.plans);
     const bool full = entry.store == KvStore::kFull;
-    plan.kv_bytes = full ? cache.ring_bytes() : cache.page_bytes();
-    plan.ring_bytes = full ? 0 : cache.ring_bytes();
+    // NOTE: not cache.ring_bytes(): entries share a cache, which has the copies of the prompt that
+    // rivals choose among. Those are there to measure with.
+    const std::size_t ring =
+        KvCache::ring_bytes_for(cache.shape(), engine_.model().backend(), cache.capacity(),
+                                {.store = entry.store, .full_layers = entry.full_layers()});
+    plan.kv_bytes = full ? ring : cache.page_bytes();
+    plan.ring_bytes = full ? 0 : ring;
     plan.prefill_bytes = prefill_bytes(engine_, full ? 0 : cache.capacity());
     plan.kv_fp16_bytes = cache.shape().fp16_token_bytes() * cache.length();
     return plan;

@@ -115,6 +115,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
     // Fewer pages than all could hold: prefixes are evicted, requests wait. The longest needs 10.
     if (!one_in(4)) options.pages = uniform(10, 20);
     if (one_in(2)) options.admission = Admission::kExpected;
+    if (one_in(2)) options.lookup_history = uniform(16, 3 * kContext);
     // Room for some of what is preempted and evicted, or for none, by turns.
     host_pages_ = num_loops_++ % 2 == 0 ? uniform(6, 60) : uniform(0, 5);
     options.host_bytes = host_pages_ * model_.pool.page_bytes();

@@ -313,6 +313,29 @@ class Serve(CliTest):
                 self.assertEqual(status_of("second"), 200)
                 self.assertEqual(status_of("first"), 401)
 
+    def test_drafts_are_looked_up_in_what_a_key_was_answered(self):
+        def found(key, **more):
+            body = {"prompt": "It was a dark and stormy night, and", "max_tokens": 100, "seed": 11, "temperature": 1}
+            _, text = server.ask("POST", "/v1/completions", body | more, {"Authorization": "Bearer " + key})
+            reply = json.loads(text)
+            texts.add(reply["choices"][0]["text"])
+            return reply["metrics"]["speculative_decoding"]["looked_up_accepted"]
+
+        texts = set()
+        with tempfile.TemporaryDirectory() as folder:
+            keys = Path(folder) / "keys"
+            keys.write_text("first\nsecond\n")
+            with Server("--api-key-file", keys, "--lookup-history", "1000", "--plan", "lookup") as server:
+                self.assertLess(found("first", cache_prompt=False), 20)
+                self.assertLess(found("first"), 20)
+                self.assertGreater(found("first"), 40)
+                self.assertLess(found("first", cache_prompt=False), 20)
+                self.assertLess(found("first", cache_salt="another"), 20)
+                self.assertLess(found("second"), 20)
+        self.assertEqual(len(texts), 1)
+        none = quantspec("serve", "--port", "0", "--lookup-history", "1000", "--plan", "quantspec")
+        self.check_error(none, 2, "--lookup-history 1000", "--plan quantspec")
+
     def test_what_cannot_be_is_said(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])

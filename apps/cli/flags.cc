@@ -49,6 +49,7 @@ constexpr Row kFlags[] = {
     {field::kDraftLen, "--draft-len"},
     {field::kPredict, "--predict"},
     {field::kPrediction, "--prediction"},
+    {field::kLookupHistory, "--lookup-history"},
     {field::kDataset, "--dataset"},
     {field::kPrompts, "--prompts"},
     {field::kRecallDistance, "--recall-distance"},

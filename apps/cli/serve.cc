@@ -403,6 +403,10 @@ Subcommand add_serve(CLI::App& app) {
            args->engine.cache_folder);
   add_bytes(*command, "--cache-disk-size", "bytes that the folder may take (default: 10 GiB)",
             args->engine.cache_folder_bytes);
+  add_int(*command, "--lookup-history", "N",
+          "tokens of a key's earlier requests and answers in which\ndrafts are looked up, too; "
+          "without keys those of all\n(default: 0, none)",
+          args->engine.lookup_history, 0, kMostContext);
   command->add_flag_callback(
       "--no-read-ahead", [args] { args->read_ahead = false; },
       "do not read an answer while nobody asks for anything,\nfor the next turn to find it");

@@ -197,6 +197,7 @@ RequestLoop& Engine::Impl::running_loop() {
   wanted.context = options.ctx_size;
   wanted.plans = draft_plans;
   wanted.store = options.kv_store;
+  wanted.lookup_history = static_cast<std::size_t>(options.lookup_history);
   if (options.kv_store != KvStore::kFull) {  // which has no pages to share
     wanted.pages = options.page_memory / pool.page_bytes();
     wanted.host_bytes = *options.host_cache;

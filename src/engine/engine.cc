@@ -35,6 +35,15 @@ void require_drafts(const EngineOptions& options, const PlanContext& context) {
   const DraftSpec spec = read_draft_spec(options.plan);
   const bool chosen = spec.is_auto(), by_weights = options.draft_weights != DraftWeights::kAuto;
   const bool all_full = options.kv_store == KvStore::kFull;
+  if (options.lookup_history < 0) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: at least 0, for none", field::kLookupHistory,
+         options.lookup_history);
+  }
+  if (options.lookup_history > 0 && !spec.looks_up) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} {}: {} {} looks nothing up; auto, lookup and NAME+lookup do", field::kLookupHistory,
+         options.lookup_history, field::kPlan, options.plan);
+  }
   if (by_weights && !chosen) {
     fail(ErrorKind::kInvalidRequest, "{} {}: it says what weights drafts read, and so does {}",
          field::kPlan, options.plan, field::kDraftWeights);

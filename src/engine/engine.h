@@ -75,7 +75,9 @@ struct GenerateOptions {
   // Prefixes that were read for requests of another salt are not found: owners who must not learn
   // from times what others asked have salts of their own, and so has what is to be timed.
   std::string salt = {};
-  bool to_folder = true;  // what is read of its prompt may go to EngineOptions::cache_folder
+  // What is read of its prompt may go to EngineOptions::cache_folder, and its text be kept for
+  // lookup_history.
+  bool to_folder = true;
 };
 
 struct Timings {

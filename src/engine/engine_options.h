@@ -47,6 +47,12 @@ struct EngineOptions {
   // the cache has. Other names exclude draft_weights.
   std::string plan = "auto";
   KvBudget draft_budget = {};
+  // Tokens of its owner's earlier requests, prompts and answers that are done, in which a request
+  // without a prediction looks drafts up, too; 0: none. Owner and salt (GenerateOptions) are both
+  // the same. The oldest go first, and of 65 owners the one who came longest ago. A sequence takes
+  // up to 136 bytes a token for it, and an owner 4; each request reads them anew, 4,096 between two
+  // rounds of all, and until it has, looks nothing up. Needs a plan that looks up.
+  int lookup_history = 0;
   // Requests that are in the cache at once; further ones wait. 0: 4, or 1 of a cache in full
   // precision, whose memory is not shared.
   int sequences = 0;

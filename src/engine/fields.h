@@ -13,5 +13,6 @@ inline constexpr Field kDraftWeights{"draft weights"};
 inline constexpr Field kDraftLen{"draft length"};
 inline constexpr Field kPredict{"number of tokens to predict"};
 inline constexpr Field kPrediction{"prediction"};
+inline constexpr Field kLookupHistory{"lookup history"};
 
 }  // namespace quantspec::field

@@ -51,6 +51,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
       tails(model.backend(), shape, options.chunk, options.share_prefixes ? options.tail_bytes : 0),
       decoder(model),
       rules(round_bytes(model, shape, options)),
+      kept_texts(options.lookup_history),
       saves_caches(shares_pages(options)),
       scheduler({.page_tokens = shape.page_size,
                  .chunk_tokens = options.chunk,

@@ -63,12 +63,13 @@ struct Request {
   // What the answer may be: as long as it is, these tokens are verified instead of drafts, many in
   // a pass. What comes out is the same without. REQUIRES: the rule of Lane::proposed.
   std::vector<TokenId> proposed = {};
-  std::vector<TokenId> reference = {};  // DecodingOptions'
+  std::vector<TokenId> reference = {};  // DecodingOptions', of one text
   OwnerId owner = 0;                    // on whose behalf; owners share the engine fairly
   int priority = 0;                     // greater ones go first
   // Whose prefixes it may find: requests of other salts see nothing of its prompt.
   std::string salt = {};
-  bool to_folder = true;  // what is read of its prompt is for later runs, too
+  // What is read of its prompt is for later runs, too, and its text for lookup_history.
+  bool to_folder = true;
 
   bool log_probs = false;  // wanted of every token
   int top_log_probs = 0;   // and of so many of the likeliest at its place, at most kMostTopLogProbs
@@ -103,8 +104,9 @@ struct RequestLoopOptions {
   // Memory of the host, for what preempted requests hold and for cached prefixes that pages have no
   // room for. On a device it is taken at the start. 0: requests read again what they held.
   std::size_t host_bytes = 0;
-  std::size_t tail_bytes = 0;    // and for the ends of prompts (PromptTails)
-  std::vector<Plan> plans = {};  // by which to draft; none: plain decoding
+  std::size_t tail_bytes = 0;      // and for the ends of prompts (PromptTails)
+  std::vector<Plan> plans = {};    // by which to draft; none: plain decoding
+  std::size_t lookup_history = 0;  // EngineOptions'
   KvStore store = KvStore::kHierarchical;
   // Where chunks and tails go, too, and come from; null: nowhere. REQUIRES: of this model and
   // chunk.

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "engine/chunk_folder.h"
 #include "engine/draft_rules.h"
+#include "engine/kept_texts.h"
 #include "engine/request_loop.h"
 #include "engine/slice_time.h"
 #include "kv_cache/prompt_tails.h"
@@ -121,6 +122,7 @@ struct RequestLoop::Impl {
   PromptTails tails;
   Decoder decoder;
   DraftRules rules;
+  KeptTexts kept_texts;
   std::vector<std::unique_ptr<Sequence>> sequences;
   std::vector<Sequence*> free_sequences;
   bool saves_caches;  // pages and ring are all that a cache has
@@ -157,6 +159,8 @@ struct RequestLoop::Impl {
   bool admit_waiting();
   bool admit(Live& request);
   void begin(Live& request, int found_tokens);
+  std::vector<TokenId> reference_of(const Request& wanted);
+  void keep_text(const Live& request);
   void find_tail(Live& request);
   void begin_tail(Live& request);
   void give_back(Live& request);

@@ -145,7 +145,7 @@ void RequestLoop::Impl::begin(Live& request, int found_tokens) {
   sequence.set_options({.sampling = wanted.sampling,
                         .spec_sampling = wanted.spec_sampling,
                         .plans = options.plans,
-                        .reference = wanted.reference,
+                        .reference = reference_of(wanted),
                         .log_probs = wanted.log_probs,
                         .top_log_probs = wanted.top_log_probs,
                         .prompt_log_probs = tells_prompt ? &request.prompt_log_probs : nullptr,
@@ -155,6 +155,29 @@ void RequestLoop::Impl::begin(Live& request, int found_tokens) {
   request.reader = decoder.begin_prompt(sequence, wanted.prompt);
   if (request.tail.tail) request.reader->take(request.tail.tail, request.tail.end);
   if (swap_in(request)) scheduler.found(request.id, held(request));
+}
+
+// A text of its own is likelier than what its owner had before, and is looked up in alone.
+std::vector<TokenId> RequestLoop::Impl::reference_of(const Request& wanted) {
+  if (!wanted.reference.empty()) return wanted.reference;
+  // Nothing is proposed that follows from the noise of the draws to come.
+  std::optional<std::uint64_t> own_draws;
+  if (wanted.spec_sampling == SpecSampling::kRejection && !wanted.sampling.greedy()) {
+    own_draws = wanted.sampling.seed;
+  }
+  return kept_texts.find(wanted.owner, wanted.salt, own_draws);
+}
+
+// For the next ones of its owner.
+void RequestLoop::Impl::keep_text(const Live& request) {
+  const Request& ended = request.request;
+  if (options.lookup_history == 0 || !ended.to_folder) return;
+  KeptText text{ended.salt, ended.sampling.seed, {}};
+  text.tokens.reserve(ended.prompt.size() + request.generated.size());
+  for (const auto* part : {&ended.prompt, &request.generated}) {
+    text.tokens.insert(text.tokens.end(), part->begin(), part->end());
+  }
+  kept_texts.keep(ended.owner, std::move(text));
 }
 
 // Who wants the prompt's log-probabilities reads all of it; what was saved comes back by itself.
@@ -205,9 +228,9 @@ void RequestLoop::Impl::give_back(Live& request) {
 
 // Of the scheduler, too, unless it never knew it. Throws nothing: at last it is told.
 void RequestLoop::Impl::end(Live& request, const Ending& ending) {
+  const bool is_done = ending.how == RequestEnd::kDone && &request != reads_ahead;
   const auto finish = [&] {
     // Of a text that is read ahead it is told nothing, as it learns from how much is written.
-    const bool is_done = ending.how == RequestEnd::kDone && &request != reads_ahead;
     if (is_done) scheduler.finished(request.id);
   };
   try_to(finish, "the scheduler");
@@ -221,6 +244,7 @@ void RequestLoop::Impl::end(Live& request, const Ending& ending) {
     ended.ring_bytes = cache.ring_bytes();
   }
   try_to([&] { give_back(request); }, "the engine");
+  if (is_done) try_to([&] { keep_text(request); }, "texts that are kept");
   if (reads_ahead == &request) {
     reads_ahead = nullptr;
     if (ending.how == RequestEnd::kDone) {

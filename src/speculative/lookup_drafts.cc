@@ -4,9 +4,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "speculative/speculative.h"
 
 namespace quantspec {
 namespace {
+
+constexpr TokenId kBetween = DecodingOptions::kBetweenTexts;
 
 // Lengths up to which buckets reach; the last has no end.
 constexpr std::array kUpTo = {1, 2, 3, 4, 6, 8, 12, 16, 32};
@@ -35,7 +38,7 @@ void LookupDrafts::refer_to(std::vector<TokenId> reference) {
 
 TokenId LookupDrafts::at(std::size_t place) const {
   if (place >= before_text()) return text_[place - before_text()];
-  return place < reference_.size() ? reference_[place] : kNoToken;
+  return place < reference_.size() ? reference_[place] : kBetween;
 }
 
 void LookupDrafts::truncate(std::size_t count) {
@@ -52,7 +55,7 @@ bool LookupDrafts::follow(std::span<const TokenId> text, std::size_t first_chose
   const std::size_t end = std::min(this->end(), automaton_.size() + kMostFollowed);
   for (std::size_t i = automaton_.size(); i < end; ++i) {
     const SuffixAutomaton::Match match = automaton_.match();
-    const bool proposes = match.length > 0 && at(match.end) != kNoToken;
+    const bool proposes = match.length > 0 && at(match.end) != kBetween;
     if (i >= before + std::max(first_chosen, learned_) && proposes) {
       AcceptanceCounts::Count& of = counts_[bucket(match.length)];
       const bool right = at(match.end) == at(i);
@@ -75,7 +78,7 @@ FoundTokens LookupDrafts::find(int most) {
     survival *= share(match.length + count);
     if (survival < kLeastSurvival) break;
     const TokenId next = count < period ? at(match.end + count) : tokens_[count - period];
-    if (next == kNoToken) break;  // the reference's end
+    if (next == kBetween) break;  // the end of a text
     survival_[count] = survival;
     tokens_[count] = next;
   }

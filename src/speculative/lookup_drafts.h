@@ -27,7 +27,7 @@ class LookupDrafts {
  public:
   // So many tokens of the text, and the reference.
   void reserve(std::size_t tokens) { automaton_.reserve(tokens + before_text()); }
-  // Begins with another reference (empty: none), and forgets the text.
+  // Begins with another reference (empty: none; DecodingOptions' of several), and forgets the text.
   void refer_to(std::vector<TokenId> reference);
   const std::vector<TokenId>& reference() const { return reference_; }
   // Forget the text, or its tokens from `count` on; what was learned stays.
@@ -49,10 +49,9 @@ class LookupDrafts {
 
  private:
   static constexpr int kBuckets = 10;
-  static constexpr TokenId kNoToken = -1;  // between the reference and the text
   static int bucket(int length);
 
-  // Places of the automaton are those of the reference, kNoToken, the text.
+  // Places of the automaton are those of the reference, DecodingOptions::kBetweenTexts, the text.
   std::size_t before_text() const { return reference_.empty() ? 0 : reference_.size() + 1; }
   std::size_t end() const { return before_text() + text_.size(); }
   TokenId at(std::size_t place) const;

@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "speculative/speculative.h"
+
 namespace quantspec {
 namespace {
 
@@ -159,6 +161,26 @@ TEST(LookupDrafts, NothingFollowsTheEndOfAReference) {
   const Tokens all = numbers(20, 10);
   drafts.follow(all, all.size());
   EXPECT_TRUE(drafts.find(8).tokens.empty());
+}
+
+TEST(LookupDrafts, AReferenceMayBeSeveralTexts) {
+  LookupDrafts drafts;
+  Tokens reference = numbers(0, 30);
+  for (const int first : {100, 200}) {
+    reference.push_back(DecodingOptions::kBetweenTexts);
+    append(reference, numbers(first, 30));
+  }
+  drafts.refer_to(reference);
+  for (const int first : {0, 100, 200}) {
+    const Tokens text = numbers(first, 9);
+    drafts.clear();
+    drafts.follow(text, text.size());
+    EXPECT_EQ(of(drafts.find(8)), numbers(first + 9, 8));
+    const Tokens end = numbers(first + 20, 8);
+    drafts.clear();
+    drafts.follow(end, end.size());
+    EXPECT_EQ(of(drafts.find(8)), numbers(first + 28, 2)) << "none goes on with the next";
+  }
 }
 
 TEST(LookupDrafts, ALongReferenceIsReadInParts) {

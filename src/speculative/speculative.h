@@ -34,7 +34,8 @@ struct DecodingOptions {
   std::optional<int> draft_len;  // nullopt: chosen by DraftLengths; 0: plain decoding
   std::vector<Plan> plans;       // by which to draft, Plan::lookup() too; none: plain decoding
   // What the answer may copy from, beside its own text: Plan::lookup() finds drafts there, too.
-  // REQUIRES: tokens of the model.
+  // REQUIRES: tokens of the model, and kBetweenTexts between several texts.
+  static constexpr TokenId kBetweenTexts = -1;
   std::vector<TokenId> reference = {};
   // For measurements of speed on weights that mean nothing (TokenRule); negative: off.
   float simulated_acceptance = -1.0f;

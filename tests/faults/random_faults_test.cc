@@ -54,7 +54,12 @@ class RandomFaults : public Faults {
     options.pages = uniform(14, 24);
     if (one_in(2)) options.admission = Admission::kExpected;
     options.host_bytes = (one_in(2) ? 60 : 0) * model_.pool.page_bytes();
+    if (one_in(2)) look_up(options);
     return options;
+  }
+  static void look_up(RequestLoopOptions& options) {
+    options.plans.push_back(Plan::lookup());
+    options.lookup_history = 1000;
   }
   std::unique_ptr<Client> random_client(RequestLoop& loop) {
     auto client = std::make_unique<Client>();
@@ -165,6 +170,7 @@ TEST_F(RandomFaults, ThreadsComeAndGo) {
   options.admission = Admission::kExpected;
   options.max_waiting = 6;
   options.read_ahead_after = 0;
+  look_up(options);
   auto loop = this->loop(options);
   std::thread runner([&] { loop.run(); });
   std::atomic<int> submitted{0}, ended{0}, refusals{0}, done{0};

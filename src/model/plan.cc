@@ -41,7 +41,7 @@ constexpr Base kBases[] = {
      WeightRead::kTarget,
      {KvRead::kUpper, KvTokens::kSnap}},
     {"retrieval",
-     "full weights; chunks of 8 by their mean key, in fp16",
+     "full weights; segments of 8 by their mean key, in fp16",
      WeightRead::kTarget,
      {KvRead::kUpper, KvTokens::kRetrieval}},
 };

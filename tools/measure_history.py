@@ -4,8 +4,8 @@
     tools/measure_history.py MODEL.gguf
 
 One client asks for answers of a kind, one after the other, each with other data: programs, tables,
-records, stories, and one story again and again. The first of a kind is not counted. Both servers take
-turns. Texts must not differ. Nothing else should run meanwhile. Needs the standard library only.
+records, stories, and one story again and again. The first of a kind is not counted, and what is kept of
+other kinds and temperatures is not found. Both servers take turns. Texts must not differ. Nothing else should run meanwhile. Needs the standard library only.
 """
 
 import argparse
@@ -38,9 +38,9 @@ KINDS = {
 }
 
 
-def ask(server, prompt, temperature, seed, predict):
+def ask(server, prompt, temperature, seed, predict, salt="none"):
     body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": predict,
-            "temperature": temperature, "seed": seed}
+            "temperature": temperature, "seed": seed, "cache_salt": salt}
     asked = urllib.request.Request(f"http://127.0.0.1:{server.port}/v1/chat/completions",
                                    json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(asked, timeout=300) as reply:
@@ -64,15 +64,17 @@ def parse_args():
 
 def measure(programs, args, log):
     spent, texts = {}, {}  # by kind, temperature, history: (tokens, ms); by kind, temperature, request
-    for _ in range(args.rounds):
-        for history in (0, args.history):
+    for turn in range(args.rounds):
+        for history in ((0, args.history), (args.history, 0))[turn % 2]:
             options = ["serve", "-m", args.model, "-c", 4096, "--lookup-history", history]
             with Server(programs, "quantspec", options, log) as server:
                 ask(server, "Hello", 0, 1, 64)
                 for kind, prompts in KINDS.items():
                     for temperature in (0, 0.7):
                         for i, prompt in enumerate(prompts):
-                            reply = ask(server, prompt, temperature, 100 + i, args.predict)
+                            # A salt of their own: else these prompts were answered before.
+                            reply = ask(server, prompt, temperature, 100 + i, args.predict,
+                                        f"{kind}, {temperature}")
                             text = reply["choices"][0]["message"]["content"]
                             texts.setdefault((kind, temperature, i), set()).add(text)
                             if i > 0:

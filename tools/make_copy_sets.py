@@ -34,6 +34,7 @@ from itertools import accumulate
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+STORY = ROOT / "prompts" / "the-lighthouse-clock.txt"
 
 # In code the parts of names, so that they are about as many as tokens there, too.
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]|[^\sA-Za-z0-9]")
@@ -155,9 +156,10 @@ class Maker:
         self.words = args.words
         self.fixed_back = args.back
         self.answer_words = min(ANSWER, args.words // 6)
-        self.books = [read_book(path) for path in sorted(args.books.glob("*.txt"))]
-        if not self.books:
+        files = sorted(args.books.glob("*.txt")) if args.books.is_dir() else [args.books]
+        if not files:
             sys.exit(f"make_copy_sets: {args.books}: no .txt file in this folder")
+        self.books = [read_book(path) for path in files]
         files = [(name, f"// {name}\n{text}\n") for name, text in read_sources()]
         self.sources = Source("src", "".join(text for _, text in files))
         ends = accumulate(len(text) for _, text in files)
@@ -183,10 +185,12 @@ class Maker:
 
     def place_in(self, number, back, rng):
         """A book, in turn, and a sentence of it that has text enough before and after it."""
-        book = self.books[number % len(self.books)]
-        low, high = self.words - back, len(book) - max(back, self.answer_words)
-        if low >= high:
+        low, after = self.words - back, max(back, self.answer_words)
+        books = [book for book in self.books if low < len(book) - after]
+        if not books:
             raise Unmade
+        book = books[number % len(books)]
+        high = len(book) - after
         start = SENTENCE.search(book.text, book.starts[rng.randrange(low, high)])
         if not start:
             raise Unmade
@@ -275,8 +279,8 @@ def parse_args():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--out", required=True, metavar="DIR", type=Path,
                         help="where the files go; it is made")
-    parser.add_argument("--books", metavar="DIR", type=Path, default=ROOT / "prompts",
-                        help="folder of .txt files (default: the bundled story)")
+    parser.add_argument("--books", metavar="DIR", type=Path, default=STORY,
+                        help="folder of .txt files, or one (default: the bundled story)")
     parser.add_argument("--records", type=int, default=8, metavar="N",
                         help="of each file (default: 8)")
     parser.add_argument("--words", type=int, default=7200, metavar="N",

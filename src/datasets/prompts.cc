@@ -176,7 +176,7 @@ Prompt PromptCutter::cut_task(const Document& document) {
     const std::size_t room = body_ - instruction.size();
     add(instruction.begin(), instruction.end());
     add(tokens.end() - std::min(tokens.size(), room), tokens.end());
-    prompt.continuation = answer_of(document, tokens);
+    if (tokens.size() >= room) prompt.continuation = answer_of(document, tokens);
   }
   return prompt;
 }

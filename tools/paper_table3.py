@@ -16,6 +16,7 @@ Needs the standard library only.
 import argparse
 import dataclasses
 import datetime
+import hashlib
 import json
 import os
 import re
@@ -221,9 +222,10 @@ def measure(run, args):
     if args.keep and file.exists():
         try:
             kept = json.loads(file.read_text())
-        except ValueError:  # a run that was stopped while it wrote
-            kept = {"run": {"command": ""}}
-        if kept["run"]["command"] == shown(run):
+            same = (kept["run"]["command"], kept["run"]["program"]) == (shown(run), args.program)
+        except (ValueError, LookupError, TypeError):  # stopped while it wrote, or another's file
+            same = False
+        if same:
             run.report = kept
             return
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
@@ -235,7 +237,7 @@ def measure(run, args):
         run.failed = done.returncode != 2 and not no_memory
         return
     report = json.loads(done.stdout)
-    report["run"] = {"command": shown(run), "date": date}
+    report["run"] = {"command": shown(run), "date": date, "program": args.program}
     missing = [method for method in METHODS if row_of(report, method, run, args) is None]
     if missing:
         run.problem, run.failed = f"the report has no row of {missing[0]}", True
@@ -415,7 +417,7 @@ def parse_args():
                       help="the program (default: build/quantspec)")
     what.add_argument("-o", "--out", metavar="DIR", default=ROOT / "build/table3", type=Path,
                       help="for JSON and the table (default: build/table3)")
-    what.add_argument("--keep", action="store_true", help="do not run again what has its JSON there")
+    what.add_argument("--keep", action="store_true", help="do not run again what this program ran before")
     what.add_argument("--dry-run", action="store_true", help="print the commands and end")
     args = parser.parse_args()
     if not args.models and not args.model:
@@ -428,6 +430,7 @@ def parse_args():
         setattr(args, name, getattr(args, name) or value)
     if not os.access(args.quantspec, os.X_OK):
         parser.error(f"--quantspec {args.quantspec}: is not there; make build")
+    args.program = hashlib.sha256(args.quantspec.read_bytes()).hexdigest()[:16]  # which build
     return args
 
 

@@ -1,6 +1,6 @@
 // Measures what limits this machine, by what limits this engine on it: a stream of reads from
-// memory by all threads, and the inner loop of an fp32 matrix product (where a CPU has bf16 products,
-// prompts are read faster).
+// memory by all threads, and the inner loop of an fp32 matrix product (where a CPU has products of
+// bf16, prompts are read faster).
 #include <sched.h>
 
 #include <algorithm>

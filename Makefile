@@ -73,7 +73,7 @@ benchmarks: build ## build kernel_bench: how fast the kernels are (docs/kernels.
 	@cmake --build $(BUILD) -j $(JOBS)
 
 # PYTHON: Debian's matplotlib is for Debian's Python, which need not be the first in the path.
-results: benchmarks ## measure, draw and write docs/results.md; a quarter of an hour
+results: benchmarks ## measure and draw, into results/; ten minutes (RESULTS_FLAGS: results/README.md)
 	@tools/install_deps.sh plots
 	@$(PYTHON) tools/make_results.py --quantspec $(BUILD)/quantspec $(RESULTS_FLAGS)
 

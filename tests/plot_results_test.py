@@ -8,6 +8,7 @@ FiguresTest needs matplotlib, and without it exits with 77: skipped.
 import copy
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ SKIPPED = 77
 sys.path.insert(0, str(ROOT / "tools"))
 
 import make_results  # noqa: E402
-from plots import kernel_tables, reports, tables  # noqa: E402
+from plots import kernel_tables, pages, reports, tables  # noqa: E402
 
 
 def load(name):
@@ -214,7 +215,7 @@ class TablesTest(unittest.TestCase):
     def test_a_forced_instruction_set_is_part_of_the_command(self):
         run = make_results.kernel_sections()[0].runs[1]
         self.assertTrue(
-            make_results.shown(run, run.command).startswith("QUANTSPEC_ISA=avx2 kernel_bench --"))
+            make_results.shown(run, run.commands[0]).startswith("QUANTSPEC_ISA=avx2 kernel_bench --"))
 
     def test_only_what_stands_between_marks_is_written(self):
         page = "# Results\n\nBefore.\n<!-- results:a -->\nold\n<!-- /results:a -->\nAfter.\n"
@@ -226,24 +227,67 @@ class TablesTest(unittest.TestCase):
         self.assertEqual(make_results.fill(longer, "b", "B title", r"more \1" + "\n"), longer)
 
     def test_sections_and_runs_have_names_of_their_own(self):
-        sections = (make_results.roofline_sections() + make_results.kernel_sections() +
-                    make_results.bundled_sections() + make_results.book_sections(wikitext=True))
+        sections = make_results.all_sections()
         names = [section.name for section in sections]
         runs = [run.name for section in sections for run in section.runs]
         self.assertEqual(len(set(names)), len(names))
         self.assertEqual(len(set(runs)), len(runs))
 
-    def test_a_section_tells_command_commit_hardware_and_date(self):
+    def test_a_section_tells_its_commands(self):
         report = load("bench")
-        report.run.update(commands=["quantspec bench -d text:BOOKS"], commit="abc1234",
-                          date="2026-11-20", hardware="A processor, 2 cores")
+        report.run.update(commands=["quantspec bench -d text:BOOKS"])
         section = next(section for section in make_results.bundled_sections()
                        if section.name == "bundled-speed")
         text = make_results.section_text(section, [report], {"img/a.svg": "A picture."})
-        self.assertTrue(
-            text.startswith("    quantspec bench -d text:BOOKS\n\nCommit abc1234, A processor, "
-                            "2 cores, 2026-11-20.\n\n"))
+        self.assertTrue(text.startswith("    quantspec bench -d text:BOOKS\n\n"))
         self.assertIn('<img src="img/a.svg" width="49%" alt="A picture.">', text)
+
+    def test_a_machine_is_a_folder(self):
+        self.assertEqual(make_results.machine_of("AMD EPYC, 2 cores"), "amd-epyc-2")
+        self.assertEqual(make_results.machine_of("Intel(R) Xeon(R) Processor @ 2.10GHz, 16 cores"),
+                         "intel-xeon-16")
+
+    def test_a_set_is_of_one_commit_and_shown_without_changes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, commit in (("a", "0123456"), ("b", "0123456")):
+                self.keep(Path(folder), name, commit)
+            self.assertEqual(pages.Set(folder).about()[1], "0123456")
+            self.keep(Path(folder), "b", "7654321")
+            with self.assertRaisesRegex(ValueError, "not of one machine and commit"):
+                pages.Set(folder).about()
+        with tempfile.TemporaryDirectory() as folder:
+            dirty = Path(folder) / "machine" / "0123456-dirty"
+            dirty.mkdir(parents=True)
+            self.keep(dirty, "a", "0123456-dirty")
+            with self.assertRaisesRegex(reports.Unusable, "in no commit"):
+                pages.cpu_page(pages.Set(dirty))
+
+    @staticmethod
+    def keep(folder, name, commit):
+        data = json.loads((REPORTS / "bench.json").read_text())
+        data["run"] = {"commands": [], "commit": commit, "hardware": "One", "date": "2030-01-01"}
+        (folder / f"{name}.json").write_text(json.dumps(data))
+
+    def test_figures_are_those_of_the_reports(self):
+        """What make_results.py --check compares, where one report says something else."""
+        shown = json.loads((ROOT / "results/shown.json").read_text())["cpu"]
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            shutil.copytree(ROOT / "results" / shown, root / "results" / shown)
+            shutil.copy(ROOT / "results/shown.json", root / "results")
+            shutil.copy(ROOT / "README.md", root)
+            before = make_results.written(root)
+            file = root / "results" / shown / "speed.json"
+            data = json.loads(file.read_text())
+            row = next(row for row in data["rows"]
+                       if (row["plan"], row["context"], row["temperature"]) == ("auto", 8192, 1))
+            row["speedup_fp16"] = 98.765
+            file.write_text(json.dumps(data))
+            after = make_results.written(root)
+        changed = {path.relative_to(root).as_posix() for path in before if before[path] != after[path]}
+        self.assertEqual(changed, {"README.md", "docs/results.md", f"results/{shown}/README.md"})
+        for path in changed:
+            self.assertIn("98.7", after[root / path])
 
 
 class FiguresTest(unittest.TestCase):

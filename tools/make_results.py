@@ -1,24 +1,25 @@
 #!/usr/bin/env python3
-"""Measures, draws and writes down: runs quantspec, keeps its JSON, fills docs/results.md.
+"""Measures, draws and writes down: runs quantspec, keeps its JSON, makes pages of it.
 
-    tools/make_results.py                       on the bundled model and story: some ten minutes
-    tools/make_results.py --books DIR --wikitext FILE --full            an hour: see below
-    tools/make_results.py --keep                tables and pictures of what was measured before
+    tools/make_results.py                 on the bundled model and story: some ten minutes
+    tools/make_results.py --books DIR     what docs/results.md shows: half an hour
+    tools/make_results.py --books DIR --wikitext FILE --full    more tables: an hour and a half
+    tools/make_results.py --show MACHINE/COMMIT                 makes the pages of that set
+    tools/make_results.py --write         the pages again; --check: are they what it would write?
 
-A section is a few runs, a table and pictures. Its JSON goes to build/results/RUN.json, with the
-command, commit, date and hardware; its pictures to docs/img/; and its table into docs/results.md,
-between <!-- results:SECTION --> and <!-- /results:SECTION -->. Text outside such marks is not
-touched; a section that has no marks yet goes to the end. Nothing else should run meanwhile.
+A set of results is a folder results/MACHINE/COMMIT: the JSON of every run with the command, commit, date
+and hardware in it, pictures, and README.md, which has all tables. docs/results.md and what stands in
+README.md between <!-- results:NAME --> and <!-- /results:NAME --> are made of the set that
+results/shown.json names. Nothing else should run while it measures.
 
---full needs a folder of .txt books of 40,000 tokens and more, and adds what is measured on them:
-contexts to 32k, every plan, greedy and at temperature 1, recall, sensitivity, draft weights that
-were calibrated on half of the books; on WikiText-2's test set perplexity, and draft weights that
-were calibrated on it. Pictures need python3-matplotlib.
+--books is a folder of .txt books of 40,000 tokens and more, --real one of tools/real_models.sh, whose models
+are measured beside llama.cpp; --wikitext is WikiText-2's raw test set. Pictures need python3-matplotlib.
 """
 
 import argparse
 import dataclasses
 import datetime
+import importlib.util
 import json
 import os
 import pathlib
@@ -33,14 +34,20 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from plot_results import plot  # noqa: E402
-from plots import kernel_tables, reports, tables  # noqa: E402
+from plots import kernel_tables, pages, reports, tables  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KEPT = pathlib.Path("build/results")  # from the root, as the commands show it
+MADE = pathlib.Path("build/results")  # from the root, as the commands show it: what runs make and read
+RESULTS = ROOT / "results"
 STORY = "prompts/the-lighthouse-clock.txt"
 ABLATION = "quantspec,quantspec+w8,weights-only,kv-only"
 RIVALS = "streaming,snapkv,retrieval,quantspec+sparse"
 LONGEST = 32256  # tokens; with the 512 of a run as many as the bundled model was trained on
+PAGE_PLANS = ("kv-only,weights-only,quantspec,quantspec+w8,quantspec+sparse,quantspec+sparse+w8,"
+              "snapkv+w8,retrieval+w8,auto")
+FIDELITY_PLANS = "kv-only,quantspec+w8,quantspec,quantspec+sparse+w8,streaming,snapkv,retrieval"
+PEER_FILES = ("SmolLM2-135M-Instruct.Q4_K_M", "SmolLM2-135M-Instruct.Q8_0",
+              "qwen2.5-1.5b-random-Q4_K_M", "qwen2.5-1.5b-random-Q8_0")
 SPEED_FIGURES = ("speedup", "ablation", "rounds", "memory", "predicted")
 # Its shape, of which the roofline of the paper's figures 2, 5 and 6 is made; no weights are needed.
 LLAMA_2_7B = {
@@ -63,9 +70,9 @@ LLAMA_2_7B = {
 @dataclasses.dataclass(frozen=True)
 class Run:
     name: str
-    command: str  # after "quantspec"; prints JSON
-    before: str = ""  # a command whose output file it reads
-    program: str = "quantspec"  # or another one of its folder
+    # The last one prints JSON, or writes it to the file OUT; those before make what it reads. The first
+    # word is quantspec, another program of its folder, or a tool of this repository.
+    commands: tuple
     isa: str = ""  # the instruction set to force
 
 
@@ -81,8 +88,9 @@ class Section:
 # --- what is measured ----------------------------------------------------------------------------
 
 
-def run(name, command, before=""):
-    return Run(name, f"{command} -o json", before)
+def run(name, command, *before):
+    """Of quantspec."""
+    return Run(name, (*before, f"quantspec {command} -o json"))
 
 
 def section(name, title, table, command, *figures):
@@ -93,7 +101,7 @@ def section(name, title, table, command, *figures):
 def roofline_sections():
     return [
         section("roofline-llama", "Roofline: Llama-2-7B on the paper's GPU", tables.roofline,
-                f"roofline -m {KEPT}/Llama-2-7B --machine a6000", "decode-planes",
+                f"roofline -m {MADE}/Llama-2-7B --machine a6000", "decode-planes",
                 "prefill-planes", "share"),
         section("roofline-this", "Roofline: the bundled model on this machine", tables.roofline,
                 "roofline --ctx-size 4096,8192,16384,32768"),
@@ -102,11 +110,10 @@ def roofline_sections():
 
 def kernel_sections():
     """Of kernel_bench, which a build has when it is asked for (make benchmarks)."""
-    command = ("--benchmark_format=json --benchmark_repetitions=3 "
+    command = ("kernel_bench --benchmark_format=json --benchmark_repetitions=3 "
                "--benchmark_enable_random_interleaving=true")
     avx2 = f"{command} '--benchmark_filter=read|attention/dram/.*/d128/mha/q[15]/'"
-    runs = (Run("kernels", command, program="kernel_bench"),
-            Run("kernels-avx2", avx2, program="kernel_bench", isa="avx2"))
+    runs = (Run("kernels", (command, )), Run("kernels-avx2", (avx2, ), isa="avx2"))
     return [Section("kernels", "Kernels", kernel_tables.kernels, runs, ("kernels",))]
 
 
@@ -136,12 +143,52 @@ def bundled_sections():
     ]
 
 
+def page_sections(wikitext, real):
+    """What docs/results.md shows."""
+    text, recall = "-d text:BOOKS", "-d recall:BOOKS"
+    windows = {"": f"{text} --prompts 8"} | ({"-wikitext": "-d wikitext:WIKITEXT"} if wikitext else {})
+    perplexity = tuple(run(f"perplexity{name}", f"eval perplexity {flags} --ctx-size 4096 --tokens 16384")
+                       for name, flags in windows.items())
+    fidelity = (run("fidelity", f"eval fidelity {text} --ctx-size 8192 --prompts 6 --plan {FIDELITY_PLANS}"),
+                run("fidelity-recall", f"eval fidelity {recall} --ctx-size 8192 --tokens 240 --prompts 6 "
+                    f"--plan {FIDELITY_PLANS}"))
+    make_sets = "tools/make_copy_sets.py --books BOOKS --words 8192 -o COPIES"
+    copies = {"recall": recall, "prose": text} | {
+        name: f"-d tasks:COPIES/{name}.jsonl" for name in ("quotes", "edits", "code")}
+    copies = tuple(run(f"copy-{name}", f"bench {flags} --ctx-size 8192 --plan auto+nolookup,auto "
+                       "--temp 1,0 --prompts 3 --repeat 2 -n 192",
+                       *([make_sets] if "COPIES" in flags else []))
+                   for name, flags in copies.items())
+    sections = [
+        section("speed", "Speed on books", tables.speed,
+                f"bench {text} --ctx-size 2048,4096,8192,16384,{LONGEST} --plan {PAGE_PLANS} --temp 1,0 -n 256",
+                "speedup", "ablation"),
+        Section("copies", "Speed where answers copy", tables.speed, copies, ()),
+        Section("fidelity", "Fidelity on books", tables.fidelity, fidelity, ("acceptance",)),
+        Section("perplexity", "Perplexity", tables.perplexity, perplexity, ("perplexity",)),
+        section("draft-length", "Draft lengths on books", tables.draft_lengths,
+                f"bench {text} --ctx-size 8192 --sweep draft-len --temp 1 --repeat 2", "draft-length",
+                "positions"),
+        section("streams", "Many streams", tables.streams,
+                f"bench {text} --ctx-size 4096 --streams 1,2,4,8 -n 128 --plan auto --temp 1,0"),
+        section("lossless", "Losslessness on books", tables.lossless,
+                f"eval lossless {text} --ctx-size 8192 --prompts 1 --plan "
+                "quantspec,snapkv,quantspec+sparse,lookup,auto"),
+    ]
+    if real:
+        runs = tuple(
+            Run(f"peers-{name}", (f"tools/peers_cpu.py REAL/{name}.gguf --depths 0,4096 --prompts 512 "
+                                  "--rounds 1 -o OUT", )) for name in PEER_FILES)
+        sections.append(Section("peers", "Beside llama.cpp", tables.peers, runs, ()))
+    return sections
+
+
 def book_sections(wikitext):
+    """More, which its own page shows alone."""
     text, recall, wiki = "-d text:BOOKS", "-d recall:BOOKS", "wikitext:WIKITEXT"
     windows = {"books": f"{text} --prompts 8"} | ({"wikitext": f"-d {wiki}"} if wikitext else {})
-    perplexity, axes = (
-        tuple(run(f"{name}-{what}", f"eval {what} {flags} --ctx-size 4096 --tokens 16384")
-              for name, flags in windows.items()) for what in ("perplexity", "axes"))
+    axes = tuple(run(f"{name}-axes", f"eval axes {flags} --ctx-size 4096 --tokens 16384")
+                 for name, flags in windows.items())
     drafts = f"--plan kv-only,quantspec+w8,quantspec+w4,{RIVALS}"
     fidelity = (
         run("books-fidelity", f"eval fidelity {text} --ctx-size 4096,8192 --prompts 6 {drafts}"),
@@ -152,13 +199,13 @@ def book_sections(wikitext):
                           f"eval fidelity {flags} {rules} --draft-budget {budget}")
                       for kind, flags in (("text", text), ("recall", recall))
                       for budget in (1024, 2048))
-    layers, store = KEPT / "layers.json", KEPT / "gptq.qsd"
+    layers, store = MADE / "layers.json", MADE / "gptq.qsd"
     drafted = f"bench {text} --ctx-size 8192 --plan quantspec --draft-len 1,4 --prompts 2"
     weights = (run("books-rtn", drafted),
                run("books-gptq", f"{drafted} --draft-store {store}",
-                   f"prepare --method gptq --calibration {wiki} -o {store}"))
+                   f"quantspec prepare --method gptq --calibration {wiki} -o {store}"))
     sections = [
-        section("books-speed", "Speed on books", tables.speed,
+        section("books-all", "All plans on books", tables.speed,
                 f"bench {text} --ctx-size 4096,8192,16384,{LONGEST} --plan all --temp 1,0",
                 *SPEED_FIGURES),
         section("books-auto", "The plan auto beside the best fixed ones", tables.speed,
@@ -176,7 +223,6 @@ def book_sections(wikitext):
         section("books-budget", "Budgets on books", tables.budgets,
                 f"bench {text} --ctx-size 8192,{LONGEST} --sweep budget --draft-len 4",
                 "budget"),
-        Section("perplexity", "Perplexity", tables.perplexity, perplexity, ("perplexity",)),
         Section("axes", "Axes of 4-bit groups", tables.axes, axes, ("axes",)),
         Section("books-fidelity", "Fidelity on books", tables.fidelity, fidelity, ("acceptance",)),
         Section("books-selection", "Which pages a sparse draft reads", tables.fidelity, selection,
@@ -204,9 +250,9 @@ def gptq_section():
     for method, text in (("rtn", ""), ("gptq", "--calibration text:CALIBRATION --tokens 65536 ")):
         for group in (128, 64):
             name = f"{method}-g{group}"
-            store = KEPT / f"{name}.qsd"
+            store = MADE / f"{name}.qsd"
             runs.append(run(f"gptq-{name}", f"{measured} --draft-store {store}",
-                            f"prepare --method {method} --group {group} {text}-o {store}"))
+                            f"quantspec prepare --method {method} --group {group} {text}-o {store}"))
     return Section("gptq", "Draft weights by rounding and by GPTQ, on held-out books",
                    tables.draft_weights, tuple(runs), ())
 
@@ -221,81 +267,92 @@ def hardware():
     return f"{names[0] if names else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
 
 
-def commit():
-    """As git describe --dirty, but for the files that this program writes. For reports that do not
-    say themselves of which commit the program is."""
-    def git(*arguments):
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True,
-                              text=True).stdout.strip()
-
-    written = ":!docs/results.md", ":!docs/img"
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *written)
-    return (git("rev-parse", "--short=12", "HEAD") or "no commit") + ("-dirty" if changed else "")
+def machine_of(hardware):
+    """A folder's name: "AMD EPYC, 2 cores" -> "amd-epyc-2"."""
+    words = re.sub(r"\([^)]*\)|@.*,|Processor|CPU|cores", " ", hardware).lower()
+    return re.sub(r"[^a-z0-9.]+", "-", words).strip("-")
 
 
-def commit_of(report):
-    said = report.get("meta", {}).get("commit")
-    return said if said and said != "unknown" else commit()
+def commit_of(program):
+    """What it was built from, as its reports say."""
+    least = f"bench -m models/pg-24m -d text:{STORY} -c 64 -n 1 --warm-up 0 --repeat 1 --plan lookup -o json -q"
+    done = subprocess.run([program, *least.split()], cwd=ROOT, stdout=subprocess.PIPE)
+    if done.returncode != 0:
+        sys.exit(f"make_results: {program} cannot be run")
+    head, dash, dirty = json.loads(done.stdout)["meta"]["commit"].partition("-")
+    return head[:7] + dash + dirty
 
 
 def shown(run, command):
     """The command as a reader would type it."""
-    forced = f"QUANTSPEC_ISA={run.isa} " if run.isa else ""
-    return f"{forced}{run.program} {command}"
+    return f"QUANTSPEC_ISA={run.isa} {command}" if run.isa else command
 
 
 class Runner:
-    def __init__(self, program, texts):
+    """Runs what sections name. Reports go to the set of results of the program's commit."""
+
+    def __init__(self, program, texts, machine):
         self.program, self.texts = program, texts
-        self.kept = ROOT / KEPT
-        self.kept.mkdir(parents=True, exist_ok=True)
-        llama = self.kept / "Llama-2-7B"
+        self.commit = commit_of(program)
+        self.folder = RESULTS / machine / self.commit
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.commit.endswith("-dirty"):
+            print(f"make_results: {program} has changes that are in no commit: no page will show this",
+                  file=sys.stderr)
+        made = ROOT / MADE
+        made.mkdir(parents=True, exist_ok=True)
+        llama = made / "Llama-2-7B"
         llama.mkdir(exist_ok=True)
         (llama / "config.json").write_text(json.dumps(LLAMA_2_7B))
+        self.texts |= {"COPIES": made / "copies", "OUT": made / "out.json"}
 
     def split_books(self, folder):
         """CALIBRATION and HELD_OUT: the first and the second half of the books, by name."""
         files = sorted(folder.resolve().glob("*.txt"))
         halves = {"CALIBRATION": files[:len(files) // 2], "HELD_OUT": files[len(files) // 2:]}
         for name, half in halves.items():
-            links = self.kept / name.lower()
+            links = ROOT / MADE / name.lower()
             shutil.rmtree(links, ignore_errors=True)
             links.mkdir()
             for file in half:
                 (links / file.name).symlink_to(file)
             self.texts[name] = links
 
-    def path(self, run):
-        return self.kept / f"{run.name}.json"
-
     def execute(self, run, command):
-        """Standard output; paths of texts are put where the command has their names."""
+        """What it prints; paths are put where the command has their names."""
         words = shlex.split(command)
         for name, path in self.texts.items():
-            words = [word.replace(f":{name}", f":{path}") for word in words]
-        program = self.program if run.program == "quantspec" else self.program.parent / run.program
-        if not program.exists():
+            words = [re.sub(rf"(?<![\w-]){name}(?!\w)", str(path), word) for word in words]
+        program = self.program if words[0] == "quantspec" else self.program.parent / words[0]
+        if words[0].startswith("tools/"):
+            words.insert(0, sys.executable)
+            program = sys.executable
+            if "peers" in words[1]:
+                words += ["--quantspec", str(self.program)]
+        elif not program.exists():
             raise RuntimeError(f"{program} is not built: make benchmarks")
         forced = {"QUANTSPEC_ISA": run.isa} if run.isa else {}
-        done = subprocess.run([program, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        done = subprocess.run([program, *words[1:]], cwd=ROOT, stdout=subprocess.PIPE, text=True,
                               env=os.environ | forced)
-        found_difference = done.returncode == 1 and command.startswith("eval lossless")
+        found_difference = done.returncode == 1 and command.startswith("quantspec eval lossless")
         if done.returncode != 0 and not found_difference:  # a difference is a finding
             raise RuntimeError(f"{shown(run, command)}\nended with {done.returncode}")
-        return done.stdout
+        return pathlib.Path(self.texts["OUT"]).read_text() if " OUT" in command else done.stdout
 
     def measure(self, run):
         started = time.monotonic()
         at = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        commands = [command for command in (run.before, run.command) if command]
-        data = json.loads([self.execute(run, command) for command in commands][-1])
+        printed = [self.execute(run, command) for command in run.commands][-1]
+        for name, path in self.texts.items():  # paths are of this machine alone
+            printed = printed.replace(str(path), name)
+        data = json.loads(printed)
         data["run"] = {
-            "commands": [shown(run, command) for command in commands],
+            "commands": [shown(run, command) for command in run.commands],
             "date": at,
-            "commit": commit_of(data),
+            "commit": self.commit,
             "hardware": hardware()
         }
-        self.path(run).write_text(json.dumps(data))
+        (self.folder / f"{run.name}.json").write_text(json.dumps(data) + "\n")
         print(f"{run.name}: {time.monotonic() - started:.0f} s", flush=True)
 
 
@@ -303,11 +360,9 @@ class Runner:
 
 
 def section_text(section, measured, pictures):
-    """What stands between the marks. pictures: {path from the document: what it shows}."""
-    facts = {(run["commit"], run["hardware"], run["date"]) for run in (one.run for one in measured)}
-    commands = [command for one in measured for command in one.run["commands"]]
-    text = "".join(f"    {command}\n" for command in commands)
-    text += "\n" + "; ".join("Commit {}, {}, {}".format(*fact) for fact in sorted(facts)) + ".\n\n"
+    """Commands, table and pictures. pictures: {path from the document: what it shows}."""
+    commands = dict.fromkeys(command for one in measured for command in one.run["commands"])
+    text = "".join(f"    {command}\n" for command in commands) + "\n"
     text += section.table(measured)
     if pictures:
         text += "\n" + "\n".join(f'<img src="{path}" width="49%" alt="{what}">'
@@ -325,16 +380,78 @@ def fill(document, name, title, content):
     return f"{document.rstrip()}\n\n## {title}\n\n{block}\n"
 
 
-def write(section, runner, docs):
-    measured = [reports.load(runner.path(run)) for run in section.runs]
-    drawn, missing = plot(measured, docs / "img", wanted=section.figures)
-    for name, data in missing.items():
-        print(f"{section.name}: no picture {name}: needs {data}", file=sys.stderr)
-    pictures = {f"img/{path.name}": what for path, what in drawn.items()}
-    page = docs / "results.md"
-    old = page.read_text() if page.exists() else "# Results\n"
-    page.write_text(
-        fill(old, section.name, section.title, section_text(section, measured, pictures)))
+def results_of(results):
+    """(section, its reports) of all that the set has."""
+    for section in all_sections():
+        files = [results.folder / f"{run.name}.json" for run in section.runs]
+        measured = [results.report(file.stem) for file in files if file.exists()]
+        if measured:
+            yield section, measured
+
+
+def set_page(results, drawn):
+    """README.md of a set: the tables of all sections whose runs it has. drawn: {section: pictures}."""
+    hardware, commit, date = results.about()
+    parts = [f"# Results at {commit}\n\n{hardware}, {date}. Made by `tools/make_results.py` from the JSON "
+             "beside it. BOOKS is a folder of public-domain books that the bundled model never saw, COPIES\n"
+             "what `tools/make_copy_sets.py` makes of them, REAL the folder of `tools/real_models.sh`.\n"]
+    for section, measured in results_of(results):
+        pictures = drawn.get(section.name, {})
+        parts.append(f"## {section.title}\n\n{section_text(section, measured, pictures)}")
+    return "\n".join(parts)
+
+
+def pictures_of(results):
+    """{section: {file: what it shows}}, as draw() left it: that needs matplotlib, and pages do not."""
+    kept = results.folder / "img/index.json"
+    return json.loads(kept.read_text()) if kept.exists() else {}
+
+
+def draw(results):
+    index = {}
+    for section, measured in results_of(results):
+        drawn, missing = plot(measured, results.folder / "img", wanted=section.figures)
+        for name, data in missing.items():
+            print(f"{section.name}: no picture {name}: needs {data}", file=sys.stderr)
+        if drawn:
+            index[section.name] = {f"img/{path.name}": what for path, what in drawn.items()}
+    (results.folder / "img/index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def written(root=ROOT, show=None):
+    """{file: what it should have}, of all that is made of results that are kept. show: the set that pages
+    show, if it is not that of shown.json."""
+    files = {}
+    for page in sorted((root / "results").glob("*/*/README.md")):  # without it a run goes on, or was stopped
+        results = pages.Set(page.parent)
+        if results.is_of_a_commit() and results.all():
+            files[page] = set_page(results, pictures_of(results))
+    shown = root / "results/shown.json"
+    show = show or json.loads(shown.read_text())["cpu"]
+    files[shown] = json.dumps({"cpu": show}) + "\n"
+    show = pages.Set(root / "results" / show)
+    files[root / "docs/results.md"] = pages.cpu_page(show)
+    readme = (root / "README.md").read_text()
+    for name, content in pages.readme_blocks(show).items():
+        if f"<!-- results:{name} -->" not in readme:
+            raise ValueError(f"README.md has no <!-- results:{name} -->")
+        readme = fill(readme, name, "", content)
+    files[root / "README.md"] = readme
+    return files
+
+
+def write_pages(show):
+    for file, text in written(show=show).items():
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+            print(file.relative_to(ROOT))
+
+
+def check_pages():
+    wrong = [file for file, text in written().items() if not file.exists() or file.read_text() != text]
+    if wrong:
+        names = ", ".join(str(file.relative_to(ROOT)) for file in wrong)
+        sys.exit(f"make_results: not what the kept results say: {names}; tools/make_results.py --write")
 
 
 # --- command line --------------------------------------------------------------------------------
@@ -343,26 +460,35 @@ def write(section, runner, docs):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quantspec", default=ROOT / "build/quantspec", type=pathlib.Path)
-    parser.add_argument("--books", type=pathlib.Path,
+    parser.add_argument("--books", type=pathlib.Path, metavar="DIR",
                         help="folder of .txt files that the model never saw")
-    parser.add_argument("--wikitext", type=pathlib.Path, help="WikiText-2's raw test set")
-    parser.add_argument("--full", action="store_true",
-                        help="measure on --books and --wikitext: an hour")
-    parser.add_argument("--only", help="these sections, with commas between")
-    parser.add_argument("--keep", action="store_true", help="run only what has no JSON yet")
-    parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs",
-                        help="where results.md is")
+    parser.add_argument("--wikitext", type=pathlib.Path, metavar="FILE",
+                        help="WikiText-2's raw test set")
+    parser.add_argument("--real", type=pathlib.Path, metavar="DIR",
+                        help="models and llama.cpp of tools/real_models.sh, to compare with")
+    parser.add_argument("--full", action="store_true", help="more tables of --books: an hour")
+    parser.add_argument("--machine", metavar="NAME", help="folder below results/ (default: by processor)")
+    parser.add_argument("--only", metavar="LIST", help="these sections, with commas between")
+    parser.add_argument("--show", metavar="MACHINE/COMMIT", help="the pages show this set; --write")
+    parser.add_argument("--write", action="store_true", help="make the pages of what is kept")
+    parser.add_argument("--check", action="store_true", help="fail where --write would change a page")
     args = parser.parse_args()
-    if args.full and not args.books:
-        parser.error("--full needs --books DIR")
-    if (args.books or args.wikitext) and not args.full:
-        parser.error("--books and --wikitext are read with --full only")
+    for option in ("wikitext", "full", "real"):
+        if getattr(args, option) and not args.books:
+            parser.error(f"--{option} needs --books DIR")
     return args
 
 
+def all_sections():
+    return (page_sections(True, True) + bundled_sections() + book_sections(True) +
+            roofline_sections() + kernel_sections())
+
+
 def chosen(args):
-    sections = roofline_sections() + kernel_sections()
-    sections += book_sections(args.wikitext) if args.full else bundled_sections()
+    sections = page_sections(args.wikitext, args.real) if args.books else (
+        bundled_sections() + roofline_sections() + kernel_sections())
+    if args.full:
+        sections += book_sections(args.wikitext) + roofline_sections() + kernel_sections()
     if args.only is None:
         return sections
     known = {section.name: section for section in sections}
@@ -372,33 +498,47 @@ def chosen(args):
     return [known[name] for name in args.only.split(",")]
 
 
-def main():
-    args = arguments()
+def measure(args):
+    """The sections that failed, and the set."""
     sections = chosen(args)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        sys.exit(
-            "make_results: needs matplotlib: tools/install_deps.sh plots, or pip install matplotlib"
-        )
-    texts = {"BOOKS": args.books, "WIKITEXT": args.wikitext}
-    runner = Runner(args.quantspec.resolve(), {
-        name: path.resolve()
-        for name, path in texts.items() if path
-    })
+    texts = {"BOOKS": args.books, "WIKITEXT": args.wikitext, "REAL": args.real}
+    texts = {name: path.resolve() for name, path in texts.items() if path}
+    runner = Runner(args.quantspec.resolve(), texts, args.machine or machine_of(hardware()))
     if args.books:
         runner.split_books(args.books)
     failed = []
     for section in sections:
         try:
             for run in section.runs:
-                if not (args.keep and runner.path(run).exists()):
-                    runner.measure(run)
-            write(section, runner, args.docs)
-        except (RuntimeError, ValueError) as error:  # the others are worth having
+                runner.measure(run)
+        except (RuntimeError, ValueError, OSError) as error:  # the others are worth having
             print(f"make_results: {section.name}: {error}", file=sys.stderr)
             failed.append(section.name)
-    sys.exit(f"make_results: failed: {', '.join(failed)}" if failed else 0)
+    results = pages.Set(runner.folder)
+    if results.all():
+        draw(results)
+        (runner.folder / "README.md").write_text(set_page(results, pictures_of(results)))
+        print(f"{(runner.folder / 'README.md').relative_to(ROOT)}")
+    if failed:
+        sys.exit(f"make_results: failed: {', '.join(failed)}")
+
+
+def main():
+    args = arguments()
+    try:
+        if args.check:
+            return check_pages()
+        if args.show:
+            if not (RESULTS / args.show).is_dir():
+                sys.exit(f"make_results: --show {args.show}: there is no results/{args.show}")
+        if args.show or args.write:
+            return write_pages(args.show)
+    except (ValueError, OSError, reports.Unusable) as error:
+        sys.exit(f"make_results: {error}")
+    if importlib.util.find_spec("matplotlib") is None:
+        sys.exit(
+            "make_results: needs matplotlib: tools/install_deps.sh plots, or pip install matplotlib")
+    measure(args)
 
 
 if __name__ == "__main__":

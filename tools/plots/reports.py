@@ -1,5 +1,5 @@
-"""Reports: the JSON of `quantspec bench`, `eval` and `roofline` and of kernel_bench, told apart by
-their fields.
+"""Reports: the JSON of `quantspec bench`, `eval` and `roofline`, of kernel_bench and of tools/peers_*.py,
+told apart by their fields.
 
 The fields are those of docs/bench.md, docs/eval.md, docs/roofline.md and docs/kernels.md; reports that
 were written before bench and eval had the same keys are read as well. tools/make_results.py adds `run`: {"commands", "commit", "date", "hardware"}.
@@ -101,6 +101,12 @@ def of_kernels(data):
     return {"meta": meta, "rows": rows, "run": data.get("run", {})}
 
 
+def of_peers(data):
+    """A report in the form of the others from that of tools/peers_*.py."""
+    meta = {key: value for key, value in data.items() if key not in ("rows", "run")}
+    return {"meta": meta, "rows": data["rows"], "run": data.get("run", {})}
+
+
 def load(path):
     try:
         data = json.loads(pathlib.Path(path).read_text())
@@ -110,6 +116,8 @@ def load(path):
         raise Unusable(f"{path}: not JSON ({error}); quantspec writes it with -o json") from error
     if isinstance(data, dict) and "backend" in data.get("context", {}):
         data = of_kernels(data)
+    if isinstance(data, dict) and str(data.get("measurement", "")).startswith("peers-speed"):
+        data = of_peers(data)
     if not isinstance(data, dict) or not isinstance(data.get("meta"), dict) or not kind_of(data):
         raise Unusable(f"{path}: not a report of quantspec bench, eval or roofline")
     return Report(pathlib.Path(path).stem, data | {"meta": renamed(data["meta"])})

@@ -7,9 +7,9 @@ from plots.reports import (PLAIN, counted, dataset_name, machine_name, plan_name
                            temperature_name, tokens_name)
 
 
-def table(titles, rows):
-    """The first column is text, the others numbers."""
-    lines = [titles, ["---"] + ["--:"] * (len(titles) - 1), *rows]
+def table(titles, rows, texts=1):
+    """The first columns are text, the others numbers."""
+    lines = [titles, ["---"] * texts + ["--:"] * (len(titles) - texts), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
 
 
@@ -100,6 +100,34 @@ def share(row):
 
 def ratio(row, field):
     return f"{row[field]:.2f} ({row[f'{field}_min']:.2f}-{row[f'{field}_max']:.2f})"
+
+
+def times(value):
+    return f"{value:.2f}x"
+
+
+def streams(reports, wanted=lambda row: True):
+    """Many requests at once."""
+    return "\n".join(table(
+        ["plan", "context", "streams", "sampling", "tokens/s of all", "over fp16 KV",
+         "over 8-bit KV", "ms between arrivals, median", "99%"],
+        [[plan_name(row["plan"]), context(row), row["streams"], temperature_name(row["temperature"]),
+          f"{row['output_tokens_per_second']:.0f}", ratio(row, "speedup_fp16"),
+          ratio(row, "speedup_int8"), f"{row['itl_p50_ms']:.1f}", f"{row['itl_p99_ms']:.1f}"]
+         for row in report.rows if wanted(row)]) for report in reports)
+
+
+def peers(reports):
+    """Ours without drafts beside llama.cpp, on one file a row."""
+    def titled(row):
+        name = tokens_name(row["tokens"])
+        return f"decode at {name}" if row["what"] == "decode" else f"prompt of {name}"
+
+    return table(["llama.cpp / ours", *(titled(row) for row in reports[0].rows)], [[
+        report.meta["model"].removesuffix(".gguf"),
+        *(f"{row['llama_cpp']:.4g} / {row['plain_tokens_per_second']:.4g}, "
+          f"{times(row['plain_ratio']['median'])}" for row in report.rows)
+    ] for report in reports])
 
 
 def megabytes(count):

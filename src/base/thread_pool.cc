@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/pause_cpu.h"
 
 namespace quantspec {
 
@@ -18,16 +19,6 @@ namespace {
 // 50 to 200 microseconds of pauses, by the processor: longer than the gaps inside a decode step,
 // short enough that an idle engine soon sleeps and a crowded machine soon gets its core back.
 constexpr int kSpins = 4000;
-
-void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  // NOTE: isb, not yield, which most cores take for a nop and which would spin through kSpins in a
-  // few microseconds; isb takes about as long as x86's pause.
-  __asm__ volatile("isb" ::: "memory");
-#endif
-}
 
 // NOTE: a refusal changes nothing: the work is right wherever it runs.
 void stay_on(const std::vector<int>& processors) {

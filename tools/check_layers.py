@@ -17,7 +17,7 @@ from pathlib import Path
 
 FLOORS = [
     {"base"},
-    {"quant", "tokenizer", "sampler", "chat", "net"},
+    {"quant", "tokenizer", "sampler", "chat", "net", "comm"},
     {"backend/params"},                                    # what ops take
     {"backend/host"},                                      # what rooms on the host share
     {"backend/reference", "backend/cpu", "backend/cuda"},  # the backend's rooms

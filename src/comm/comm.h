@@ -1,0 +1,72 @@
+// How the ranks of one model tell each other what they computed. Each has a part of the weights, or
+// of the cache, and all go through the same passes in step.
+//
+// Every function is called by all ranks, in the same order and with the same sizes. What comes out
+// is a function of what was given, to the bit: sums are added as a balanced tree over the ranks,
+// ((0 + 1) + (2 + 3)), never as they come.
+//
+// A rank that fails calls give_up(). Then, and where a rank's process ended, a rank left, or one
+// did not come within the patience, every call of every rank throws Error(kDevice) with the same
+// message, from then on. So nothing hangs, and everybody can tell why.
+//
+// A communicator is of one thread at a time.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+namespace quantspec {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // x += the sum of all ranks' partials. REQUIRES: as long as x, and apart from it.
+  virtual void reduce_add(std::span<float> x, std::span<const float> partial) = 0;
+  // out = what all ranks gave, by rank. REQUIRES: out is size() times as long as own.
+  virtual void all_gather(std::span<std::byte> out, std::span<const std::byte> own) = 0;
+  // Of the root's data all get a copy.
+  virtual void broadcast(std::span<std::byte> data, int root) = 0;
+  // Returns when all have come.
+  virtual void barrier() = 0;
+
+  // For a rank that cannot go on: one line that says why, of which the first one counts. From any
+  // thread.
+  virtual void give_up(std::string_view why) noexcept = 0;
+};
+
+// The only rank: nothing is told to anybody.
+std::unique_ptr<Communicator> only_rank();
+
+// Ranks that share memory: threads, or a process and its children (fork). Made before they begin;
+// each rank joins once. Thread-safe.
+class SharedRanks {
+ public:
+  static constexpr std::chrono::milliseconds kPatience{10000};
+
+  // REQUIRES: size >= 1. Throws kOutOfMemory.
+  explicit SharedRanks(int size, std::chrono::milliseconds patience = kPatience);
+  ~SharedRanks();
+  SharedRanks(const SharedRanks&) = delete;
+  SharedRanks& operator=(const SharedRanks&) = delete;
+
+  // REQUIRES: nobody joined as this rank. This outlives what comes back.
+  std::unique_ptr<Communicator> join(int rank);
+
+ private:
+  class Rank;
+  struct Memory;
+
+  int size_;
+  std::chrono::milliseconds patience_;
+  std::size_t bytes_;
+  Memory* memory_;
+};
+
+}  // namespace quantspec

@@ -1,0 +1,290 @@
+#include "comm/comm.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/expect_error.h"
+
+namespace quantspec {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<float> floats(std::size_t count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random) * std::exp2(static_cast<float>(seed % 20));
+  return values;
+}
+
+// Runs f for every rank in a thread of its own.
+void on_threads(SharedRanks& ranks, int size, const std::function<void(Communicator&)>& f) {
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] { f(*ranks.join(rank)); });
+  }
+}
+
+// What a call throws, or "nothing".
+std::string thrown_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kDevice);
+    return error.what();
+  }
+  return "nothing";
+}
+
+class SharedRanksTest : public ::testing::TestWithParam<int> {
+ protected:
+  // The sum of the partials of some ranks, as the header says: of two halves, the left one a power
+  // of two.
+  static float tree(const std::vector<std::vector<float>>& all, std::size_t i, int begin, int end) {
+    if (end - begin == 1) return all[begin][i];
+    int left = 1;
+    while (2 * left < end - begin) left *= 2;
+    return tree(all, i, begin, begin + left) + tree(all, i, begin + left, end);
+  }
+};
+
+TEST_P(SharedRanksTest, AddsAsABalancedTree) {
+  const int size = GetParam();
+  SharedRanks ranks(size);
+  // Of one, of several places' worth, and not a multiple of anything.
+  for (const std::size_t count : {1, 1000, 65536, 3 * 65536 + 17}) {
+    std::vector<std::vector<float>> partials(size);
+    for (int rank = 0; rank < size; ++rank) partials[rank] = floats(count, 10 * count + rank);
+    const std::vector<float> before = floats(count, 7);
+    std::vector<float> expected = before;
+    for (std::size_t i = 0; i < count; ++i) expected[i] += tree(partials, i, 0, size);
+    SharedRanks those(size);
+    on_threads(those, size, [&](Communicator& all) {
+      std::vector<float> x = before;
+      all.reduce_add(x, partials[all.rank()]);
+      EXPECT_EQ(std::memcmp(x.data(), expected.data(), count * sizeof(float)), 0)
+          << "rank " << all.rank() << " of " << all.size();
+    });
+  }
+}
+
+TEST_P(SharedRanksTest, ManyCallsInARow) {
+  const int size = GetParam();
+  SharedRanks ranks(size);
+  on_threads(ranks, size, [&](Communicator& all) {
+    std::mt19937 random(3);  // the same for all
+    for (int i = 0; i < 500; ++i) {
+      const std::size_t count = 1 + random() % 300;
+      const int root = static_cast<int>(random() % size);
+      const std::uint32_t what = random() % 4;
+      const auto byte = [&](int rank, std::size_t k) {
+        return static_cast<std::byte>(17 * i + 31 * rank + k);
+      };
+      if (what == 0) {
+        std::vector<std::byte> own(count), out(count * size);
+        for (std::size_t k = 0; k < count; ++k) own[k] = byte(all.rank(), k);
+        all.all_gather(out, own);
+        for (std::size_t k = 0; k < out.size(); ++k) {
+          ASSERT_EQ(out[k], byte(static_cast<int>(k / count), k % count));
+        }
+      } else if (what == 1) {
+        std::vector<std::byte> data(count);
+        for (std::size_t k = 0; k < count; ++k) data[k] = byte(all.rank(), k);
+        all.broadcast(data, root);
+        for (std::size_t k = 0; k < count; ++k) ASSERT_EQ(data[k], byte(root, k));
+      } else if (what == 2) {
+        std::vector<float> x(count, 1.0f);
+        all.reduce_add(x, std::vector<float>(count, static_cast<float>(all.rank())));
+        ASSERT_EQ(x, std::vector<float>(count, 1.0f + static_cast<float>(size * (size - 1) / 2)));
+      } else {
+        all.barrier();
+      }
+    }
+  });
+}
+
+TEST_P(SharedRanksTest, NobodyPassesABarrierBeforeAllHaveCome) {
+  const int size = GetParam();
+  SharedRanks ranks(size);
+  std::atomic<int> come = 0;
+  on_threads(ranks, size, [&](Communicator& all) {
+    for (int i = 1; i <= 20; ++i) {
+      if (all.rank() == i % size) std::this_thread::sleep_for(2ms);
+      ++come;
+      all.barrier();
+      EXPECT_GE(come.load(), i * size);
+    }
+  });
+}
+
+// Everybody hears the same, at once and later.
+TEST_P(SharedRanksTest, WhoGivesUpTellsAll) {
+  const int size = GetParam();
+  SharedRanks ranks(size);
+  on_threads(ranks, size, [&](Communicator& all) {
+    all.barrier();
+    if (all.rank() == size - 1) {
+      all.give_up("its memory ran out");
+      all.give_up("and another thing");
+    }
+    for (int i = 0; i < 2; ++i) {
+      const std::string said = thrown_by([&] { all.barrier(); });
+      EXPECT_EQ(said, "the ranks of this model stopped: its memory ran out");
+    }
+  });
+}
+
+TEST_P(SharedRanksTest, WhoLeavesStopsWhoWaits) {
+  const int size = GetParam();
+  if (size == 1) return;
+  SharedRanks ranks(size);
+  on_threads(ranks, size, [&](Communicator& all) {
+    all.barrier();
+    if (all.rank() == 0) return;
+    EXPECT_EQ(thrown_by([&] { all.barrier(); }),
+              "the ranks of this model stopped: rank 0 has left");
+  });
+}
+
+TEST_P(SharedRanksTest, WhoDoesSomethingElseStopsAll) {
+  const int size = GetParam();
+  if (size == 1) return;
+  SharedRanks ranks(size);
+  on_threads(ranks, size, [&](Communicator& all) {
+    std::vector<std::byte> data(all.rank() == 0 ? 8 : 16);
+    const std::string said = thrown_by([&] {
+      all.broadcast(data, 0);
+      all.barrier();
+    });
+    EXPECT_NE(said.find("do not do the same"), said.npos) << said;
+  });
+}
+
+// A child of this process for every rank but the first one.
+class Children {
+ public:
+  Children(SharedRanks& ranks, int size, const std::function<void(Communicator&)>& f) {
+    for (int rank = 1; rank < size; ++rank) {
+      const pid_t child = fork();
+      if (child == 0) {
+        try {
+          f(*ranks.join(rank));
+        } catch (const Error&) {
+          _exit(3);
+        }
+        _exit(0);
+      }
+      children_.push_back(child);
+    }
+  }
+  ~Children() {
+    for (const pid_t child : children_) kill(child, SIGKILL);
+    wait();
+  }
+  // Exit statuses; 128 and the signal where there was one.
+  std::vector<int> wait() {
+    std::vector<int> ends;
+    for (const pid_t child : children_) {
+      int status = 0;
+      waitpid(child, &status, 0);
+      ends.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+    }
+    children_.clear();
+    return ends;
+  }
+  pid_t of(int rank) const { return children_[rank - 1]; }
+
+ private:
+  std::vector<pid_t> children_;
+};
+
+TEST_P(SharedRanksTest, ProcessesAddWhatThreadsDo) {
+  const int size = GetParam();
+  SharedRanks ranks(size);
+  const auto sum = [&](Communicator& all) {
+    std::vector<float> x(5000, 0.5f);
+    for (int i = 0; i < 50; ++i) all.reduce_add(x, floats(x.size(), all.rank() + i));
+    std::vector<float> first = x;
+    all.broadcast(std::as_writable_bytes(std::span(first)), 0);
+    if (first != x) throw Error(ErrorKind::kDevice, Message::format<>("sums differ"));
+    return x;
+  };
+  Children children(ranks, size, sum);
+  const std::vector<float> of_processes = sum(*ranks.join(0));
+  for (const int end : children.wait()) EXPECT_EQ(end, 0);
+  SharedRanks others(size);
+  on_threads(others, size, [&](Communicator& all) { EXPECT_EQ(sum(all), of_processes); });
+}
+
+TEST_P(SharedRanksTest, AKilledProcessStopsAllAtOnce) {
+  const int size = GetParam();
+  if (size == 1) return;
+  SharedRanks ranks(size);
+  const auto go_on = [](Communicator& all) {
+    while (true) all.barrier();
+  };
+  Children children(ranks, size, go_on);
+  const auto first = ranks.join(0);
+  for (int i = 0; i < 100; ++i) first->barrier();
+  kill(children.of(1), SIGKILL);
+  const Stopwatch clock;
+  EXPECT_EQ(thrown_by([&] { go_on(*first); }), "the ranks of this model stopped: rank 1 has ended");
+  EXPECT_LT(clock.seconds(), 9);  // and not after the patience of ten
+  const std::vector<int> ends = children.wait();
+  EXPECT_EQ(ends[0], 128 + SIGKILL);
+  for (std::size_t i = 1; i < ends.size(); ++i) EXPECT_EQ(ends[i], 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, SharedRanksTest, ::testing::Values(1, 2, 3, 4, 8));
+
+TEST(SharedRanks, WhoDoesNotComeStopsAll) {
+  SharedRanks ranks(3, 2000ms);
+  on_threads(ranks, 3, [&](Communicator& all) {
+    all.barrier();
+    if (all.rank() == 1) std::this_thread::sleep_for(4s);
+    EXPECT_EQ(thrown_by([&] { all.barrier(); }),
+              "the ranks of this model stopped: rank 1 did not come within 2000 ms");
+  });
+}
+
+TEST(SharedRanks, ARankJoinsOnce) {
+  SharedRanks ranks(2);
+  const auto one = ranks.join(1);
+  expect_error(ErrorKind::kInternal, {"joins once"}, [&] { ranks.join(1); });
+  expect_error(ErrorKind::kInternal, {"one of all"}, [&] { ranks.join(2); });
+}
+
+TEST(OnlyRank, AddsAndTellsNobody) {
+  const auto one = only_rank();
+  EXPECT_EQ(one->rank(), 0);
+  EXPECT_EQ(one->size(), 1);
+  std::vector<float> x{1, 2}, partial{3, 4};
+  one->reduce_add(x, partial);
+  EXPECT_EQ(x, (std::vector<float>{4, 6}));
+  std::vector<float> out(2);
+  one->all_gather(std::as_writable_bytes(std::span(out)), std::as_bytes(std::span(x)));
+  EXPECT_EQ(out, x);
+  one->broadcast(std::as_writable_bytes(std::span(out)), 0);
+  EXPECT_EQ(out, x);
+  one->barrier();
+  one->give_up("nobody hears");
+  one->barrier();
+}
+
+}  // namespace
+}  // namespace quantspec

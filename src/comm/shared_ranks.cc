@@ -1,0 +1,268 @@
+// Ranks meet in steps. In a step each writes what it has to a place of its own, says that it has
+// come, waits for the others, and reads what they wrote. Places are used by turns: who comes to a
+// step has read all of the step before, so that nobody writes over what is still read.
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/pause_cpu.h"
+#include "comm/comm.h"
+
+namespace quantspec {
+namespace {
+
+constexpr std::size_t kPlaceBytes = 256 * 1024;  // of a rank in a step
+constexpr std::size_t kBlock = 1024;             // floats that are added at a time
+constexpr int kSpins = 2000;                     // some 20 us, before a rank sleeps
+constexpr std::chrono::milliseconds kNap{50};    // after which it looks whether the others live
+
+using Word = std::atomic<std::uint32_t>;
+static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint32_t));
+
+long futex(const Word& word, int operation, std::uint32_t value, const timespec* time) {
+  return syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&word), operation, value, time,
+                 nullptr, 0);
+}
+
+enum class Step : std::uint32_t { kReduce = 1, kGather, kBroadcast, kBarrier };
+
+// A process that ended and was not waited for is still there, as a zombie.
+bool has_ended(pid_t process) {
+  if (kill(process, 0) != 0 && errno == ESRCH) return true;
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return false;
+  const std::size_t name_end = line.rfind(')');
+  return name_end != line.npos && name_end + 2 < line.size() &&
+         (line[name_end + 2] == 'Z' || line[name_end + 2] == 'X');
+}
+
+}  // namespace
+
+struct SharedRanks::Memory {
+  static constexpr std::int32_t kNotYet = 0, kLeft = -1;
+
+  struct alignas(64) State {
+    Word steps;     // that it has come to
+    Word sleepers;  // who wait for it
+    std::atomic<std::int32_t> process;
+    struct {
+      Step kind;
+      std::uint64_t bytes;
+    } does[2];  // in a step, by turns as the places
+  };
+  // 0, then 1 while why is written, then 2.
+  alignas(64) Word given_up;
+  std::array<char, 512> why;
+
+  State& state(int rank) {
+    return reinterpret_cast<State*>(reinterpret_cast<std::byte*>(this) + kHeader)[rank];
+  }
+  std::byte* place(int size, int rank, std::uint32_t step) {
+    std::byte* places = reinterpret_cast<std::byte*>(this) + kHeader + size * sizeof(State);
+    return places + (2 * static_cast<std::size_t>(rank) + step % 2) * kPlaceBytes;
+  }
+  static std::size_t bytes(int size) { return kHeader + size * (sizeof(State) + 2 * kPlaceBytes); }
+
+  void give_up(int size, std::string_view text) noexcept {
+    std::uint32_t none = 0;
+    if (!given_up.compare_exchange_strong(none, 1)) return;
+    const std::size_t count = std::min(text.size(), why.size() - 1);
+    std::memcpy(why.data(), text.data(), count);
+    why[count] = '\0';
+    given_up.store(2);
+    for (int rank = 0; rank < size; ++rank) futex(state(rank).steps, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+
+  static constexpr std::size_t kHeader = 640;
+};
+
+class SharedRanks::Rank final : public Communicator {
+ public:
+  Rank(const SharedRanks& ranks, int rank) : ranks_(ranks), memory_(*ranks.memory_), rank_(rank) {
+    std::int32_t nobody = Memory::kNotYet;
+    const bool first = memory_.state(rank).process.compare_exchange_strong(nobody, getpid());
+    check(first, "a rank joins once");
+  }
+  ~Rank() override {
+    Memory::State& own = memory_.state(rank_);
+    own.process = Memory::kLeft;
+    futex(own.steps, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return ranks_.size_; }
+
+  void reduce_add(std::span<float> x, std::span<const float> partial) override {
+    check(x.size() == partial.size(), "a partial sum is as long as the sum");
+    constexpr std::size_t kMost = kPlaceBytes / sizeof(float);
+    for (std::size_t begin = 0; begin < x.size(); begin += kMost) {
+      const std::size_t count = std::min(kMost, x.size() - begin);
+      write(std::as_bytes(partial.subspan(begin, count)));
+      meet(Step::kReduce, count * sizeof(float));
+      for (std::size_t i = 0; i < count; i += kBlock) {
+        std::array<float, kBlock> sum;
+        const std::size_t part = std::min(kBlock, count - i);
+        add_up(0, size(), i, part, sum.data());
+        for (std::size_t k = 0; k < part; ++k) x[begin + i + k] += sum[k];
+      }
+    }
+  }
+
+  void all_gather(std::span<std::byte> out, std::span<const std::byte> own) override {
+    check(out.size() == own.size() * size(), "what is gathered has room for all ranks");
+    for (std::size_t begin = 0; begin < own.size(); begin += kPlaceBytes) {
+      const std::size_t count = std::min(kPlaceBytes, own.size() - begin);
+      write(own.subspan(begin, count));
+      meet(Step::kGather, count);
+      for (int rank = 0; rank < size(); ++rank) {
+        std::memcpy(out.data() + rank * own.size() + begin, place(rank), count);
+      }
+    }
+  }
+
+  void broadcast(std::span<std::byte> data, int root) override {
+    check(root >= 0 && root < size(), "the root is a rank");
+    for (std::size_t begin = 0; begin < data.size(); begin += kPlaceBytes) {
+      const auto part = data.subspan(begin, std::min(kPlaceBytes, data.size() - begin));
+      if (rank_ == root) write(part);
+      meet(Step::kBroadcast, part.size());
+      if (rank_ != root) std::memcpy(part.data(), place(root), part.size());
+    }
+  }
+
+  void barrier() override { meet(Step::kBarrier, 0); }
+
+  void give_up(std::string_view why) noexcept override { memory_.give_up(size(), why); }
+
+ private:
+  std::byte* place(int rank) { return memory_.place(size(), rank, step_); }
+
+  // To its own place, of the step to come.
+  void write(std::span<const std::byte> data) {
+    std::memcpy(memory_.place(size(), rank_, step_ + 1), data.data(), data.size());
+  }
+
+  // The sum of some ranks' floats from `first` on: a balanced tree, whose left half is a power of
+  // two.
+  void add_up(int begin, int end, std::size_t first, std::size_t count, float* out) {
+    if (end - begin == 1) {
+      std::memcpy(out, place(begin) + first * sizeof(float), count * sizeof(float));
+      return;
+    }
+    const int middle =
+        begin + static_cast<int>(std::bit_ceil(static_cast<unsigned>(end - begin)) / 2);
+    std::array<float, kBlock> right;
+    add_up(begin, middle, first, count, out);
+    add_up(middle, end, first, count, right.data());
+    for (std::size_t i = 0; i < count; ++i) out[i] += right[i];
+  }
+
+  // Comes to the next step, and waits for all.
+  void meet(Step kind, std::size_t bytes) {
+    throw_if_given_up();
+    Memory::State& own = memory_.state(rank_);
+    ++step_;
+    own.does[step_ % 2] = {kind, bytes};
+    own.steps.store(step_);
+    if (own.sleepers.load() > 0) futex(own.steps, FUTEX_WAKE, INT_MAX, nullptr);
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == rank_) continue;
+      wait_for(rank);
+      const auto& does = memory_.state(rank).does[step_ % 2];
+      if (does.kind != kind || does.bytes != bytes) {
+        stop(fmt::format("rank {} and rank {} do not do the same", std::min(rank, rank_),
+                         std::max(rank, rank_)));
+      }
+    }
+  }
+
+  bool has_come(int rank) const {
+    const std::uint32_t steps = memory_.state(rank).steps.load();
+    return static_cast<std::int32_t>(steps - step_) >= 0;
+  }
+
+  void wait_for(int rank) {
+    for (int i = 0; i < kSpins; ++i) {
+      if (has_come(rank)) return;
+      if (memory_.given_up.load() != 0) throw_if_given_up();
+      pause_cpu();
+    }
+    Memory::State& other = memory_.state(rank);
+    const Stopwatch clock;
+    while (!has_come(rank)) {
+      throw_if_given_up();
+      const std::int32_t process = other.process.load();
+      if (process == Memory::kLeft && !has_come(rank)) stop(fmt::format("rank {} has left", rank));
+      if (process > 0 && has_ended(process)) stop(fmt::format("rank {} has ended", rank));
+      if (clock.milliseconds() > static_cast<double>(ranks_.patience_.count())) {
+        stop(fmt::format("rank {} did not come within {} ms", rank, ranks_.patience_.count()));
+      }
+      other.sleepers.fetch_add(1);
+      const std::uint32_t steps = other.steps.load();
+      if (static_cast<std::int32_t>(steps - step_) < 0 && memory_.given_up.load() == 0) {
+        const timespec nap{0, std::chrono::nanoseconds(kNap).count()};
+        futex(other.steps, FUTEX_WAIT, steps, &nap);
+      }
+      other.sleepers.fetch_sub(1);
+    }
+  }
+
+  [[noreturn]] void stop(const std::string& why) {
+    give_up(why);
+    throw_if_given_up();
+    check(false, "who gave up says so");
+    __builtin_unreachable();
+  }
+
+  void throw_if_given_up() const {
+    if (memory_.given_up.load() == 0) return;
+    const Stopwatch clock;
+    while (memory_.given_up.load() == 1 && clock.milliseconds() < 1000) pause_cpu();
+    const char* why = memory_.given_up.load() == 2 ? memory_.why.data() : "one of them ended";
+    fail(ErrorKind::kDevice, "the ranks of this model stopped: {}", why);
+  }
+
+  const SharedRanks& ranks_;
+  Memory& memory_;
+  const int rank_;
+  std::uint32_t step_ = 0;
+};
+
+SharedRanks::SharedRanks(int size, std::chrono::milliseconds patience)
+    : size_(size), patience_(patience), bytes_(Memory::bytes(size)) {
+  check(size >= 1, "there is a rank");
+  static_assert(offsetof(Memory, why) + sizeof(Memory::why) <= Memory::kHeader);
+  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    fail(ErrorKind::kOutOfMemory, "no {} bytes of shared memory for {} ranks", bytes_, size);
+  }
+  memory_ = static_cast<Memory*>(memory);  // zeros, which is how it begins
+}
+
+SharedRanks::~SharedRanks() { munmap(memory_, bytes_); }
+
+std::unique_ptr<Communicator> SharedRanks::join(int rank) {
+  check(rank >= 0 && rank < size_, "a rank is one of all");
+  return std::make_unique<Rank>(*this, rank);
+}
+
+}  // namespace quantspec

@@ -67,13 +67,13 @@ test-arm: ## cross-compile for 64-bit ARM, run ARM_TESTS (the backend's, the mod
 	@cmake --build build-aarch64 -j $(JOBS) --target $(ARM_TESTS)
 	@tools/test_arm.sh build-aarch64 $(ARM_TESTS)
 
-benchmarks: build ## build kernel_bench: how fast the kernels are (docs/kernels.md)
+benchmarks: build ## build kernel_bench: how fast the kernels are (docs/kernel-bench.md)
 	@tools/install_deps.sh benchmarks
 	@$(configure)OFF -DQUANTSPEC_BENCHMARKS=ON
 	@cmake --build $(BUILD) -j $(JOBS)
 
 # PYTHON: Debian's matplotlib is for Debian's Python, which need not be the first in the path.
-results: benchmarks ## measure and draw, into results/; ten minutes (RESULTS_FLAGS: results/README.md)
+results: benchmarks ## measure and draw, into results/ (RESULTS_FLAGS: results/README.md)
 	@tools/install_deps.sh plots
 	@$(PYTHON) tools/make_results.py --quantspec $(BUILD)/quantspec $(RESULTS_FLAGS)
 

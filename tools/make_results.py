@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures, draws and writes down: runs quantspec, keeps its JSON, makes pages of it.
 
-    tools/make_results.py                 on the bundled model and story: some ten minutes
+    tools/make_results.py                 on the bundled model and story
     tools/make_results.py --books DIR     what docs/results.md shows: half an hour
-    tools/make_results.py --books DIR --wikitext FILE --full    more tables: an hour and a half
+    tools/make_results.py --books DIR --wikitext FILE --full    more tables
     tools/make_results.py --show MACHINE/COMMIT                 makes the pages of that set
     tools/make_results.py --write         the pages again; --check: are they what it would write?
 
@@ -466,7 +466,7 @@ def arguments():
                         help="WikiText-2's raw test set")
     parser.add_argument("--real", type=pathlib.Path, metavar="DIR",
                         help="models and llama.cpp of tools/real_models.sh, to compare with")
-    parser.add_argument("--full", action="store_true", help="more tables of --books: an hour")
+    parser.add_argument("--full", action="store_true", help="more tables of --books")
     parser.add_argument("--machine", metavar="NAME", help="folder below results/ (default: by processor)")
     parser.add_argument("--only", metavar="LIST", help="these sections, with commas between")
     parser.add_argument("--show", metavar="MACHINE/COMMIT", help="the pages show this set; --write")

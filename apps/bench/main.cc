@@ -1,5 +1,5 @@
 // kernel_bench: how fast the backend's kernels are, beside what this machine could do
-// (docs/kernels.md). Options are Google Benchmark's, and --threads.
+// (docs/kernel-bench.md). Options are Google Benchmark's, and --threads.
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -6,7 +6,7 @@
 //
 // A text takes 4 bytes a token and some 200, of the host's memory. Each sequence that runs has up
 // to 136 bytes a token besides, two copies and a suffix automaton (LookupDrafts), which reads them
-// in some 0.1 us a token, and a part between two rounds, so that others do not wait. Not
+// a part between two rounds, so that others do not wait. Not
 // thread-safe.
 #pragma once
 

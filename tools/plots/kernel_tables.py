@@ -1,4 +1,4 @@
-"""Tables of kernel_bench (docs/kernels.md): its goals, and what every kernel reaches. Each takes
+"""Tables of kernel_bench (docs/kernel-bench.md): its goals, and what every kernel reaches. Each takes
 the reports of a section, the first with the best instruction set, and returns text."""
 
 from plots.tables import table

@@ -1,7 +1,7 @@
 """Reports: the JSON of `quantspec bench`, `eval` and `roofline`, of kernel_bench and of tools/peers_*.py,
 told apart by their fields.
 
-The fields are those of docs/bench.md, docs/eval.md, docs/roofline.md and docs/kernels.md; reports that
+The fields are those of docs/bench.md, docs/eval.md, docs/roofline.md and docs/kernel-bench.md; reports that
 were written before bench and eval had the same keys are read as well. tools/make_results.py adds `run`: {"commands", "commit", "date", "hardware"}.
 """
 

@@ -67,16 +67,18 @@ bool alike(const Linear& a, const Linear& b, WeightRead read) {
   return matrix_of(a, read).format == matrix_of(b, read).format;
 }
 
+// An op of one matrix; args: all but its source.
+void run_alone(Device& device, OpOrder order, LinearArgs args, const Linear& linear,
+               WeightRead read, int num_rows) {
+  OpLaunches op(device, order);
+  args.sources[0] = source_of(linear, read);
+  run(op, args, read, linear, num_rows);
+}
+
 void store(Device& device, const HeadParams& params) {
-  const Linear& linear = *params.head;
-  OpLaunches op(device, params.order);
-  run(op,
-      {.op = LinearOp::kStore,
-       .sources = {source_of(linear, params.weights)},
-       .x = params.x,
-       .norm = params.norm,
-       .out = params.logits},
-      params.weights, linear, params.num_rows);
+  run_alone(device, params.order,
+            {.op = LinearOp::kStore, .x = params.x, .norm = params.norm, .out = params.logits},
+            *params.head, params.weights, params.num_rows);
 }
 
 }  // namespace
@@ -114,15 +116,9 @@ void decode_qkv(Device& device, const QkvParams& params) {
 }
 
 void decode_add_linear(Device& device, const AddLinearParams& params) {
-  const Linear& linear = *params.linear;
-  OpLaunches op(device, params.order);
-  run(op,
-      {.op = LinearOp::kAdd,
-       .sources = {source_of(linear, params.weights)},
-       .x = params.in,
-       .norm = {},
-       .out = params.x},
-      params.weights, linear, params.num_rows);
+  run_alone(device, params.order,
+            {.op = LinearOp::kAdd, .x = params.in, .norm = {}, .out = params.x}, *params.linear,
+            params.weights, params.num_rows);
 }
 
 // One launch if both matrices have one format, as models mostly have them.

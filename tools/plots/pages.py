@@ -6,7 +6,7 @@ import statistics
 
 from plots import reports, tables
 from plots.reports import counted, plan_name, tokens_name
-from plots.tables import table, times
+from plots.tables import ratio, table, times
 
 DENSE = ("quantspec", "quantspec+w8")
 SPARSE = ("quantspec+sparse", "quantspec+sparse+w8")
@@ -67,10 +67,6 @@ def fastest(report, plans, context, temperature):
     return max(rows, key=lambda row: row["speedup_fp16"])
 
 
-def spread(row, field):
-    return f"{row[field]:.2f}x ({row[field + '_min']:.2f}-{row[field + '_max']:.2f})"
-
-
 def gain(report, temperature):
     """Of lookups: median, least and most of the ratios within repeats."""
     context, field = report.contexts()[0], "decode_tokens_per_second_values"
@@ -94,7 +90,7 @@ def decoding(report, temperature):
     rows = []
     for context in report.contexts():
         def over(plans):
-            return spread(fastest(report, plans, context, temperature), "speedup_fp16")
+            return ratio(fastest(report, plans, context, temperature), "speedup_fp16")
 
         rows.append([
             tokens_name(context),
@@ -115,8 +111,8 @@ def copying(results):
             auto = speed_row(report, "auto", context, temperature)
             rows.append([
                 what, way, f"{auto['decode_tokens_per_second']:.0f}",
-                spread(gain(report, temperature), "lookups"), spread(auto, "speedup_int8"),
-                spread(auto, "speedup_fp16")
+                ratio(gain(report, temperature), "lookups"), ratio(auto, "speedup_int8"),
+                ratio(auto, "speedup_fp16")
             ])
     return table(["what is asked for", "sampling", "`auto`, tokens/s", "over `auto+nolookup`",
                   "over plain, 8-bit KV", "over plain, fp16 KV"], rows, texts=2)

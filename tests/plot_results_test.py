@@ -23,7 +23,7 @@ SKIPPED = 77
 sys.path.insert(0, str(ROOT / "tools"))
 
 import make_results  # noqa: E402
-from plots import kernel_tables, pages, reports, tables  # noqa: E402
+from plots import gpu_page, gpu_set, kernel_tables, pages, reports, tables  # noqa: E402
 
 
 def load(name):
@@ -268,26 +268,71 @@ class TablesTest(unittest.TestCase):
         data["run"] = {"commands": [], "commit": commit, "hardware": "One", "date": "2030-01-01"}
         (folder / f"{name}.json").write_text(json.dumps(data))
 
-    def test_figures_are_those_of_the_reports(self):
-        """What make_results.py --check compares, where one report says something else."""
-        shown = json.loads((ROOT / "results/shown.json").read_text())["cpu"]
+    def changed(self, kind, name, change):
+        """{file: text} of the pages that differ once change(data) was made to a report of the shown set."""
+        sets = json.loads((ROOT / "results/shown.json").read_text())
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
-            shutil.copytree(ROOT / "results" / shown, root / "results" / shown)
-            shutil.copy(ROOT / "results/shown.json", root / "results")
-            shutil.copy(ROOT / "README.md", root)
+            for shown in sets.values():
+                shutil.copytree(ROOT / "results" / shown, root / "results" / shown)
+            for file in ("results/shown.json", "README.md", "docs/compare.md"):
+                (root / file).parent.mkdir(exist_ok=True)
+                shutil.copy(ROOT / file, root / file)
             before = make_results.written(root)
-            file = root / "results" / shown / "speed.json"
+            file = root / "results" / sets[kind] / name
             data = json.loads(file.read_text())
+            change(data)
+            file.write_text(json.dumps(data))
+            after = make_results.written(root)
+        set_page = root / "results" / sets[kind] / "README.md"
+        return {"set" if path == set_page else path.relative_to(root).as_posix(): after[path]
+                for path in before if before[path] != after[path]}
+
+    def test_figures_are_those_of_the_reports(self):
+        """What make_results.py --check compares, where one report says something else."""
+        def change(data):
             row = next(row for row in data["rows"]
                        if (row["plan"], row["context"], row["temperature"]) == ("auto", 8192, 1))
             row["speedup_fp16"] = 98.765
-            file.write_text(json.dumps(data))
-            after = make_results.written(root)
-        changed = {path.relative_to(root).as_posix() for path in before if before[path] != after[path]}
-        self.assertEqual(changed, {"README.md", "docs/results.md", f"results/{shown}/README.md"})
-        for path in changed:
-            self.assertIn("98.7", after[root / path])
+
+        changed = self.changed("cpu", "speed.json", change)
+        self.assertEqual(set(changed), {"README.md", "docs/results.md", "set"})
+        for text in changed.values():
+            self.assertIn("98.7", text)
+
+    def test_figures_of_a_gpu_are_those_of_the_reports(self):
+        def change(data):
+            run = next(run for run in data["contexts"][0]["runs"] if run["name"] == "dense")
+            run["speed_up"] = 98.765
+
+        changed = self.changed("gpu", "7b.json", change)
+        self.assertEqual(set(changed), {"README.md", "docs/results-gpu.md", "docs/compare.md", "set"})
+        for text in changed.values():
+            self.assertIn("98.7", text)
+
+    def test_what_was_measured_on_one_gpu_is_kept(self):
+        shown = ROOT / "results" / json.loads((ROOT / "results/shown.json").read_text())["gpu"]
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / "measured"
+            shutil.copytree(shown, source)
+            kept = gpu_set.keep(source, "0123456", Path(folder) / "results")
+            results = gpu_set.GpuSet(kept)
+            self.assertEqual(results.name, f"{shown.parent.name}/0123456")
+            self.assertEqual(results.about()[1], "0123456")
+            with self.assertRaisesRegex(reports.Unusable, "no picture"):
+                gpu_page.page(results)
+            data = json.loads((kept / "7b.json").read_text())
+            data["run"]["commit"] = "7654321"
+            (kept / "7b.json").write_text(json.dumps(data))
+            with self.assertRaisesRegex(ValueError, "not of one machine and commit"):
+                gpu_set.GpuSet(kept).about()
+            data["device"] = "cuda (GPU 0: NVIDIA B200, kernels for 10.0)"
+            (source / "7b.json").write_text(json.dumps(data))
+            with self.assertRaisesRegex(reports.Unusable, "of several GPUs: NVIDIA B200, NVIDIA H"):
+                gpu_set.keep(source, "0123456", Path(folder) / "results")
+            (source / "7b.json").write_text('{"contexts": [{}]}')
+            with self.assertRaisesRegex(reports.Unusable, "not what gpu_rounds --json writes"):
+                gpu_set.keep(source, "0123456", Path(folder) / "results")
 
 
 class FiguresTest(unittest.TestCase):
@@ -328,6 +373,15 @@ class FiguresTest(unittest.TestCase):
             self.assertGreater(path.stat().st_size, 5_000, path)
             self.assertLess(path.stat().st_size, 200_000, path)
             self.assertIn("</svg>", path.read_text()[-20:])
+
+    def test_pictures_of_a_gpu_are_drawn_and_small(self):
+        shown = json.loads((ROOT / "results/shown.json").read_text())["gpu"]
+        kept = self.folder / "gpu" / "set"
+        shutil.copytree(ROOT / "results" / shown, kept, ignore=shutil.ignore_patterns("img"))
+        gpu_page.draw(gpu_set.GpuSet(kept))
+        drawn = {path.stem: path.stat().st_size for path in (kept / "img").iterdir()}
+        self.assertEqual(set(drawn), set(gpu_page.FIGURES))
+        self.assertLess(max(drawn.values()), 130_000)
 
     def test_what_cannot_be_drawn_says_which_data_it_needs(self):
         names, missing = self.drawn("bench", wanted={"draft-length", "budget"})

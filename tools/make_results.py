@@ -4,13 +4,15 @@
     tools/make_results.py                 on the bundled model and story
     tools/make_results.py --books DIR     what docs/results.md shows: half an hour
     tools/make_results.py --books DIR --wikitext FILE --full    more tables
+    tools/make_results.py --gpu DIR --commit COMMIT             keeps what was measured on a GPU
     tools/make_results.py --show MACHINE/COMMIT                 makes the pages of that set
     tools/make_results.py --write         the pages again; --check: are they what it would write?
 
 A set of results is a folder results/MACHINE/COMMIT: the JSON of every run with the command, commit, date
-and hardware in it, pictures, and README.md, which has all tables. docs/results.md and what stands in
-README.md between <!-- results:NAME --> and <!-- /results:NAME --> are made of the set that
-results/shown.json names. Nothing else should run while it measures.
+and hardware in it, pictures, and README.md, which has all tables. docs/results.md, docs/results-gpu.md and
+what stands in README.md and docs/compare.md between <!-- results:NAME --> and <!-- /results:NAME --> are
+made of the sets, one of a CPU and one of a GPU, that results/shown.json names. Nothing else should run
+while it measures. What a GPU's set needs is run there by hand: tools/plots/gpu_set.py has the commands.
 
 --books is a folder of .txt books of 40,000 tokens and more, --real one of tools/real_models.sh, whose models
 are measured beside llama.cpp; --wikitext is WikiText-2's raw test set. Pictures need python3-matplotlib.
@@ -34,7 +36,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from plot_results import plot  # noqa: E402
-from plots import kernel_tables, pages, reports, tables  # noqa: E402
+from plots import gpu_page, gpu_set, kernel_tables, pages, reports, tables  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MADE = pathlib.Path("build/results")  # from the root, as the commands show it: what runs make and read
@@ -420,23 +422,34 @@ def draw(results):
 
 def written(root=ROOT, show=None):
     """{file: what it should have}, of all that is made of results that are kept. show: the set that pages
-    show, if it is not that of shown.json."""
+    show, if it is not one of shown.json."""
     files = {}
     for page in sorted((root / "results").glob("*/*/README.md")):  # without it a run goes on, or was stopped
+        if gpu_set.is_gpu(page.parent):
+            results = gpu_set.GpuSet(page.parent)
+            if results.is_of_a_commit():
+                files[page] = gpu_page.set_page(results)
+            continue
         results = pages.Set(page.parent)
         if results.is_of_a_commit() and results.all():
             files[page] = set_page(results, pictures_of(results))
     shown = root / "results/shown.json"
-    show = show or json.loads(shown.read_text())["cpu"]
-    files[shown] = json.dumps({"cpu": show}) + "\n"
-    show = pages.Set(root / "results" / show)
-    files[root / "docs/results.md"] = pages.cpu_page(show)
-    readme = (root / "README.md").read_text()
-    for name, content in pages.readme_blocks(show).items():
-        if f"<!-- results:{name} -->" not in readme:
-            raise ValueError(f"README.md has no <!-- results:{name} -->")
-        readme = fill(readme, name, "", content)
-    files[root / "README.md"] = readme
+    names = json.loads(shown.read_text())
+    if show:
+        names["gpu" if gpu_set.is_gpu(root / "results" / show) else "cpu"] = show
+    files[shown] = json.dumps(names) + "\n"
+    cpu, gpu = pages.Set(root / "results" / names["cpu"]), gpu_set.GpuSet(root / "results" / names["gpu"])
+    files[root / "docs/results.md"] = pages.cpu_page(cpu)
+    files[root / "docs/results-gpu.md"] = gpu_page.page(gpu)
+    blocks = {"README.md": pages.readme_blocks(cpu) | gpu_page.readme_blocks(gpu),
+              "docs/compare.md": gpu_page.compare_blocks(gpu)}
+    for name, contents in blocks.items():
+        text = (root / name).read_text()
+        for mark, content in contents.items():
+            if f"<!-- results:{mark} -->" not in text:
+                raise ValueError(f"{name} has no <!-- results:{mark} -->")
+            text = fill(text, mark, "", content)
+        files[root / name] = text
     return files
 
 
@@ -469,6 +482,9 @@ def arguments():
     parser.add_argument("--full", action="store_true", help="more tables of --books")
     parser.add_argument("--machine", metavar="NAME", help="folder below results/ (default: by processor)")
     parser.add_argument("--only", metavar="LIST", help="these sections, with commas between")
+    parser.add_argument("--gpu", type=pathlib.Path, metavar="DIR",
+                        help="keep the JSON that was made on a GPU, as a set of --commit, and draw it")
+    parser.add_argument("--commit", help="what the programs of --gpu were built from")
     parser.add_argument("--show", metavar="MACHINE/COMMIT", help="the pages show this set; --write")
     parser.add_argument("--write", action="store_true", help="make the pages of what is kept")
     parser.add_argument("--check", action="store_true", help="fail where --write would change a page")
@@ -476,6 +492,8 @@ def arguments():
     for option in ("wikitext", "full", "real"):
         if getattr(args, option) and not args.books:
             parser.error(f"--{option} needs --books DIR")
+    if bool(args.gpu) != bool(args.commit):
+        parser.error("--gpu DIR and --commit COMMIT need each other")
     return args
 
 
@@ -523,6 +541,13 @@ def measure(args):
         sys.exit(f"make_results: failed: {', '.join(failed)}")
 
 
+def keep_gpu(args):
+    results = gpu_set.GpuSet(gpu_set.keep(args.gpu, args.commit, RESULTS))
+    gpu_page.draw(results)
+    (results.folder / "README.md").write_text(gpu_page.set_page(results))
+    print((results.folder / "README.md").relative_to(ROOT))
+
+
 def main():
     args = arguments()
     try:
@@ -538,7 +563,10 @@ def main():
     if importlib.util.find_spec("matplotlib") is None:
         sys.exit(
             "make_results: needs matplotlib: tools/install_deps.sh plots, or pip install matplotlib")
-    measure(args)
+    try:
+        return keep_gpu(args) if args.gpu else measure(args)
+    except reports.Unusable as error:
+        sys.exit(f"make_results: {error}")
 
 
 if __name__ == "__main__":

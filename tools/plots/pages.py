@@ -1,4 +1,4 @@
-"""Pages that show one set of results: docs/results.md whole, and blocks of README.md. A set is a folder
+"""Pages that show one set of results of a CPU: docs/results.md whole, and blocks of README.md. A set is a folder
 of reports at one commit on one machine, as tools/make_results.py keeps them."""
 
 import pathlib
@@ -231,7 +231,7 @@ def cpu_page(results):
 {hardware}, commit {commit}, {date}: all of it. `tools/make_results.py --write` makes this page of the JSON in
 [results/{results.name}]({full}/README.md), where all tables are, with the commands. The model is the bundled
 pg-24m (24M parameters) unless another is named; the books are twelve that it never saw. Speed-ups are medians of ratios
-within one run, their spread in parentheses. On a GPU: [results-h200.md](results-h200.md). The paper's tables:
+within one run, their spread in parentheses. On a GPU: [results-gpu.md](results-gpu.md). The paper's tables:
 [paper.md](paper.md). An earlier processor, and more tables: [results/intel-xeon-2](../results/intel-xeon-2/5e28230/README.md).
 
 ## In one look

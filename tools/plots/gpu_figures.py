@@ -1,10 +1,10 @@
-"""The pictures of docs/results-h200.md. Each takes what was measured and a file to write."""
+"""The pictures of a set of results of a GPU. Each takes the set (gpu_page.py) and a file to write."""
 
 import matplotlib.ticker
 
 from plots import style
-from plots.h200_goals import LINEAR, LINEAR_MATRICES, PAPER_SPEED_UP, rows_name
-from plots.h200_tables import HEADS, MATRICES, ROWS, context_name
+from plots.gpu_goals import LINEAR, LINEAR_MATRICES, PAPER_SPEED_UP, rows_name
+from plots.gpu_tables import HEADS, MATRICES, ROWS, context_name
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, GREY = style.PARTS
 COPY = ("100%, the grey line: what a device-to-device copy reads and writes, measured in the same "
@@ -20,12 +20,18 @@ SHADES = ("#0072B2", "#56B4E9", "#E69F00", "#D55E00")  # of 1, 4, 8 and 17 rows
 MARKERS = ("o", "s", "^", "D")
 
 
+def source(results):
+    hardware, commit, _ = results.about()
+    return f"{hardware}, {commit}."
+
+
 def percent_axis(axis):
     axis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
 
 
-def attention(bench, baselines, path):
+def attention(results, path):
     """The share of the copy bandwidth that decode attention reaches, by context."""
+    bench, baselines = results.bench, results.baselines
     figure, axes = style.canvas(5.8, rows=2, sharex=True, sharey=True)
     contexts = bench.contexts()
     for panel, (heads, title) in zip(axes, HEADS.items()):
@@ -49,11 +55,12 @@ def attention(bench, baselines, path):
     style.context_axis(axes[1], contexts)
     axes[1].set_xticks(contexts, [context_name(tokens) for tokens in contexts])
     style.finish(figure, "Decode attention: share of the copy bandwidth",
-                 f"{COPY} Heads of 128 channels. {bench.device}", path)
+                 f"{COPY} Heads of 128 channels. {source(results)}", path)
 
 
-def linear(bench, baselines, path):
+def linear(results, path):
     """The share of the copy bandwidth that products with weights reach, by matrix."""
+    bench, baselines = results.bench, results.baselines
     figure, axes = style.canvas(6.6, rows=2, sharex=True)
     places = range(len(MATRICES))
     for panel, (weights, (goal, rows)) in zip(axes, LINEAR.items()):
@@ -87,7 +94,7 @@ def linear(bench, baselines, path):
                    borderaxespad=0.2)
     axes[1].set_xlabel("of copy bandwidth")
     style.finish(figure, "Products with weights: share of the copy bandwidth",
-                 f"{COPY} Two marks in one place: the fewer rows are in front. {bench.device}",
+                 f"{COPY} Two marks in one place: the fewer rows are in front. {source(results)}",
                  path)
 
 
@@ -102,8 +109,9 @@ def draw_cublas(panel, baselines):
                markeredgewidth=1.3, label="cuBLAS, 1 row", zorder=7)
 
 
-def speed_up(reports, path):
+def speed_up(results, path):
     """Speed-up over plain decoding with an fp16 cache, by context, and the paper's."""
+    reports = results.full()
     figure, axes = style.canvas(3.6)
     looks = (("dense", "dense", "o", "-"), ("sparse", "sparse (4k)", "X", "--"))
     ends = []
@@ -131,7 +139,33 @@ def speed_up(reports, path):
         "Ours: random weights of Llama-2-7B's (MHA) and Llama-3.1-8B's (GQA) shape, best draft "
         f"length; acceptance is simulated, {reports[0].acceptance} per token, not judged. The "
         "paper's, each a little left of its context: 7B models on its data sets, acceptance as "
-        "measured there.", path)
+        f"measured there. {source(results)}", path)
+
+
+def eight_bits(results, path):
+    """Tokens a second of a target of 8 bits, by context, beside plain decoding of its bf16 checkpoint."""
+    figure, axes = style.canvas(3.4)
+    eight = results.eight()
+    full = results.of_bf16(eight)
+    contexts = list(eight.contexts)
+    looks = ((full, "plain, 8-bit", "bf16, plain", "black", "s", ":"),
+             (eight, "plain, 8-bit", "8 bits, plain", ORANGE, "^", "-"),
+             (eight, "dense", "8 bits, dense", BLUE, "o", "-"),
+             (eight, "sparse 4096", "8 bits, sparse (4k)", BLUE, "X", "--"))
+    ends = []
+    for report, kind, name, color, marker, line in looks:
+        points = [(context, report.speed(context, kind)) for context in contexts]
+        points = [point for point in points if point[1] is not None]
+        axes.plot(*zip(*points), line, color=color, marker=marker)
+        ends.append((*points[-1], name, color))
+    style.context_axis(axes, contexts)
+    axes.set_ylim(0)
+    axes.set_ylabel("tokens/s")
+    style.label_ends(axes, ends)
+    style.finish(
+        figure, "A target of 8 bits: tokens a second",
+        f"Random weights of {eight.shape.name}'s shape, 8-bit cache, best draft length; acceptance is "
+        f"simulated, {eight.acceptance} per token, not judged. {source(results)}", path)
 
 
 def short(report):

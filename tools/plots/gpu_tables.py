@@ -1,5 +1,5 @@
-"""What gpu_bench, gpu_baselines.py and gpu_rounds measured on a GPU, and its tables
-(docs/results-h200.md). Functions return Markdown; what was not measured is None or "-"."""
+"""What gpu_bench, gpu_baselines.py and gpu_rounds measured on a GPU, and its tables, which gpu_page.py
+puts together. Functions return Markdown; what was not measured is None or "-"."""
 
 import dataclasses
 
@@ -44,13 +44,12 @@ SEVEN, EIGHT = (shape.name for shape in SHAPES.values())
 
 
 class Bench:
-    """Reports of gpu_bench; what a later one has takes the place of an earlier one's."""
-    def __init__(self, reports):
-        self.device = reports[-1]["device"]
-        self.copy = reports[-1]["copy_bytes_per_second"]
-        self.checks = {check["name"]: check for report in reports for check in report["checks"]}
-        self.rows = {(row["name"], row["rows"]): row
-                     for report in reports for row in report["measurements"]}
+    """A report of gpu_bench."""
+    def __init__(self, report):
+        self.device = report["device"]
+        self.copy = report["copy_bytes_per_second"]
+        self.checks = {check["name"]: check for check in report["checks"]}
+        self.rows = {(row["name"], row["rows"]): row for row in report["measurements"]}
 
     def value(self, name, rows, field):
         return self.rows.get((name, rows), {}).get(field)
@@ -78,6 +77,12 @@ class Rounds:
             raise ValueError(f"fp16 KV of {self.token_bytes} bytes a token: of neither {SEVEN}'s "
                              f"nor {EIGHT}'s shape")
         self.shape = SHAPES[self.token_bytes]
+        self.bits = 8 if report["target_weights"].startswith("8") else 16  # of the target's weights
+        self.name = self.shape.name + (", 8 bits" if self.bits == 8 else "")
+
+    def order(self):
+        """Of reports in tables."""
+        return -self.bits, self.shape.name
 
     def runs(self, context, name):
         return [run for run in self.contexts.get(context, {}).get("runs", [])
@@ -91,12 +96,26 @@ class Rounds:
         run = self.best(context, name)
         return run and run["speed_up"]
 
-    def expected_speed_up(self, context, run):
-        """Of rounds of full length that yield what the acceptance says, at the measured costs."""
+    def speed(self, context, name):
+        """Tokens a second."""
+        run = self.best(context, name)
+        return run and run["tokens_per_second"]
+
+    def over_8_bit(self, context, name):
+        """Over plain decoding with our own 8-bit cache."""
+        run, plain = self.best(context, name), self.best(context, "plain, 8-bit")
+        return run and plain and run["tokens_per_second"] / plain["tokens_per_second"]
+
+    def expected_speed(self, run, acceptance):
+        """Tokens a second of rounds of full length that yield what the acceptance says, at the
+        measured costs."""
         drafted = run["draft_len"]
-        tokens = sum(self.acceptance**i for i in range(drafted + 1))
-        seconds = drafted * run["draft_step_ms"] + run["verify_ms"]
-        return tokens * self.best(context, "plain, fp16")["round_ms"] / seconds
+        tokens = sum(acceptance**i for i in range(drafted + 1))
+        return 1e3 * tokens / (drafted * run["draft_step_ms"] + run["verify_ms"])
+
+    def expected_speed_up(self, context, run):
+        plain = self.best(context, "plain, fp16")["round_ms"]
+        return self.expected_speed(run, self.acceptance) * plain / 1e3
 
     def memory(self, context):
         """(bytes used, bytes that the goal allows without its 3%); None where not measured."""
@@ -141,7 +160,7 @@ class Rounds:
 
 def times(value, more=0):
     """`more` digits than usual."""
-    return "-" if value is None else f"{value:.{2 + more}f}×"
+    return "-" if value is None else f"{value:.{2 + more}f}x"
 
 
 def percent(value, more=0):
@@ -166,7 +185,7 @@ def cell(bench, name, rows):
     if "over_baseline" in row:
         text += f", {beside(row['over_baseline'], 1, times)}"
     if "over_flash" in row:
-        text += f" ({row['over_flash']:.2f}×)"
+        text += f" ({row['over_flash']:.2f}x)"
     return text
 
 
@@ -263,7 +282,7 @@ def steps(bench, reports):
                 kernels = report.kernels_ms(bench, context, weights, read)
                 if run is None or kernels is None:
                     continue
-                lines.append([f"{report.shape.name}: {title}", context_name(context),
+                lines.append([f"{report.name}: {title}", context_name(context),
                               f"{kernels:.3f}", f"{run[field]:.3f}",
                               f"{run[field] / kernels - 1:+.1%}"])
     return table(["pass of one row", "context", "sum of kernels, ms", "in the graph, ms",
@@ -284,7 +303,7 @@ def gaps(bench, reports):
             weights, attention = saved
             changes = ((0, None), (weights, None), (weights + attention, None),
                        (weights + attention, plain))
-            lines.append([f"{report.shape.name}, {context_name(context)}",
+            lines.append([f"{report.name}, {context_name(context)}",
                           times(report.speed_up(context, "dense"))] + [
                 times(max(report.expected_speed_up(context, run | {
                     "draft_step_ms": run["draft_step_ms"] - less,
@@ -301,7 +320,7 @@ def memory(reports):
             used, allowed = report.memory(context)
             parts = (at["weights_bytes"], at["draft_weights_bytes"], at["kv_bytes"], used,
                      at["fp16_kv_bytes"])
-            lines.append([f"{report.shape.name}, {context_name(context)}",
+            lines.append([f"{report.name}, {context_name(context)}",
                           *(f"{part / 1e9:.2f}" for part in parts),
                           f"{at['kv_bytes'] / at['fp16_kv_bytes']:.3f}",
                           f"{used / allowed - 1:+.1%}"])
@@ -311,7 +330,7 @@ def memory(reports):
 
 
 def prefill(reports):
-    lines = [[f"{report.shape.name}, {context_name(context)}", f"{at['prefill_seconds']:.2f}",
+    lines = [[f"{report.name}, {context_name(context)}", f"{at['prefill_seconds']:.2f}",
               f"{context / at['prefill_seconds']:,.0f}"]
              for report in reports for context, at in report.contexts.items()]
     return table(["prompt", "seconds", "tokens/s"], lines)
@@ -336,22 +355,3 @@ def baselines(report):
             ["context", *(f"{what}, {n}" for n in (1, 4, 8) for what in ("flash", "best"))],
             lines))
     return "\n".join(parts)
-
-
-def fidelity(reports):
-    """Reports of eval fidelity on the same texts, one for each backend."""
-    rows = [{row["reading"]: row for row in report["rows"] if row["kind"] == "fidelity"}
-            for report in reports]
-    header = ["reading", "against"]
-    for report in reports:
-        backend = report["meta"]["backend"].split()[0]
-        header += [f"acceptance, {backend}", f"same top-1, {backend}", f"KL, nats, {backend}"]
-    body = []
-    for name, first in rows[0].items():
-        cells = [f"`{name}`" if first["reference"] == "target" else name, first["reference"]]
-        for row in (readings[name] for readings in rows):
-            cells += [f"{row['acceptance']:.4f} ± {row['acceptance_error']:.4f}",
-                      f"{row['top1_agreement']:.4f}",
-                      f"{row['kl_mean']:.1e} ± {row['kl_error']:.0e}"]
-        body.append(cells)
-    return table(header, body)

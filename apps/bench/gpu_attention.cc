@@ -5,6 +5,8 @@
 
 #include "apps/bench/gpu_lab.h"
 #include "backend/params/attention.h"
+#include "backend/params/pass.h"
+#include "backend/params/round.h"
 #include "base/error.h"
 
 namespace quantspec {
@@ -45,14 +47,16 @@ class Context {
   int first_full() const { return num_pages() * kPageSize; }
 
   KvView view(KvRead read, int i) {
-    if (read == KvRead::kFull) return {.full = full(i % full_copies_), .all_full = true};
-    const int layer = i % shape_.num_layers;
+    const int layer = i % copies(read);
+    if (read == KvRead::kFull) return {.full = full(layer), .layer = layer, .all_full = true};
     return {.pages = device_pages(),
             .full = ring(layer),
             .first_full = first_full(),
             .layer = layer,
             .read = read};
   }
+  // Layers that are read in turn.
+  int copies(KvRead read) const { return read == KvRead::kFull ? full_copies_ : shape_.num_layers; }
   // Bytes that queries have to read.
   double bytes(KvRead read, int queries) const {
     const double token = 4.0 * kHeadDim;
@@ -172,6 +176,75 @@ class ReferenceContext {
   int first_full_;
 };
 
+// A context's queries as rows of a round, as decoding has them: where they stand and what they read
+// in every layer is on the device before the first call.
+class QueryRound {
+ public:
+  QueryRound(GpuLab& lab, Context& context, KvRead read, int queries)
+      : context_(context), read_(read), shape_(context.shape()) {
+    static std::uint64_t rounds = 0;
+    shape_.num_layers = context.copies(read);
+    const Round round{.length = context.tokens() + 1};
+    round_ = upload(lab, std::span(&round, 1));
+    tokens_ = upload(lab, std::span<const TokenId>(std::vector<TokenId>(context.tokens() + kRing)));
+    rows_ = {.first_row = 0,
+             .num_rows = queries,
+             .first_position = context.tokens(),
+             .kv = {},
+             .tokens = tokens_.as<TokenId>(),
+             .lane = 0,
+             .verifies = read != KvRead::kUpper};
+    RoundLane lane{.draft_len = rows_.verifies ? queries - 1 : queries};
+    lane.at.tokens = tokens_.as<TokenId>();
+    lane.at.round = round_.as<Round>();
+    const LaneKey key{++rounds};
+    lab.backend().begin_batch({&lane, 1});
+    std::vector<KvView> views;
+    for (int layer = 0; layer < shape_.num_layers; ++layer) {
+      views.push_back(context.view(read, layer));
+    }
+    lab.backend().bind_lanes(shape_, {&key, 1},
+                             [&](int, bool) { return std::span<const KvView>(views); });
+    begin_pass(lab);
+  }
+
+  // Of the i-th call.
+  SequenceRows rows(int i) const {
+    SequenceRows rows = rows_;
+    rows.kv = context_.view(read_, i);
+    return rows;
+  }
+  const KvShape& shape() const { return shape_; }
+
+ private:
+  template <typename T>
+  static Buffer upload(GpuLab& lab, std::span<const T> values) {
+    Buffer buffer = lab.backend().allocate(values.size_bytes());
+    lab.backend().upload(buffer.data(), values.data(), values.size_bytes());
+    return buffer;
+  }
+  void begin_pass(GpuLab& lab) {
+    constexpr int kHidden = 16;
+    const std::uint16_t zeros[kHidden] = {};
+    const TensorView host{zeros, DType::kF16, 1, kHidden};
+    Backend& backend = lab.backend();
+    Buffer table = backend.allocate(backend.matrix_bytes(1, kHidden, DType::kF16));
+    Buffer out = backend.allocate(kMaxQueries * kHidden * sizeof(float));
+    backend.embed({.sequences = {&rows_, 1},
+                   .table = backend.place_matrix(host, table.data()),
+                   .out = out.as<float>(),
+                   .page_size = kPageSize,
+                   .num_rows = rows_.num_rows});
+    backend.synchronize();
+  }
+
+  Context& context_;
+  KvRead read_;
+  KvShape shape_;
+  Buffer round_, tokens_;
+  SequenceRows rows_;
+};
+
 constexpr std::size_t kRowFloats = kHeads * kHeadDim;
 
 class Queries {
@@ -179,10 +252,21 @@ class Queries {
   explicit Queries(GpuLab& lab)
       : lab_(lab), host_q_(lab.floats(kMaxQueries * kRowFloats)), q_(lab.upload(host_q_)) {}
 
-  void run(Context& context, KvRead read, int queries, int i, OpOrder order) {
-    const SequenceRows rows{0, queries, context.tokens(), context.view(read, i)};
+  void run(const QueryRound& round, int i, OpOrder order) {
+    const SequenceRows rows = round.rows(i);
     lab_.backend().attention(
-        {q_.as<float>(), out_.as<float>(), kHeads, context.shape(), kScale, {&rows, 1}, order});
+        {q_.as<float>(), out_.as<float>(), kHeads, round.shape(), kScale, {&rows, 1}, order});
+  }
+  // Of a draft, in layer 0, as rows of no round.
+  void run(Context& context, int queries) {
+    const SequenceRows rows{0, queries, context.tokens(), context.view(KvRead::kUpper, 0)};
+    lab_.backend().attention({q_.as<float>(),
+                              out_.as<float>(),
+                              kHeads,
+                              context.shape(),
+                              kScale,
+                              {&rows, 1},
+                              OpOrder::kAfter});
   }
   std::vector<float> reference(const ReferenceContext& context, int tokens, KvRead read) {
     std::vector<float> out(host_q_.size());
@@ -210,12 +294,16 @@ void check_attention(GpuLab& lab, const AttentionShape& shape, Results& results)
   for (const KvRead read : {KvRead::kUpper, KvRead::kBoth, KvRead::kFull}) {
     const std::string name = fmt::format("{} {}", shape.name, name_of(read));
     queries.poison();
-    queries.run(context, read, kMaxQueries, 0, OpOrder::kAfter);
+    if (read != KvRead::kUpper) {
+      queries.run(QueryRound(lab, context, read, kMaxQueries), 0, OpOrder::kAfter);
+    } else {  // a draft's rounds have one query
+      queries.run(context, kMaxQueries);
+    }
     const std::vector<float> out = queries.out(kMaxQueries);
     results.add_check(name, relative_error(out, queries.reference(reference, kCheckedTokens, read)),
                       read == KvRead::kUpper ? 1e-2 : 2e-3);
     queries.poison();
-    queries.run(context, read, 1, 0, OpOrder::kAfter);
+    queries.run(QueryRound(lab, context, read, 1), 0, OpOrder::kAfter);
     results.add_check(name + ", the bits of a row alone and in company",
                       bit_error(queries.out(1), std::span(out).first(kRowFloats)), 0);
   }
@@ -231,8 +319,8 @@ void time_attention(GpuLab& lab, const AttentionShape& shape, Context& context,
       if (read == KvRead::kUpper && count > 1) continue;  // a draft has one query
       const std::string name = fmt::format("{} {} {}", shape.name, context.tokens(), name_of(read));
       queries.poison();
-      const Times times =
-          lab.time([&](int i) { queries.run(context, read, count, i, OpOrder::kOverlaps); });
+      const QueryRound round(lab, context, read, count);
+      const Times times = lab.time([&](int i) { queries.run(round, i, OpOrder::kOverlaps); });
       const std::vector<float> out = queries.out(count);
       if (!std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); })) {
         results.add_check(fmt::format("{}, {} queries: finite", name, count), 1, 0);

@@ -30,6 +30,17 @@ inline constexpr CodedKind kCodedKinds[] = {
     {4, 32, false, false, false},  // Q8_0
     {4, 32, true, true, false},    // sliced_format(kFineGroup)
 };
+// Those of targets that files mostly have: every op has kernels of its own.
+inline constexpr CodedKind kCommonKinds[] = {
+    {0, 32, true, true, false},    // Q4_K
+    {1, 32, true, true, false},    // Q5_K
+    {2, 16, true, false, false},   // Q6_K
+    {4, 32, false, false, false},  // Q8_0
+    {0, 32, false, false, false},  // Q4_0
+};
+constexpr bool is_common(const CodedKind& kind) {
+  return std::ranges::find(kCommonKinds, kind) != std::end(kCommonKinds);
+}
 constexpr bool has_kernels(const CodedKind& kind) {
   return std::ranges::find(kCodedKinds, kind) != std::end(kCodedKinds);
 }

@@ -33,7 +33,7 @@ struct CodedFormat : PlaneCopies<kTilesTogether, kKind.unit_layout().upper_bytes
   static constexpr int kColumns = kSizes.columns;
   static constexpr int kInputBytes = kSizes.input;
   static constexpr bool kPlanes = kSizes.planes;
-  static constexpr bool kOfEachOp = false;
+  static constexpr bool kOfEachOp = is_common(kKind);
   static constexpr PlaneLayout kLayout = kKind.unit_layout();
   static constexpr int kUpperBytes = kLayout.upper_bytes();
   using CodedFormat::PlaneCopies::kTileBytes;

@@ -52,9 +52,9 @@ class Sharing {
   // The row_warps to begin with. Narrow blocks finish with few barriers and clusters leave
   // multiprocessors idle, wide ones prepare fewer activations.
   // NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 14 bands
-  // of activations for a warp, of matrices that take more than a block 16, 1 is the fastest; 2 is
-  // up to 16, of the largest matrices up to 32, of those that one block suffices for up to some
-  // rows (docs/decisions/0013); then 8. Where activations are streamed nothing is
+  // of activations for a warp, of matrices that take more than a block up to lone_bands, 1 is the
+  // fastest; 2 is up to 16, of the largest matrices up to 32, of those that one block suffices for
+  // up to some rows; then 8 (docs/decisions/0013, 0017). Where activations are streamed nothing is
   // prepared. fp32 was measured with 16 bits: as narrow as leaves room for a ring of 4 stages, but
   // from 5 rows on 8 for the largest.
   int narrowest() const {
@@ -62,7 +62,7 @@ class Sharing {
     if (streamed()) return 1;
     if (format_.planes) {
       const int bands = divide_up(shape_.num_rows * shape_.bands, kLinearWarps);  // of a warp
-      if (bands <= (one_block_suffices() ? 14 : 16)) return 1;
+      if (bands <= (one_block_suffices() ? 14 : format_.lone_bands)) return 1;
       if (one_block_suffices() && shape_.num_rows <= format_.pair_rows) return 2;
       return bands <= (total_tiles() > 12 * machine_.num_sms ? 32 : 16) ? 2 : kSegments;
     }

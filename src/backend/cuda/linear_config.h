@@ -41,6 +41,8 @@ struct LinearSizes {
   int group;        // of what is kept beside a group's activations (of codes: a span's)
   // Activation rows up to which matrices of a block for each multiprocessor have clusters of two.
   int pair_rows = 0;
+  // Bands of activations for a warp up to which larger matrices have no clusters.
+  int lone_bands = 16;
 
   // Whether a stage of planes has 256 inputs of each tile, twice what it has elsewhere.
   constexpr bool large_stages() const { return planes && unit * stage_units == 2 * kBandInputs; }
@@ -61,7 +63,10 @@ constexpr LinearSizes plane_sizes(bool both, int group, int together, int stage_
           .padding = 64,
           .band_groups = kBandInputs / group,
           .group = 16,
-          .pair_rows = 4};
+          .pair_rows = together == 1 ? 12
+                       : both        ? 6
+                                     : 4,
+          .lone_bands = both ? 32 : 20};
 }
 // What a pass reads of planes of codes (linear_coded.cuh): of each code the upper four bits and
 // `lower` below, 0, 1, 2 or 4.

@@ -286,8 +286,8 @@ pages, *sparse* ones that of 4k tokens. The paper's figures are of real weights 
     eight_said = prose(f"""The target of 8 bits beside bf16 at acceptance {eight.acceptance}, with the 8-bit cache;
 *expected* has the measured costs and the yield that this acceptance gives on average (bf16 was measured at
 {chance}):""")
-    ops_said = prose("""Time, share of copy, over PyTorch's best fp16 kernel. Attention that is called alone uploads a
-table of its sequence and begins when the op before it has ended, and so takes some µs more here than in a round.""")
+    ops_said = "Time, share of copy, over PyTorch's best fp16 kernel."
+    memory_said = "Most of what else is in use is room for one layer's K and V in fp16, over which a prompt attends."
     goals_said = prose(f"""{gpu_goals.counts(goals)}. They were set for an H200 before the backend was written.
 [0007](decisions/0007-goals-missed-on-an-h200.md) says why some were missed at 2f66f9b, [0008](decisions/0008-tried-on-an-h200.md) what was tried.""")
     text = f"""# Results on a GPU
@@ -322,6 +322,8 @@ A layer's four products, one after the other; over cuBLAS with bf16 weights and 
 
 {products(results)}
 ## Memory
+
+{memory_said}
 
 {memory(results)}
 ## Goals

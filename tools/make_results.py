@@ -542,10 +542,18 @@ def measure(args):
 
 
 def keep_gpu(args):
-    results = gpu_set.GpuSet(gpu_set.keep(args.gpu, args.commit, RESULTS))
-    gpu_page.draw(results)
-    (results.folder / "README.md").write_text(gpu_page.set_page(results))
-    print((results.folder / "README.md").relative_to(ROOT))
+    folder = gpu_set.keep(args.gpu, args.commit, RESULTS)
+    readme = folder / "README.md"
+    try:
+        results = gpu_set.GpuSet(folder)
+        readme.write_text(gpu_page.set_page(results))
+        gpu_page.page(results)
+        gpu_page.draw(results)
+    except (LookupError, StopIteration, TypeError, ValueError) as error:
+        shutil.rmtree(folder)
+        raise reports.Unusable(f"{args.gpu}: its files lack something that the pages need: "
+                               f"{type(error).__name__} {error}") from error
+    print(readme.relative_to(ROOT))
 
 
 def main():
@@ -565,7 +573,7 @@ def main():
             "make_results: needs matplotlib: tools/install_deps.sh plots, or pip install matplotlib")
     try:
         return keep_gpu(args) if args.gpu else measure(args)
-    except reports.Unusable as error:
+    except (ValueError, OSError, reports.Unusable) as error:
         sys.exit(f"make_results: {error}")
 
 

@@ -54,7 +54,7 @@ def rounds(reports):
                     f"{run['tokens_per_second']:.0f} ({run['draft_len']})", times(run["speed_up"]),
                     times(report.over_8_bit(context, kind))]
             rows.append(cells)
-    return table(["shape, context", "plain, fp16 cache", "8-bit cache", "dense drafts (length)",
+    return table(["shape, context", "plain, fp16 cache", "plain, 8-bit cache", "dense drafts (length)",
                   "over fp16", "over 8-bit", "sparse drafts (length)", "over fp16", "over 8-bit"], rows)
 
 
@@ -73,8 +73,9 @@ def eight_bits(results):
             speed = eight.speed(context, kind)
             cells += [expected(full, kind), expected(eight, kind), "-" if speed is None else f"{speed:.0f}"]
         rows.append(cells)
-    return table(["context", "plain, bf16", "8 bits", "dense, bf16, expected", "8 bits, expected",
-                  "8 bits, measured", "sparse, bf16, expected", "8 bits, expected", "8 bits, measured"], rows)
+    columns = ["bf16, expected", "8 bits, expected", "8 bits, measured"]
+    return table(["context", "plain, bf16", "plain, 8 bits",
+                  *(f"{kind}, {column}" for kind in ("dense", "sparse") for column in columns)], rows)
 
 
 def attention_cell(bench, name, queries):
@@ -170,8 +171,8 @@ def one_look(results):
         ["the same over plain decoding with our own 8-bit cache", over_all("dense", "over_8_bit"), by],
         [f"drafts that read 4k tokens, over plain with an fp16 cache, at {contexts_said(full[0], 'sparse')}",
          over_all("sparse 4096", "speed_up"), by],
-        [f"a target of 8 bits at acceptance {eight.acceptance}, {short(eight)[:2]}: dense drafts over its plain "
-         f"fp16; those that read 4k, at {contexts_said(eight, 'sparse')}",
+        [f"a target of 8 bits at acceptance {eight.acceptance}, {eight.shape.name.split('-')[-1]}: dense drafts over its plain "
+         f"decoding with an fp16 cache; those that read 4k, at {contexts_said(eight, 'sparse')}",
          f"{gains(eight, 'dense', eight.speed_up)}; {gains(eight, 'sparse 4096', eight.speed_up)}", by],
         ["draft attention after 128k over PyTorch's best; over FlashAttention, with which the paper compares",
          f"{at_128k('mha', 'draft', 'over_baseline')}; {at_128k('mha', 'draft', 'over_flash')} (MHA)", "`gpu_bench`"],
@@ -185,7 +186,7 @@ def one_look(results):
 
 
 def losses(results):
-    """Where we lose, said plainly."""
+    """Where we lose or gain least, said plainly."""
     bench, seven = results.bench, results.full()[0]
 
     def slower(weights, rows):
@@ -280,14 +281,14 @@ sanitizers and fidelity, and [an H100 at 3873f07](../results/nvidia-h100/3873f07
 acceptance is simulated**: a drafted token passes with probability {chance}, or {eight.acceptance} where the target has 8 bits,
 drawn and not judged. So a round costs what it does with real weights, and its yield is an assumption. All is of one
 request. Kernels are timed alone, on copies that together are larger than the L2 cache. *Share of copy* is the bytes
-that an op must move over its time, over what the copy reads and writes.""")
-    rounds_said = prose("""Tokens a second, of drafts at the better length. *Dense* drafts read the upper plane of all
+that an op must move over its time, over what the copy reads and writes; reading alone can be faster.""")
+    rounds_said = prose("""Tokens a second, of drafts at the best length. *Dense* drafts read the upper plane of all
 pages, *sparse* ones that of 4k tokens. The paper's figures are of real weights and A6000s.""")
     eight_said = prose(f"""The target of 8 bits beside bf16 at acceptance {eight.acceptance}, with the 8-bit cache;
 *expected* has the measured costs and the yield that this acceptance gives on average (bf16 was measured at
 {chance}):""")
     ops_said = "Time, share of copy, over PyTorch's best fp16 kernel."
-    memory_said = "Most of what else is in use is room for one layer's K and V in fp16, over which a prompt attends."
+    memory_said = "What else is in use is, among other things, one layer's K and V in fp16, over which a prompt attends."
     goals_said = prose(f"""{gpu_goals.counts(goals)}. They were set for an H200 before the backend was written.
 [0007](decisions/0007-goals-missed-on-an-h200.md) says why some were missed at 2f66f9b, [0008](decisions/0008-tried-on-an-h200.md) what was tried.""")
     text = f"""# Results on a GPU
@@ -331,7 +332,7 @@ A layer's four products, one after the other; over cuBLAS with bf16 weights and 
 {goals_said}
 
 {gpu_goals.goals_table(goals)}
-## Where we lose
+## Where we lose, or gain least
 
 {losses(results)}
 No figure here is of real weights, of several requests, or of us beside another engine: [compare.md](compare.md).
@@ -352,16 +353,16 @@ def readme_blocks(results):
 
 def compare_blocks(results):
     """Of docs/compare.md."""
-    _, commit, _ = results.about()
+    hardware, commit, _ = results.about()
     seven, eight = results.full()[0], results.eight()
     ours = (f"Ours, for the shape of the paper's 7B: {listed(gained(seven, 'dense'))} at "
             f"{contexts_said(seven, 'dense')} ({head(results)}, random weights, acceptance **simulated** at {seven.acceptance}: "
             "[results-gpu.md](results-gpu.md)).")
     rows = "; ".join(f"{short(report)} {listed(gained(report, 'dense'))}" for report in results.full())
-    lost = (f"- **An H200.** At {commit} {gpu_goals.counts(results.goals())} ([results-gpu.md](results-gpu.md#goals), "
+    lost = (f"- **One {hardware}.** At {commit} {gpu_goals.counts(results.goals())} ([results-gpu.md](results-gpu.md#goals), "
             f"[0007](decisions/0007-goals-missed-on-an-h200.md)). Dense drafts gain {rows} over plain decoding with an "
             f"fp16 cache at {contexts_said(seven, 'dense')}, and with targets of 8 bits "
-            f"{listed(gained(eight, 'dense'))}. [Where we lose](results-gpu.md#where-we-lose) has attention and "
-            "products that are slower than PyTorch's.")
+            f"{listed(gained(eight, 'dense'))}. [Its last table](results-gpu.md#where-we-lose-or-gain-least) has what is "
+            "slower than PyTorch's, our fp16 attention and products of many rows, and where the gain is least.")
     return {"gpu-paper": f"{prose(ours)}\n",
             "gpu-losses": prose(lost).replace("\n", "\n  ") + "\n"}

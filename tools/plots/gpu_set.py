@@ -33,6 +33,7 @@ def load(path):
     writer, rows, keys = KINDS[kind]
     try:
         data = json.loads(path.read_text())
+        _ = data["device"]
         for row in data[rows] or [{}]:
             _ = [row[key] for key in keys]
         return data

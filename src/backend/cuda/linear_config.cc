@@ -51,12 +51,12 @@ class Sharing {
 
   // The row_warps to begin with. Narrow blocks finish with few barriers and clusters leave
   // multiprocessors idle, wide ones prepare fewer activations.
-  // NOTE: measured on an H200 with the matrices of 7B and 8B models. Planes: with up to 14 bands
-  // of activations for a warp, of matrices that take more than a block up to lone_bands, 1 is the
-  // fastest; 2 is up to 16, of the largest matrices up to 32, of those that one block suffices for
-  // up to some rows; then 8 (docs/decisions/0013, 0017). Where activations are streamed nothing is
-  // prepared. fp32 was measured with 16 bits: as narrow as leaves room for a ring of 4 stages, but
-  // from 5 rows on 8 for the largest.
+  // NOTE: measured on an H200 with the matrices of 7B and 8B models (docs/decisions/0013, 0017).
+  // Planes, by bands of activations for a warp: of matrices that one block suffices for 1 is the
+  // fastest up to 14, 2 up to 16 and up to pair_rows; of others 1 up to lone_bands, 2 of the
+  // largest up to 32; then 8. Where activations are streamed nothing is prepared. fp32 was measured
+  // with 16 bits: as narrow as leaves room for a ring of 4 stages, but from 5 rows on 8 for the
+  // largest.
   int narrowest() const {
     if (wants_whole_heads()) return kSegments;
     if (streamed()) return 1;

@@ -17,6 +17,27 @@ QS_INLINE void for_lanes(int count, const F& f) {
 QS_INLINE F32 load_run(const float* p, int n) { return n == kLanes ? load(p) : load_n(p, n); }
 QS_INLINE void store_run(float* p, F32 x, int n) { n == kLanes ? store(p, x) : store_n(p, x, n); }
 
+// Sums of segments, kCount of each, added as a balanced tree as they come. Those of the last stay
+// with the caller, so that a sum of one segment costs nothing.
+template <typename T, int kCount>
+struct SegmentTree {
+  T waits[kSegmentLevels][kCount];
+  int waiting = 0;
+
+  // `sums` of segment `index` become those of the subtree that ends with it, and wait for more.
+  QS_INLINE void add(int index, T (&sums)[kCount], bool last) {
+    for (; index % 2 == 1; index /= 2) {
+      --waiting;
+#pragma GCC unroll 64
+      for (int i = 0; i < kCount; ++i) sums[i] = waits[waiting][i] + sums[i];
+    }
+    if (last) return;
+#pragma GCC unroll 64
+    for (int i = 0; i < kCount; ++i) waits[waiting][i] = sums[i];
+    ++waiting;
+  }
+};
+
 // How the elements of a checkpoint are read: 16 in a row, and, by a gemv, kParts * 16 of them part
 // by part in the order that is cheapest to widen.
 struct F32Elements {

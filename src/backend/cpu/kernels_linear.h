@@ -10,14 +10,22 @@
 
 namespace quantspec::cpu {
 
-// Where a linear layer's result goes: y[row * stride + output] = (accumulate ? y : 0) + (W x +
-// bias)
+// Where a linear layer's result goes: y[row * stride + output] = (accumulate ? y : 0) + bias + W x.
+// What it is added to comes first: so bias and sum can come from different places (segments.h).
 struct LinearOutput {
   float* y;
   std::ptrdiff_t stride;
   const float* bias;  // [outputs] or null
   bool accumulate;
 };
+
+// Where segments end (params/segments.h), in inputs, `count` of them. NOTE: numbers alone, for a
+// function would be compiled for every instruction set.
+struct SegmentEnds {
+  int count;
+  const int* at;
+};
+inline constexpr int kSegmentLevels = 3;  // sums that wait at most for others, of 8 segments
 
 // Inputs that a full-precision kernel takes at once; the last block is padded with zeros.
 inline constexpr int kInputBlock = 32;
@@ -27,7 +35,8 @@ struct FullGemv {
   const void* weights;  // [outputs, inputs], any alignment
   int outputs;
   int inputs;
-  const float* x;  // from `arrange` of the same DType
+  SegmentEnds segments;  // in whole blocks of kInputBlock, but for the last
+  const float* x;        // from `arrange` of the same DType
   int rows;
   LinearOutput out;
   const void* next;  // weights to prefetch at the end: those that this thread reads next; or null
@@ -68,6 +77,7 @@ struct PlaneGemv {
   float centre;
   int outputs;
   int inputs;
+  SegmentEnds segments;  // in whole spans and whole steps of x, but for the last
   QuantizedRows x;
   int rows;
   LinearOutput out;

@@ -6,9 +6,12 @@
 
 #include "backend/cpu/prefill.h"
 #include "backend/cpu/weight_planes.h"
+#include "backend/params/segments.h"
 #include "base/error.h"
 
 namespace quantspec::cpu {
+
+static_assert(1 << kSegmentLevels == kMostSegments);
 
 namespace {
 
@@ -172,10 +175,12 @@ void multiply_elements(const Context& context, const ProjectParams& params, cons
   const Projection& p = *unit.projection;
   const Matrix& w = matrix_of(*p.linear, params.weights);
   const int dtype = static_cast<int>(w.format.dtype);
+  const Segments segments = segments_of(*p.linear, params.weights);
   context.kernels.linear.full_gemv[dtype]({
       .weights = weights_of(unit, params.weights).first,
       .outputs = unit.outputs,
       .inputs = w.cols,
+      .segments = {segments.count, segments.ends},
       .x = x.arranged[dtype],
       .rows = params.rows,
       .out = output_of(params, p, unit.first),
@@ -189,6 +194,7 @@ void multiply_planes(const Context& context, const ProjectParams& params, const 
   const Matrix& w = matrix_of(*p.linear, params.weights);
   const bool upper_only = params.weights == WeightRead::kUpper;
   const PlaneLayout layout(w.format, w.cols);
+  const Segments segments = segments_of(*p.linear, params.weights);
   const UnitWeights planes = weights_of(unit, params.weights);
   const UnitWeights ahead = weights_of(next, params.weights);
   // Codes that differ in their lower bits alone are read as the centre of their cell.
@@ -206,6 +212,7 @@ void multiply_planes(const Context& context, const ProjectParams& params, const 
       .centre = unit_scale * ((cell - 1) / 2 - static_cast<float>(zero)),
       .outputs = unit.outputs,
       .inputs = w.cols,
+      .segments = {segments.count, segments.ends},
       .x = step_of(w.format) == kShortStep ? x.short_steps : x.long_steps,
       .rows = params.rows,
       .out = output_of(params, p, unit.first),

@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/test_support.h"
 #include "backend/cpu/weight_planes.h"
+#include "backend/params/segments.h"
 #include "base/error.h"
 #include "quant/encode_row.h"
 
@@ -147,12 +148,62 @@ TEST_P(LinearTest, SeveralProjectionsEqualEachAlone) {
 }
 
 TEST_P(LinearTest, AccumulateAddsToWhatIsThere) {
-  const TestLayer layer(context(), DType::kBF16, 101, 200, 21);
+  TestLayer layer(context(), DType::kBF16, 101, 200, 21);
   const std::vector<float> x = random_floats(6 * 200, 22);
   for (const WeightRead read : kReads) {
-    std::vector<float> expected = run(context(), layer.linear, read, x, 6);
-    for (float& y : expected) y = 1.0f + y;  // run() fills y with 1
-    EXPECT_TRUE(same_bits(run(context(), layer.linear, read, x, 6, true), expected));
+    layer.linear.bias = nullptr;
+    const std::vector<float> sums = run(context(), layer.linear, read, x, 6);
+    for (const float* bias : std::initializer_list<const float*>{nullptr, layer.bias.data()}) {
+      layer.linear.bias = bias;
+      std::vector<float> expected = sums;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const float before = 1.0f + (bias == nullptr ? 0.0f : bias[i % 101]);  // run() has y = 1
+        expected[i] = before + sums[i];
+      }
+      EXPECT_TRUE(same_bits(run(context(), layer.linear, read, x, 6, true), expected));
+    }
+  }
+}
+
+// A sum in segments is the tree of the sums over their inputs, each the sum of a matrix that has no
+// others.
+TEST_P(LinearTest, SegmentsAreSumsOfTheirInputs) {
+  constexpr int kOutputs = 101, kInputs = 1408 + 24;
+  TestLayer layer(context(), DType::kBF16, kOutputs, kInputs, 41);
+  for (const auto& [rows, segment_count] :
+       {std::pair{1, 4}, {2, 8}, {2, 2}, {5, 4}, {6, 8}, {17, 2}, {17, 4}}) {
+    layer.linear.segments = segment_count;
+    const std::vector<float> x = random_floats(static_cast<std::size_t>(rows) * kInputs, rows);
+    for (const WeightRead read : kReads) {
+      const Segments segments = segments_of(layer.linear, read);
+      std::vector<std::vector<float>> sums(segment_count);
+      for (int i = 0, first = 0; i < segment_count; first = segments.ends[i++]) {
+        const int count = segments.ends[i] - first;
+        ASSERT_GT(count, 0);
+        TestLayer part(context(), DType::kBF16, kOutputs, count, 1, false);
+        for (int k = 0; k < kOutputs * count; ++k) {
+          part.matrix.set(k, layer.matrix.at(k / count, first + k % count));
+        }
+        part.make_planes(context());
+        std::vector<float> in;
+        for (int r = 0; r < rows; ++r) {
+          const auto begin = x.begin() + r * kInputs + first;
+          in.insert(in.end(), begin, begin + count);
+        }
+        sums[i] = run(context(), part.linear, read, in, rows);
+      }
+      std::vector<float> expected(sums[0].size());
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        std::vector<float> tree;
+        for (const auto& own : sums) tree.push_back(own[i]);
+        for (; tree.size() > 1; tree.resize(tree.size() / 2)) {
+          for (std::size_t j = 0; j < tree.size() / 2; ++j) tree[j] = tree[2 * j] + tree[2 * j + 1];
+        }
+        expected[i] = (1.0f + layer.bias[i % kOutputs]) + tree[0];
+      }
+      EXPECT_TRUE(same_bits(run(context(), layer.linear, read, x, rows, true), expected))
+          << rows << " rows, read " << static_cast<int>(read);
+    }
   }
 }
 

@@ -60,8 +60,13 @@ QS_INLINE void write_block(const F32* sum, const LinearOutput& out, int row, int
   for (int r = 0; r < kRows; ++r) {
     float* y = out.y + (row + r) * out.stride + output;
     F32 value = sum[r];
-    if (out.bias != nullptr) value = value + load_run(out.bias + output, n);
-    store_run(y, out.accumulate ? load_run(y, n) + value : value, n);
+    if (out.bias != nullptr) {
+      const F32 bias = load_run(out.bias + output, n);
+      value = (out.accumulate ? load_run(y, n) + bias : bias) + value;
+    } else if (out.accumulate) {
+      value = load_run(y, n) + value;
+    }
+    store_run(y, value, n);
   }
 }
 
@@ -183,23 +188,32 @@ struct PlaneBlock {
   }
 };
 
-template <typename Codes, bool kSplit, int kRows, int kBlocks>
+// kSegments: whether sums have more than one segment.
+template <typename Codes, bool kSplit, bool kSegments, int kRows, int kBlocks>
 __attribute__((noinline)) void plane_block(const PlaneGemv& g, int row, int block) {
   using Block = PlaneBlock<Codes, kSplit, kRows, kBlocks>;
   Block planes(g, row, block);
+  SegmentTree<F32, kBlocks * kRows> tree;
   F32 sum[kBlocks * kRows];
-  for (F32& s : sum) s = zero_f32();
   const int tiles = (g.inputs + kTileInputs - 1) / kTileInputs;
   const int group_tiles = g.format.group / kTileInputs;
   const std::byte* header = nullptr;
   int index = 0;  // of the group behind its header
-  for (int group = 0, first = 0; first < tiles; ++group, first += group_tiles) {
-    if (index == 0) header = planes.take_header();
-    typename Block::Dots dots[kBlocks * kRows];
-    for (auto& d : dots) d.clear();
-    planes.add_group(first, first + group_tiles < tiles ? first + group_tiles : tiles, dots);
-    planes.finish_group(group, header, index, dots, sum);
-    index = index + 1 < g.format.span_groups ? index + 1 : 0;
+  for (int segment = 0, group = 0, first = 0;; ++segment) {
+    const int end = kSegments ? (g.segments.at[segment] + kTileInputs - 1) / kTileInputs : tiles;
+    for (F32& s : sum) s = zero_f32();
+    for (; first < end; ++group, first += group_tiles) {
+      if (index == 0) header = planes.take_header();
+      typename Block::Dots dots[kBlocks * kRows];
+      for (auto& d : dots) d.clear();
+      planes.add_group(first, first + group_tiles < tiles ? first + group_tiles : tiles, dots);
+      planes.finish_group(group, header, index, dots, sum);
+      index = index + 1 < g.format.span_groups ? index + 1 : 0;
+    }
+    if constexpr (!kSegments) break;
+    const bool last = segment + 1 == g.segments.count;
+    tree.add(segment, sum, last);
+    if (last) break;
   }
   for (int b = 0; b < kBlocks; ++b) {
     const int output = (block + b) * kLanes;
@@ -209,48 +223,54 @@ __attribute__((noinline)) void plane_block(const PlaneGemv& g, int row, int bloc
 }
 
 // Rows [row, g.rows) of kBlocks blocks in tiles of kRows, what is left in one smaller tile.
-template <typename Codes, bool kSplit, int kRows, int kBlocks>
+template <typename Codes, bool kSplit, bool kSegments, int kRows, int kBlocks>
 void plane_rows(const PlaneGemv& g, int row, int block) {
   for (; row + kRows <= g.rows; row += kRows) {
-    plane_block<Codes, kSplit, kRows, kBlocks>(g, row, block);
+    plane_block<Codes, kSplit, kSegments, kRows, kBlocks>(g, row, block);
   }
   if constexpr (kRows > 1) {
-    if (row < g.rows) plane_rows<Codes, kSplit, kRows - 1, kBlocks>(g, row, block);
+    if (row < g.rows) plane_rows<Codes, kSplit, kSegments, kRows - 1, kBlocks>(g, row, block);
   }
 }
 
 // All blocks for tiles of at most kRows rows, and of less where there are not as many.
-template <typename Codes, bool kSplit, int kRows>
+template <typename Codes, bool kSplit, bool kSegments, int kRows>
 void plane_blocks(const PlaneGemv& g) {
   if constexpr (kRows > 1) {
-    if (g.rows < kRows) return plane_blocks<Codes, kSplit, kRows - 1>(g);
+    if (g.rows < kRows) return plane_blocks<Codes, kSplit, kSegments, kRows - 1>(g);
   }
   constexpr int kBlocks = kPlaneBlocks<Codes, kRows>;
   const int blocks = (g.outputs + kLanes - 1) / kLanes;
   int block = 0;
   for (; block + kBlocks <= blocks; block += kBlocks) {
-    plane_rows<Codes, kSplit, kRows, kBlocks>(g, 0, block);
+    plane_rows<Codes, kSplit, kSegments, kRows, kBlocks>(g, 0, block);
   }
-  for (; block < blocks; ++block) plane_rows<Codes, kSplit, kRows, 1>(g, 0, block);
+  for (; block < blocks; ++block) plane_rows<Codes, kSplit, kSegments, kRows, 1>(g, 0, block);
+}
+
+template <typename Codes, bool kSplit>
+void plane_outputs(const PlaneGemv& g) {
+  g.segments.count > 1 ? plane_blocks<Codes, kSplit, true, kPlaneRows>(g)
+                       : plane_blocks<Codes, kSplit, false, kPlaneRows>(g);
 }
 
 // NOTE: where the upper plane is read alone, whatever is below it, activations have one byte; where
 // all of a code is read, two. A table's codes have no more than an upper plane.
 void plane_gemv(const PlaneGemv& g) {
   if (g.format.values != nullptr) {
-    return g.split ? plane_blocks<PlaneCodes<0, true>, true, kPlaneRows>(g)
-                   : plane_blocks<PlaneCodes<0, true>, false, kPlaneRows>(g);
+    return g.split ? plane_outputs<PlaneCodes<0, true>, true>(g)
+                   : plane_outputs<PlaneCodes<0, true>, false>(g);
   }
-  if (!g.split) return plane_blocks<PlaneCodes<0, false>, false, kPlaneRows>(g);
+  if (!g.split) return plane_outputs<PlaneCodes<0, false>, false>(g);
   switch (g.format.lower_bits) {
     case 1:
-      return plane_blocks<PlaneCodes<1, false>, true, kPlaneRows>(g);
+      return plane_outputs<PlaneCodes<1, false>, true>(g);
     case 2:
-      return plane_blocks<PlaneCodes<2, false>, true, kPlaneRows>(g);
+      return plane_outputs<PlaneCodes<2, false>, true>(g);
     case 4:
-      return plane_blocks<PlaneCodes<4, false>, true, kPlaneRows>(g);
+      return plane_outputs<PlaneCodes<4, false>, true>(g);
     default:
-      return plane_blocks<PlaneCodes<0, false>, true, kPlaneRows>(g);
+      return plane_outputs<PlaneCodes<0, false>, true>(g);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "backend/cpu/weight_planes.h"
+#include "backend/params/segments.h"
 #include "base/gemm.h"
 
 namespace quantspec::cpu {
@@ -11,6 +12,7 @@ namespace quantspec::cpu {
 namespace {
 
 constexpr int kTileColumns = 256;
+constexpr int kTileSums = kSegmentLevels + 1;  // of segments that wait, and of one
 
 constexpr int tiles(int size, int tile) { return (size + tile - 1) / tile; }
 
@@ -19,13 +21,13 @@ void copy_rows(const float* from, std::ptrdiff_t from_stride, int rows, int colu
   for (int r = 0; r < rows; ++r) std::copy_n(from + r * from_stride, columns, to + r * to_stride);
 }
 
-// A tile of results.
-struct Output {
-  float* y;
-  std::ptrdiff_t stride;
+// A part of a product: rows of x by the columns of a tile, over some inputs.
+struct Part {
+  int first_row;
   int rows;
   int columns;
-  bool accumulate;
+  int first_input;
+  int inputs;
 };
 
 // What a unit of work multiplies: so many rows by a tile of so many columns.
@@ -64,54 +66,59 @@ class Fp32Tile {
         x_(params.x),
         weights_(context.scratch.get_for_thread<float>(thread, bytes(inputs_) / sizeof(float))),
         padded_x_(weights_ + std::size_t(kTileColumns) * inputs_),
-        padded_y_(padded_x_ + std::size_t(kTileRows) * inputs_) {}
+        sums_(padded_x_ + std::size_t(kTileRows) * inputs_) {}
 
   static std::size_t bytes(int inputs) {
     return sizeof(float) *
-           (std::size_t(kTileColumns + kTileRows) * inputs + kTileRows * kTileColumns);
+           (std::size_t(kTileColumns + kTileRows) * inputs + kTileSums * kTileRows * kTileColumns);
   }
 
   void load(const Matrix& w, int column, int columns) {
     read_weight_rows(kernels_, w, column, columns, weights_);
   }
 
-  void multiply(int first_row, const Output& out) const {
-    const GemmRows shape = gemm_rows();
-    const int rows = std::max(shape.least, tiles(out.rows, shape.step) * shape.step);
+  // Where the sums of a segment go that waits for others, [kRows, kTileColumns].
+  float* sums(int level) const { return sums_ + std::size_t(level) * kRows * kTileColumns; }
+
+  // Whether multiply() writes so many rows and columns and nothing else.
+  static bool exact(int rows, int) { return rows == rows_multiplied(rows); }
+
+  // Of a sum, [part.rows, part.columns]; what is beyond, up to all of sums(), gets some numbers.
+  void multiply(const Part& part, float* y, std::ptrdiff_t stride) const {
+    const int rows = rows_multiplied(part.rows);
     Gemm product = {.transpose_b = true,
-                    .accumulate = out.accumulate,
-                    .m = out.rows,
-                    .n = out.columns,
-                    .k = inputs_,
-                    .a = x_ + std::size_t(first_row) * inputs_,
+                    .accumulate = false,
+                    .m = rows,
+                    .n = part.columns,
+                    .k = part.inputs,
+                    .a = x_ + std::size_t(part.first_row) * inputs_ + part.first_input,
                     .lda = inputs_,
-                    .b = weights_,
+                    .b = weights_ + part.first_input,
                     .ldb = inputs_,
-                    .c = out.y,
-                    .ldc = out.stride};
-    if (rows == out.rows) return gemm(product);
-    copy_rows(product.a, inputs_, out.rows, inputs_, padded_x_, inputs_);
-    std::fill_n(padded_x_ + std::size_t(out.rows) * inputs_, std::size_t(rows - out.rows) * inputs_,
-                0.0f);
-    std::fill_n(padded_y_, std::size_t(rows) * out.columns, 0.0f);
-    if (out.accumulate) {
-      copy_rows(out.y, out.stride, out.rows, out.columns, padded_y_, out.columns);
+                    .c = y,
+                    .ldc = stride};
+    if (rows != part.rows) {
+      copy_rows(product.a, inputs_, part.rows, part.inputs, padded_x_, part.inputs);
+      std::fill_n(padded_x_ + std::size_t(part.rows) * part.inputs,
+                  std::size_t(rows - part.rows) * part.inputs, 0.0f);
+      product.a = padded_x_;
+      product.lda = part.inputs;
     }
-    product.m = rows;
-    product.a = padded_x_;
-    product.c = padded_y_;
-    product.ldc = out.columns;
     gemm(product);
-    copy_rows(padded_y_, out.columns, out.rows, out.columns, out.y, out.stride);
   }
 
  private:
+  static int rows_multiplied(int rows) {
+    const GemmRows shape = gemm_rows();
+    return std::max(shape.least, tiles(rows, shape.step) * shape.step);
+  }
+
   const LinearKernels& kernels_;
   int inputs_;
   const float* x_;
   float* weights_;   // [kTileColumns, inputs]
   float* padded_x_;  // [kTileRows, inputs]
-  float* padded_y_;  // [kTileRows, kTileColumns]
+  float* sums_;      // [kTileSums, kTileRows, kTileColumns]
 };
 
 // --- bf16 ----------------------------------------------------------------------------------------
@@ -166,13 +173,13 @@ class Bf16Tile {
         depth_(panel_depth(inputs_)),
         x_(x),
         elements_(context.scratch.get_for_thread<float>(thread, bytes(inputs_) / sizeof(float))),
-        y_(elements_ + std::size_t(kTileOutputs) * inputs_),
-        panels_(reinterpret_cast<std::uint16_t*>(y_ + kRows * kTileColumns)),
+        sums_(elements_ + std::size_t(kTileOutputs) * inputs_),
+        panels_(reinterpret_cast<std::uint16_t*>(sums(kTileSums))),
         rounded_(panels_ + std::size_t(kTileColumns) * depth_) {}
 
   static std::size_t bytes(int inputs) {
     const auto depth = std::size_t(panel_depth(inputs));
-    return sizeof(float) * (std::size_t(kTileOutputs) * inputs + kRows * kTileColumns) +
+    return sizeof(float) * (std::size_t(kTileOutputs) * inputs + kTileSums * kRows * kTileColumns) +
            sizeof(std::uint16_t) * (kTileColumns + kTileOutputs) * depth;
   }
 
@@ -188,26 +195,22 @@ class Bf16Tile {
     }
   }
 
-  // NOTE: sums begin with zero, not with what they are added to, so that they lose nothing to it.
-  void multiply(int first_row, const Output& out) const {
-    const bool in_place = !out.accumulate && out.columns % kTileOutputs == 0;
-    kernels_.bf16->panel_gemm({.a = x_ + std::size_t(first_row) * row_stride(inputs_),
-                               .a_stride = row_stride(inputs_),
-                               .rows = out.rows,
-                               .panels = panels_,
-                               .panel_stride = std::ptrdiff_t{kTileOutputs} * depth_,
-                               .num_panels = tiles(out.columns, kTileOutputs),
-                               .depth = depth_,
-                               .c = in_place ? out.y : y_,
-                               .c_stride = in_place ? out.stride : kTileColumns,
-                               .accumulate = false});
-    if (in_place) return;
-    if (!out.accumulate) {
-      return copy_rows(y_, kTileColumns, out.rows, out.columns, out.y, out.stride);
-    }
-    for (int r = 0; r < out.rows; ++r) {
-      kernels_.linear.add(y_ + r * kTileColumns, out.columns, out.y + r * out.stride);
-    }
+  float* sums(int level) const { return sums_ + std::size_t(level) * kRows * kTileColumns; }
+
+  static bool exact(int, int columns) { return columns % kTileOutputs == 0; }
+
+  void multiply(const Part& part, float* y, std::ptrdiff_t stride) const {
+    kernels_.bf16->panel_gemm(
+        {.a = x_ + std::size_t(part.first_row) * row_stride(inputs_) + part.first_input,
+         .a_stride = row_stride(inputs_),
+         .rows = part.rows,
+         .panels = panels_ + std::size_t(kTileOutputs) * part.first_input,
+         .panel_stride = std::ptrdiff_t{kTileOutputs} * depth_,
+         .num_panels = tiles(part.columns, kTileOutputs),
+         .depth = panel_depth(part.inputs),
+         .c = y,
+         .c_stride = stride,
+         .accumulate = false});
   }
 
  private:
@@ -224,25 +227,60 @@ class Bf16Tile {
   int depth_;
   const std::uint16_t* x_;
   float* elements_;         // [kTileOutputs, inputs]
-  float* y_;                // [kRows, kTileColumns]
+  float* sums_;             // [kTileSums, kRows, kTileColumns]
   std::uint16_t* panels_;   // [kTileColumns / kTileOutputs] panels of depth_
   std::uint16_t* rounded_;  // [kTileOutputs, inputs]
 };
 
 // --- tiles of a region ---------------------------------------------------------------------------
 
+// Segments one after another, then as a tree: the sums are in tile.sums(0). NOTE: they begin with
+// zero, not with what they are added to, so that they lose nothing to it.
+template <typename Tile>
+void sum_segments(const LinearKernels& kernels, const Segments& segments, const Tile& tile,
+                  Part part) {
+  for (int i = 0, waiting = 0; i < segments.count; ++i) {
+    part.first_input = i == 0 ? 0 : segments.ends[i - 1];
+    part.inputs = segments.ends[i] - part.first_input;
+    if (part.inputs > 0) {
+      tile.multiply(part, tile.sums(waiting), kTileColumns);
+    } else {
+      std::fill_n(tile.sums(waiting), part.rows * kTileColumns, 0.0f);
+    }
+    ++waiting;
+    for (int index = i; index % 2 == 1; index /= 2) {
+      --waiting;
+      for (int row = 0; row < part.rows; ++row) {
+        const int at = row * kTileColumns;
+        kernels.add(tile.sums(waiting) + at, part.columns, tile.sums(waiting - 1) + at);
+      }
+    }
+  }
+}
+
 template <typename Tile>
 void compute_unit(const Context& context, const ProjectParams& params, const Projection& p,
                   int first_row, int last_row, int column, int columns, Tile tile) {
-  const int outputs = p.linear->outputs();
-  tile.load(p.linear->target, column, columns);
+  const LinearKernels& kernels = context.kernels.linear;
+  const Matrix& w = p.linear->target;
+  const Segments segments = segments_of(*p.linear, params.weights);
+  tile.load(w, column, columns);
   for (int row = first_row; row < last_row; row += Tile::kRows) {
     const int rows = std::min(Tile::kRows, last_row - row);
-    float* y = p.y + std::size_t(row) * outputs + column;
-    tile.multiply(row, {y, outputs, rows, columns, params.accumulate});
-    if (p.linear->bias == nullptr) continue;
-    for (int r = 0; r < rows; ++r) {
-      context.kernels.linear.add(p.linear->bias + column, columns, y + std::size_t(r) * outputs);
+    const Part part = {row, rows, columns, 0, w.cols};
+    float* y = p.y + std::size_t(row) * w.rows + column;
+    const bool in_place = segments.count == 1 && !params.accumulate && Tile::exact(rows, columns);
+    if (in_place) {
+      tile.multiply(part, y, w.rows);
+    } else {
+      sum_segments(kernels, segments, tile, part);
+    }
+    const float* bias = p.linear->bias == nullptr ? nullptr : p.linear->bias + column;
+    for (int r = 0; r < rows; ++r, y += w.rows) {
+      const float* sums = tile.sums(0) + std::size_t(r) * kTileColumns;
+      if (!in_place && !params.accumulate) std::copy_n(sums, columns, y);
+      if (bias != nullptr) kernels.add(bias, columns, y);
+      if (params.accumulate) kernels.add(sums, columns, y);
     }
   }
 }

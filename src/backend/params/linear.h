@@ -36,6 +36,9 @@ struct Linear {
   Matrix target;                // [outputs, inputs]
   Matrix draft;                 // data null: no planes were made
   const float* bias = nullptr;  // [outputs] or null
+  // Into how many a sum over inputs is cut (segments.h): a power of two, kMostSegments at most. The
+  // processor and the reference cut so, CUDA by a rule of its own.
+  int segments = 1;
 
   int outputs() const { return target.rows; }
   int inputs() const { return target.cols; }

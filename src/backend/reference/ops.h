@@ -40,6 +40,9 @@ void read_row(const Matrix& matrix, WeightRead read, int row, float* out);
 
 // --- linear.cc -----------------------------------------------------------------------------------
 
+// y[row] += bias, then W in[row], summed by segments.   y: [num_rows, outputs]
+void add_linear(ThreadPool& pool, const Linear& linear, WeightRead read, const float* in,
+                int num_rows, float* y);
 // y[row] = W in[row] + bias.   in: [num_rows, inputs], result: [num_rows, outputs]
 std::vector<float> apply_linear(ThreadPool& pool, const Linear& linear, WeightRead read,
                                 const float* in, int num_rows);

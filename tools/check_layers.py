@@ -61,7 +61,8 @@ DOORS = {
     "model": {"model/model.h", "model/config.h",
               "model/draft_store.h",  # of which few write or read a store
               "model/model_files.h", "model/weight_source.h", "model/safetensors.h",
-              "model/blank_source.h"},  # what is read of files
+              "model/blank_source.h",  # what is read of files
+              "model/share.h", "model/test_support.h"},  # ranks, and models for tests of them
     "speculative": {"speculative/speculative.h", "speculative/round_stats.h"},
     "tokenizer": {"tokenizer/tokenizer.h", "tokenizer/vocabulary.h"},  # which readers of files fill
 }

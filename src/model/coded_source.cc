@@ -7,17 +7,18 @@ namespace quantspec {
 
 namespace {
 
-// Rows as they are asked for, by any thread: a matrix is never there twice.
-CodedMatrix coded(const TensorView& tensor, const RowEncoder& encoder) {
-  const auto read = [tensor, encoder](int row, const RowCodes& out) {
-    const auto cols = static_cast<std::size_t>(tensor.cols);
-    std::vector<float> values(cols);
-    for (std::size_t i = 0; i < cols; ++i) {
-      values[i] = load_f32(tensor.data, tensor.dtype, row * cols + i);
-    }
-    encoder.encode(tensor.cols, values.data(), out);
+// Some columns; rows as they are asked for, by any thread: a matrix is never there twice.
+CodedMatrix coded(const TensorView& tensor, const RowEncoder& encoder, int first, int cols) {
+  const auto read = [=](int row, const RowCodes& out) {
+    std::vector<float> values(static_cast<std::size_t>(cols));
+    const std::size_t from = static_cast<std::size_t>(row) * stride_of(tensor) + first;
+    for (int i = 0; i < cols; ++i) values[i] = load_f32(tensor.data, tensor.dtype, from + i);
+    encoder.encode(cols, values.data(), out);
   };
-  return {encoder.format, tensor.rows, tensor.cols, read};
+  const auto columns = [=](int begin, int count) {
+    return coded(tensor, encoder, first + begin, count);
+  };
+  return {encoder.format, tensor.rows, cols, read, columns};
 }
 
 class CodedSource final : public WeightSource {
@@ -31,7 +32,7 @@ class CodedSource final : public WeightSource {
     SourceMatrix found = source_->matrix(name, rows, cols);
     const auto* tensor = std::get_if<TensorView>(&found);
     if (tensor == nullptr || rows == 1) return found;
-    return coded(*tensor, encoder_);
+    return coded(*tensor, encoder_, 0, tensor->cols);
   }
   TensorView tensor(std::string_view name, int rows, int cols) const override {
     return source_->tensor(name, rows, cols);

@@ -73,6 +73,11 @@ struct ModelConfig {
   std::vector<TokenId> eos_tokens;
   DType dtype;  // as config.json says, else kF32; the checkpoint's tensors carry their own
   GenerationDefaults generation;
+
+  // Of a rank's share (share.h), whose heads, KV heads and intermediate_size are the rank's own:
+  // how many ranks there are, and how many of a sum's segments are its. No file says so.
+  int ranks = 1;
+  int segments = 0;  // 0: those of the whole, sum_segments()
 };
 
 // Reads model_dir/config.json and, where it exists, model_dir/generation_config.json. Throws

@@ -84,6 +84,29 @@ std::optional<DType> dtype_of(GgmlType type) {
   }
 }
 
+// The rows of a matrix, as they lie in the file.
+struct FileRows {
+  std::span<const std::byte> blocks;
+  std::size_t row_bytes;
+  GgmlType type;
+  WeightFormat format;
+  HeadRows order;
+  std::string where;
+};
+
+// Some columns, of whole blocks.
+CodedMatrix coded(const FileRows& file, int rows, int first, int cols) {
+  const std::size_t begin = row_bytes(file.type, first), bytes = row_bytes(file.type, cols);
+  const auto read = [=](int row, const RowCodes& out) {
+    const auto of_row =
+        file.blocks.subspan(file.order.file_row(row) * file.row_bytes + begin, bytes);
+    checked_format(file.type, of_row, file.where);
+    read_row(file.type, of_row, cols, file.format, out);
+  };
+  const auto columns = [=](int from, int count) { return coded(file, rows, first + from, count); };
+  return {file.format, rows, cols, read, columns};
+}
+
 class GgufSource final : public WeightSource {
  public:
   GgufSource(std::shared_ptr<const Gguf> file, const ModelConfig& config)
@@ -111,14 +134,9 @@ class GgufSource final : public WeightSource {
     const WeightFormat format = tensor.type == GgmlType::kMXFP4
                                     ? checked_format(tensor.type, tensor.bytes, where)
                                     : format_of(tensor.type, where);
-    const std::size_t bytes = row_bytes(tensor.type, cols);
-    const auto read = [=, order = order_of(name), type = tensor.type, blocks = tensor.bytes](
-                          int row, const RowCodes& out) {
-      const auto of_row = blocks.subspan(order.file_row(row) * bytes, bytes);
-      checked_format(type, of_row, where);
-      read_row(type, of_row, cols, format, out);
-    };
-    return CodedMatrix{format, rows, cols, read};
+    return coded(
+        {tensor.bytes, row_bytes(tensor.type, cols), tensor.type, format, order_of(name), where},
+        rows, 0, cols);
   }
 
   TensorView tensor(std::string_view name, int rows, int cols) const override {

@@ -186,6 +186,39 @@ TEST(GgufSource, CodedNormsAndBiasesAndUnknownFormatsAreRefused) {
                                 std::string(2 * kMlp * kHidden, '\0')));
 }
 
+// What ranks read of a matrix that they share.
+TEST(GgufSource, ColumnsOfCodesAreThoseOfTheWhole) {
+  constexpr int kCols = 768, kFirst = 256, kCount = 512;
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  for (const GgmlType type :
+       {GgmlType::kQ4_0, GgmlType::kQ4_1, GgmlType::kQ5_0, GgmlType::kQ5_1, GgmlType::kQ8_0,
+        GgmlType::kQ2_K, GgmlType::kQ3_K, GgmlType::kQ4_K, GgmlType::kQ5_K, GgmlType::kQ6_K,
+        GgmlType::kIQ4_NL, GgmlType::kIQ4_XS, GgmlType::kMXFP4}) {
+    std::string bytes(kHidden * row_bytes(type, kCols), '\0');
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 % 31);
+    TinyFile file;
+    file.tensor("blk.0.ffn_down.weight", type, {kCols, kHidden}, bytes);
+    const auto source = file.source();
+    const auto whole = std::get<CodedMatrix>(source->matrix(name, kHidden, kCols));
+    const CodedMatrix part = whole.columns(kFirst, kCount);
+    EXPECT_EQ(part.rows, kHidden);
+    EXPECT_EQ(part.cols, kCount);
+    for (int row = 0; row < kHidden; ++row) {
+      const auto weights = [&](const CodedMatrix& matrix) {
+        RowBuffer buffer(matrix.format, matrix.cols);
+        matrix.read(row, buffer.view());
+        std::vector<float> out(matrix.cols);
+        decode_row(matrix.format, matrix.cols, buffer.view(), false, out.data());
+        return out;
+      };
+      const std::vector<float> all = weights(whole);
+      ASSERT_EQ(weights(part),
+                std::vector<float>(all.begin() + kFirst, all.begin() + kFirst + kCount))
+          << name_of(type) << ", row " << row;
+    }
+  }
+}
+
 TEST(GgufSource, MoreLayersThanTheMetadataSayAreRefused) {
   TinyFile file;
   file.vector("blk.1.attn_norm.weight", kHidden);

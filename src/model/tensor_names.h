@@ -4,12 +4,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "backend/params/segments.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -38,6 +40,7 @@ struct MatrixSpec {
   int outputs;
   int inputs;
   bool has_bias;
+  bool in_segments = false;  // whether ranks have some of its inputs each, and so sums are cut
 };
 
 inline std::array<MatrixSpec, 7> layer_matrices(const ModelConfig& config) {
@@ -48,10 +51,26 @@ inline std::array<MatrixSpec, 7> layer_matrices(const ModelConfig& config) {
   return {{{q, hidden, config.qkv_bias},
            {kv, hidden, config.qkv_bias},
            {kv, hidden, config.qkv_bias},
-           {hidden, q, config.output_bias},
+           {hidden, q, config.output_bias, true},
            {intermediate, hidden, false},
            {intermediate, hidden, false},
-           {hidden, intermediate, false}}};
+           {hidden, intermediate, false, true}}};
+}
+
+// Rows of the head, of which ranks have equal parts.
+inline int head_rows(const ModelConfig& config) { return config.vocab_size / config.ranks; }
+
+// Into how many segments sums of o and down are cut: as many as ranks could share the heads, as far
+// as segments are long enough that it costs nothing.
+inline int sum_segments(const ModelConfig& config) {
+  if (config.segments > 0) return config.segments;
+  const int inputs = std::min(config.num_heads * config.head_dim, config.intermediate_size);
+  int count = 1;
+  while (count < kMostSegments && config.num_kv_heads % (2 * count) == 0 &&
+         inputs >= 2 * count * kLeastSegment) {
+    count *= 2;
+  }
+  return count;
 }
 
 struct NormSpec {

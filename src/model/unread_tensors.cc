@@ -26,7 +26,7 @@ struct TensorRead {
 
 std::vector<TensorRead> tensors_read(const ModelConfig& config) {
   std::vector<TensorRead> tensors = {{kEmbeddingName, config.vocab_size, config.hidden_size},
-                                     {kHeadName, config.vocab_size, config.hidden_size},
+                                     {kHeadName, head_rows(config), config.hidden_size},
                                      {kFinalNormName, 1, config.hidden_size}};
   const auto norms = layer_norms(config);
   const auto matrices = layer_matrices(config);
@@ -35,7 +35,7 @@ std::vector<TensorRead> tensors_read(const ModelConfig& config) {
       tensors.push_back({tensor_name(layer, norm.name, "weight"), 1, norm.size});
     }
     for (std::size_t i = 0; i < matrices.size(); ++i) {
-      const auto& [outputs, inputs, has_bias] = matrices[i];
+      const auto& [outputs, inputs, has_bias, in_segments] = matrices[i];
       const std::string_view name = kLayerMatrices[i].second;
       tensors.push_back({tensor_name(layer, name, "weight"), outputs, inputs});
       if (has_bias) tensors.push_back({tensor_name(layer, name, "bias"), 1, outputs});

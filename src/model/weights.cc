@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <tuple>
 #include <utility>
 
@@ -56,7 +57,7 @@ class Weights::Loader {
     weights_.embedding_ = matrix(kEmbeddingName, config_.vocab_size, config_.hidden_size);
     weights_.head_.target = config_.tied_head
                                 ? weights_.embedding_
-                                : matrix(kHeadName, config_.vocab_size, config_.hidden_size);
+                                : matrix(kHeadName, head_rows(config_), config_.hidden_size);
     share(weights_.head_);
     weights_.final_norm_ = norm(kFinalNormName, config_.hidden_size);
     weights_.layers_.resize(config_.num_layers);
@@ -74,10 +75,11 @@ class Weights::Loader {
     const auto specs = layer_matrices(config_);
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const auto& [member, name] = kLayerMatrices[i];
-      const auto& [outputs, inputs, has_bias] = specs[i];
+      const auto& [outputs, inputs, has_bias, in_segments] = specs[i];
       Linear& linear = layer.*member;
       linear.target = matrix(tensor_name(index, name, "weight"), outputs, inputs);
       share(linear);
+      if (in_segments) linear.segments = sum_segments(config_);
       if (has_bias) linear.bias = vector(tensor_name(index, name, "bias"), outputs);
     }
   }
@@ -94,14 +96,31 @@ class Weights::Loader {
     return placed;
   }
   Matrix elements(const TensorView& tensor) {
+    Buffer gathered;
+    TensorView whole = tensor;
+    if (stride_of(tensor) != tensor.cols) {
+      gathered = without_gaps(tensor);
+      whole = {gathered.data(), tensor.dtype, tensor.rows, tensor.cols};
+    }
     Buffer memory = memory_.allocate(memory_.matrix_bytes(tensor.rows, tensor.cols, tensor.dtype));
-    const Matrix placed = memory_.place_matrix(tensor, memory.data());
+    const Matrix placed = memory_.place_matrix(whole, memory.data());
+    if (memory.size() == 0 && gathered.size() > 0) memory = std::move(gathered);
     if (memory.size() > 0) {
       weights_.matrices_.push_back(std::move(memory));
     } else {
       weights_.reads_source_ = true;
     }
     return placed;
+  }
+  static Buffer without_gaps(const TensorView& tensor) {
+    const std::size_t row = tensor.cols * size_of(tensor.dtype);
+    const std::size_t stride = stride_of(tensor) * size_of(tensor.dtype);
+    Buffer rows(row * tensor.rows);
+    for (int r = 0; r < tensor.rows; ++r) {
+      std::memcpy(rows.data() + r * row, static_cast<const std::byte*>(tensor.data) + r * stride,
+                  row);
+    }
+    return rows;
   }
   // One matrix after another: what is not in its planes yet stays in the file.
   Matrix planes(const CodedMatrix& coded) {
@@ -291,7 +310,7 @@ void for_matrices(const ModelConfig& config, const WeightSource& source, const F
     }
   }
   const std::string head = config.tied_head ? kEmbeddingName : kHeadName;
-  f(head, source.matrix(head, config.vocab_size, config.hidden_size));
+  f(head, source.matrix(head, head_rows(config), config.hidden_size));
 }
 template <typename F>
 std::size_t sum_of_matrices(const ModelConfig& config, const WeightSource& source,

@@ -98,6 +98,9 @@ struct CodedMatrix {
   int rows;
   int cols;
   std::function<void(int row, const RowCodes& out)> read;
+  // The columns [first, first + count), of whole blocks, as a matrix that reads nothing else.
+  // Thread-safe as well. Null where nobody asks for some: what a WeightSource gives whole has it.
+  std::function<CodedMatrix(int first, int count)> columns = nullptr;
 };
 
 // Memory for RowCodes of one row.

@@ -10,13 +10,18 @@
 namespace quantspec {
 
 // Elements of a matrix, row-major: [rows, cols] of dtype, as a checkpoint has them, unaligned
-// maybe.
+// maybe. Of some columns of a wider matrix, rows are further apart than they are long; ops and
+// backends take whole ones alone.
 struct TensorView {
   const void* data;
   DType dtype;
   int rows;
   int cols;
+  int stride = 0;  // elements from row to row; 0: cols
 };
+constexpr int stride_of(const TensorView& tensor) {
+  return tensor.stride > 0 ? tensor.stride : tensor.cols;
+}
 
 // A matrix as ops read it: elements, or codes in planes of the backend's order.
 struct Matrix {
@@ -26,6 +31,7 @@ struct Matrix {
   const void* data = nullptr;   // elements, or the upper plane with parameters; null: there is none
   const void* lower = nullptr;  // the plane of the bits below the upper four; null: not there
 };
+// REQUIRES: rows without a gap.
 constexpr Matrix dense(const TensorView& tensor) {
   return {dense_format(tensor.dtype), tensor.rows, tensor.cols, tensor.data};
 }

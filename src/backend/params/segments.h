@@ -19,11 +19,9 @@ inline constexpr int kMostSegments = 8;
 // the weights, sums of bf16 take 10% longer in segments of 256.
 inline constexpr int kLeastSegment = 512;
 
-// Inputs of a unit, which lies in one segment: what is read at a time of elements; whole blocks,
-// and whole steps of integer activations, of codes.
-constexpr int segment_unit(const WeightFormat& format) {
-  return format.dense() ? 32 : std::max(format.block, 128);
-}
+// Inputs of a unit, which lies in one segment: what a GPU takes at a time, and the longest step of
+// integer activations; of codes, whole blocks.
+constexpr int segment_unit(const WeightFormat& format) { return std::max(format.block, 128); }
 
 // The input with which a segment of so many begins; of segment `count`: inputs.
 // REQUIRES: count is a power of two.

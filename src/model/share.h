@@ -1,0 +1,29 @@
+// A rank's share of a model that several ranks compute together (comm/comm.h): some of the heads
+// and of the MLP's channels, and some rows of the head.
+//
+//     q, k, v, gate, up, head           rows, with their biases: an output is one rank's
+//     o, down                           columns: whole segments of a sum
+//     (backend/params/segments.h) embedding, norms, the bias of o   all of it, at every rank
+//
+// So products of shares have the bits of the whole: outputs side by side, and of o and down, x plus
+// the bias, plus the sum of what the ranks' columns give (Communicator::reduce_add).
+#pragma once
+
+#include <memory>
+
+#include "model/config.h"
+#include "model/weight_source.h"
+
+namespace quantspec {
+
+struct Share {
+  ModelConfig config;  // of a model with so many heads and channels
+  std::unique_ptr<WeightSource> source;
+};
+
+// The share of one of 1, 2, 4 or 8 ranks, which reads its own rows and columns alone, up to pages.
+// Throws kInvalidRequest where a model cannot be shared by so many, saying by how many it can; else
+// as unread_tensors() of the whole. REQUIRES: 0 <= rank < ranks.
+Share share_of(const ModelConfig& model, std::unique_ptr<WeightSource> source, int rank, int ranks);
+
+}  // namespace quantspec

@@ -67,7 +67,7 @@ DOORS = {
     "tokenizer": {"tokenizer/tokenizer.h", "tokenizer/vocabulary.h"},  # which readers of files fill
 }
 # A room implements the backend, so it may look up at that floor's doors.
-ROOM_SEES = {"backend", "backend/params", "backend/host", "sampler", "quant", "base"}
+ROOM_SEES = {"backend", "backend/params", "backend/host", "sampler", "quant", "comm", "base"}
 # The public door is enough for these; the command line also shows the measuring instruments, and
 # examples see what is installed.
 SEES_ONLY = {

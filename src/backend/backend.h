@@ -25,6 +25,8 @@
 
 namespace quantspec {
 
+class Communicator;  // comm/comm.h
+
 class Backend : public WeightMemory,
                 public PassOps,
                 public PrefillOps,
@@ -42,6 +44,11 @@ struct BackendOptions {
   int num_threads = 0;  // 0: physical cores
   // The GPU, by ordinal; nullopt: 0, where there is one. `auto` means cuda where it is given.
   std::optional<int> device = {};
+  // Those among whom the model is shared (model/share.h), with whom every add_linear() sums and
+  // every head() gathers: all call the same ops, on their shares. Of cpu and reference alone. Null:
+  // nobody. REQUIRES: it outlives the backend, and who drives it tells the others of what an op
+  // throws (as_rank()).
+  Communicator* ranks = nullptr;
 };
 
 // Throws kInvalidRequest naming the backends, instruction sets or devices that exist here.

@@ -66,6 +66,10 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
          field::kThreads, options.num_threads);
   }
   const std::string& name = options.name;
+  if (options.ranks != nullptr && name != "cpu" && name != "reference") {
+    fail(ErrorKind::kInvalidRequest, "{} {}: ranks share a model on cpu or reference alone",
+         field::kBackend, name);
+  }
   if (name == "cuda") return make_cuda_backend(options);
   if (name == "auto" && (options.device || cuda_unavailable().empty())) {
     return make_cuda_backend(options);
@@ -78,8 +82,10 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
     fail(ErrorKind::kInvalidRequest, "{} {}: is of {} cuda; {} {} runs on the processor",
          field::kDevice, *options.device, field::kBackend, field::kBackend, name);
   }
-  if (name == "reference") return reference::make_reference_backend(options.num_threads);
-  return cpu::make_cpu_backend(options.num_threads);
+  if (name == "reference") {
+    return reference::make_reference_backend(options.num_threads, options.ranks);
+  }
+  return cpu::make_cpu_backend(options.num_threads, options.ranks);
 }
 
 std::vector<std::string> cpu_instruction_sets() { return cpu::supported_isas(); }

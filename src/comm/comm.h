@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -68,5 +69,17 @@ class SharedRanks {
   std::size_t bytes_;
   Memory* memory_;
 };
+
+// Calls f(communicator) as a rank. What it throws all ranks hear of, and then the caller.
+template <typename F>
+void as_rank(SharedRanks& ranks, int rank, const F& f) {
+  const std::unique_ptr<Communicator> all = ranks.join(rank);
+  try {
+    f(*all);
+  } catch (const std::exception& error) {
+    all->give_up(error.what());
+    throw;
+  }
+}
 
 }  // namespace quantspec

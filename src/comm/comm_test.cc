@@ -149,6 +149,25 @@ TEST_P(SharedRanksTest, WhoGivesUpTellsAll) {
   });
 }
 
+TEST_P(SharedRanksTest, WhoThrowsTellsAll) {
+  const int size = GetParam();
+  SharedRanks ranks(size);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::string said = thrown_by([&] {
+        as_rank(ranks, rank, [&](Communicator& all) {
+          all.barrier();
+          if (rank == 0) fail(ErrorKind::kDevice, "its memory ran out");
+          all.barrier();
+        });
+      });
+      EXPECT_EQ(said, rank == 0 ? "its memory ran out"
+                                : "the ranks of this model stopped: its memory ran out");
+    });
+  }
+}
+
 TEST_P(SharedRanksTest, WhoLeavesStopsWhoWaits) {
   const int size = GetParam();
   if (size == 1) return;

@@ -77,7 +77,7 @@ struct ModelConfig {
   // Of a rank's share (share.h), whose heads, KV heads and intermediate_size are the rank's own:
   // how many ranks there are, and how many of a sum's segments are its. No file says so.
   int ranks = 1;
-  int segments = 0;  // 0: those of the whole, sum_segments()
+  int segments = 0;  // 0: those of the whole, num_segments()
 };
 
 // Reads model_dir/config.json and, where it exists, model_dir/generation_config.json. Throws

@@ -3,12 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/params/segments.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "model/tensor_names.h"
 
 namespace quantspec {
@@ -62,7 +64,7 @@ Division division_of(const ModelConfig& model, const WeightSource& source, int r
     return no(fmt::format("a vocabulary of {} tokens cannot be shared by {} ranks",
                           model.vocab_size, ranks));
   }
-  const int segments = sum_segments(model);
+  const int segments = num_segments(model);
   if (segments < ranks) {
     return no(
         fmt::format("sums over {} and {} inputs are made in {} segment{}, {} ranks need as "
@@ -89,11 +91,11 @@ Division division_of(const ModelConfig& model, const WeightSource& source, int r
       const bool empty =
           std::ranges::any_of(columns, [](const Range& range) { return range.count == 0; });
       if (!empty && equal(columns, wanted)) continue;
-      return no(
-          fmt::format("the {} columns of {} cannot be shared by {} ranks {}: it is cut "
-                      "between {} of them",
-                      inputs, source.own_name(name), ranks,
-                      member == &LayerWeights::o ? "by heads" : "as other layers' are", unit));
+      return no(fmt::format(
+          "the {} columns of {} cannot be shared {} by {} ranks: their sums are cut at "
+          "multiples of {}",
+          inputs, source.own_name(name),
+          member == &LayerWeights::o ? "by heads" : "as other layers' are", ranks, unit));
     }
   }
   return division;
@@ -177,9 +179,8 @@ class ShareSource final : public WeightSource {
     if (!part || part->in_columns) return source_->tensor(name, rows, cols);
     check(rows == 1 && cols == part->rows.count, "a share has its part of a bias");
     const TensorView whole = source_->tensor(name, 1, part->whole_rows);
-    TensorView own = columns_of(whole, part->rows);
-    own.stride = 0;
-    return own;
+    const auto offset = static_cast<std::size_t>(part->rows.first) * size_of(whole.dtype);
+    return {static_cast<const std::byte*>(whole.data) + offset, whole.dtype, 1, part->rows.count};
   }
 
   std::string own_name(std::string_view name) const override {
@@ -193,7 +194,11 @@ class ShareSource final : public WeightSource {
   std::size_t bytes() const override { return source_->bytes(); }
   void require_whole() const override { source_->require_whole(); }
   void require_unchanged() const override { source_->require_unchanged(); }
-  std::uint64_t hash() const override { return source_->hash(); }
+  std::uint64_t hash() const override {
+    const std::uint64_t parts[] = {source_->hash(), static_cast<std::uint64_t>(rank_),
+                                   static_cast<std::uint64_t>(ranks_)};
+    return ranks_ == 1 ? parts[0] : hash_bytes(std::as_bytes(std::span(parts)));
+  }
 
  private:
   struct Part {
@@ -246,7 +251,7 @@ Share share_of(const ModelConfig& model, std::unique_ptr<WeightSource> source, i
   const Division division = checked_division(model, *source, ranks);
   ModelConfig config = model;
   config.ranks = ranks;
-  config.segments = sum_segments(model) / ranks;
+  config.segments = num_segments(model) / ranks;
   config.num_heads /= ranks;
   config.num_kv_heads /= ranks;
   config.intermediate_size = division.channels[rank].count;

@@ -61,8 +61,8 @@ inline std::array<MatrixSpec, 7> layer_matrices(const ModelConfig& config) {
 inline int head_rows(const ModelConfig& config) { return config.vocab_size / config.ranks; }
 
 // Into how many segments sums of o and down are cut: as many as ranks could share the heads, as far
-// as segments are long enough that it costs nothing.
-inline int sum_segments(const ModelConfig& config) {
+// as segments are long enough that it costs little (docs/cpu.md).
+inline int num_segments(const ModelConfig& config) {
   if (config.segments > 0) return config.segments;
   const int inputs = std::min(config.num_heads * config.head_dim, config.intermediate_size);
   int count = 1;

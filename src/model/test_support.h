@@ -1,6 +1,9 @@
 // For tests: the weights of a model of any shape, at random, as elements or in a format of codes.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <random>

@@ -79,7 +79,7 @@ class Weights::Loader {
       Linear& linear = layer.*member;
       linear.target = matrix(tensor_name(index, name, "weight"), outputs, inputs);
       share(linear);
-      if (in_segments) linear.segments = sum_segments(config_);
+      if (in_segments) linear.segments = num_segments(config_);
       if (has_bias) linear.bias = vector(tensor_name(index, name, "bias"), outputs);
     }
   }

@@ -20,6 +20,7 @@ class Scratch {
     kKeys,
     kValues,
     kUp,
+    kShared,  // what ranks sum or gather
     kRounded,
     kCodes,                    // and the next, for both steps of quantized rows
     kRecords = kCodes + 2,     // likewise

@@ -10,8 +10,9 @@
 
 namespace quantspec::cpu {
 
-// num_threads == 0: one per physical core. Throws kInvalidRequest for a bad QUANTSPEC_ISA.
-std::unique_ptr<Backend> make_cpu_backend(int num_threads);
+// num_threads == 0: one per physical core. ranks: as BackendOptions'. Throws kInvalidRequest for a
+// bad QUANTSPEC_ISA.
+std::unique_ptr<Backend> make_cpu_backend(int num_threads, Communicator* ranks = nullptr);
 
 // Instruction sets that this machine can run, worst first.
 std::vector<std::string> supported_isas();

@@ -15,8 +15,9 @@
 
 namespace quantspec::cpu {
 
-CpuBackend::CpuBackend(Isa isa, int num_threads)
-    : isa_(isa),
+CpuBackend::CpuBackend(Isa isa, int num_threads, Communicator* ranks)
+    : HostBackend(ranks),
+      isa_(isa),
       kernels_(kernels(isa)),
       pool_(num_threads > 0 ? num_threads : num_physical_cores()),
       scratch_(pool_.num_threads()),
@@ -170,13 +171,21 @@ void CpuBackend::prefill_attention(const PrefillAttentionParams& p) {
 
 void CpuBackend::add_linear(const AddLinearParams& p) {
   if (p.num_rows == 0) return;
-  const Projection projection = {p.linear, p.x};
+  const auto count = static_cast<std::size_t>(p.num_rows) * p.linear->outputs();
+  Linear linear = *p.linear;
+  float* y = p.x;
+  if (shared()) {
+    linear.bias = nullptr;
+    y = scratch_.get<float>(Scratch::kShared, count);
+  }
+  const Projection projection = {&linear, y};
   project(context(), {.phase = p.phase,
                       .weights = p.weights,
                       .x = p.in,
                       .rows = p.num_rows,
                       .projections = {&projection, 1},
-                      .accumulate = true});
+                      .accumulate = !shared()});
+  if (shared()) add_sums(p, {y, count});
 }
 
 void CpuBackend::gate_up(const GateUpParams& p) {
@@ -197,12 +206,15 @@ void CpuBackend::gate_up(const GateUpParams& p) {
 
 void CpuBackend::head(const HeadParams& p) {
   if (p.num_rows == 0) return;
-  const Projection projection = {p.head, p.logits};
+  const auto count = static_cast<std::size_t>(p.num_rows) * p.head->outputs();
+  float* logits = shared() ? scratch_.get<float>(Scratch::kShared, count) : p.logits;
+  const Projection projection = {p.head, logits};
   project(context(), {.phase = Phase::kDecode,
                       .weights = p.weights,
                       .x = normed(p.norm, p.x, p.num_rows, p.head->inputs()),
                       .rows = p.num_rows,
                       .projections = {&projection, 1}});
+  if (shared()) gather_logits(p, {logits, count});
 }
 
 // --- KV, one layer -------------------------------------------------------------------------------
@@ -244,8 +256,8 @@ void CpuBackend::import_unit(const KvShape& shape, int layer, int kv_head, const
   cpu::import_unit(shape, layer, kv_head, upper, lower, page);
 }
 
-std::unique_ptr<Backend> make_cpu_backend(int num_threads) {
-  return std::make_unique<CpuBackend>(choose_isa(), num_threads);
+std::unique_ptr<Backend> make_cpu_backend(int num_threads, Communicator* ranks) {
+  return std::make_unique<CpuBackend>(choose_isa(), num_threads, ranks);
 }
 
 }  // namespace quantspec::cpu

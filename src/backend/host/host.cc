@@ -9,6 +9,7 @@
 #include "backend/params/pass.h"
 #include "base/error.h"
 #include "base/system_memory.h"
+#include "comm/comm.h"
 #include "sampler/acceptance.h"
 
 namespace quantspec {
@@ -27,6 +28,35 @@ Acceptance simulated_verdict(const TokenRule& rule, ProbsView target, const Roun
 }
 
 }  // namespace
+
+HostBackend::HostBackend(Communicator* ranks)
+    : ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr) {}
+
+void HostBackend::add_sums(const AddLinearParams& params, std::span<const float> sums) {
+  const Linear& linear = *params.linear;
+  const std::span<float> x(params.x, sums.size());
+  if (linear.bias != nullptr) {
+    const int outputs = linear.outputs();
+    float* row = params.x;
+    for (int i = 0; i < params.num_rows; ++i, row += outputs) {
+      for (int output = 0; output < outputs; ++output) row[output] += linear.bias[output];
+    }
+  }
+  ranks_->reduce_add(x, sums);
+}
+
+void HostBackend::gather_logits(const HeadParams& params, std::span<const float> own) {
+  const auto ranks = static_cast<std::size_t>(ranks_->size());
+  const auto outputs = static_cast<std::size_t>(params.head->outputs());
+  gathered_.resize(own.size() * ranks);
+  ranks_->all_gather(std::as_writable_bytes(std::span(gathered_)), std::as_bytes(own));
+  const float* from = gathered_.data();
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (int row = 0; row < params.num_rows; ++row, from += outputs) {
+      std::copy_n(from, outputs, params.logits + (row * ranks + rank) * outputs);
+    }
+  }
+}
 
 std::size_t HostBackend::available_bytes() const { return available_memory_bytes(); }
 
@@ -58,17 +88,18 @@ void HostBackend::select_pages(const KvView& kv, int num_kv_heads) {
   const int num_pages = static_cast<int>(kv.pages.size());
   const std::ptrdiff_t count = std::ssize(kv.page_lists) / num_kv_heads;
   order_.resize(num_pages);
-  rank_.resize(num_pages);
+  page_order_.resize(num_pages);
   for (int head = 0; head < num_kv_heads; ++head) {
     const float* scores = kv.page_scores.data + std::ptrdiff_t{head} * kv.page_scores.max_pages;
-    rank_[0] = {2, 0.0f};
+    page_order_[0] = {2, 0.0f};
     for (int page = 1; page < num_pages; ++page) {
-      rank_[page] = std::isnan(scores[page]) ? Rank{1, 0.0f} : Rank{0, scores[page]};
+      page_order_[page] =
+          std::isnan(scores[page]) ? PageOrder{1, 0.0f} : PageOrder{0, scores[page]};
     }
     std::iota(order_.begin(), order_.end(), 0);
     const auto end = order_.begin() + count;
     std::nth_element(order_.begin(), end, order_.end(), [&](int a, int b) {
-      return rank_[a] != rank_[b] ? rank_[a] > rank_[b] : a < b;
+      return page_order_[a] != page_order_[b] ? page_order_[a] > page_order_[b] : a < b;
     });
     std::sort(order_.begin(), end);
     std::copy(order_.begin(), end, kv.page_lists.begin() + head * count);

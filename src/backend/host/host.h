@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace quantspec {
 
 class HostBackend : public Backend {
  public:
+  explicit HostBackend(Communicator* ranks);  // null: nobody
+
   std::size_t available_bytes() const override;
   Buffer allocate_on_host(std::size_t bytes) override { return allocate(bytes); }
   bool is_apart_from_host() const override { return false; }
@@ -58,15 +61,24 @@ class HostBackend : public Backend {
   // Copies the angles of every row's position.
   static void copy_angles(const EmbedParams& params);
 
+  // Whether several ranks share what is computed, and what they do then. `sums`: [num_rows,
+  // outputs], of this rank's inputs, without the bias.
+  bool shared() const { return ranks_ != nullptr; }
+  void add_sums(const AddLinearParams& params, std::span<const float> sums);
+  // `own`: [num_rows, outputs], logits of this rank's rows of the head.
+  void gather_logits(const HeadParams& params, std::span<const float> own);
+
  private:
   void select_pages(const KvView& kv, int num_kv_heads);
   void propose(const RoundTokens& at, float* logits);
   void judge(const RoundLane& lane, float* target_logits);
   void to_distribution(const RoundTokens& at, int position, float* logits);
 
-  using Rank = std::pair<int, float>;
-  std::vector<int> order_;  // of select_pages: pages
-  std::vector<Rank> rank_;  // and what they are ordered by
+  using PageOrder = std::pair<int, float>;
+  Communicator* ranks_;                // null where there is one
+  std::vector<float> gathered_;        // logits, by rank
+  std::vector<int> order_;             // of select_pages: pages
+  std::vector<PageOrder> page_order_;  // and what they are ordered by
   std::vector<RoundLane> lanes_;
   SamplerScratch scratch_;
   Stopwatch clock_;

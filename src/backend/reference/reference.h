@@ -12,7 +12,7 @@
 
 namespace quantspec::reference {
 
-// num_threads == 0: one per physical core.
-std::unique_ptr<Backend> make_reference_backend(int num_threads);
+// num_threads == 0: one per physical core. ranks: as BackendOptions'.
+std::unique_ptr<Backend> make_reference_backend(int num_threads, Communicator* ranks = nullptr);
 
 }  // namespace quantspec::reference

@@ -44,8 +44,8 @@ PageMass page_mass(const KvShape& shape, const KvView& view, int kv_head) {
 
 class ReferenceBackend final : public HostBackend {
  public:
-  explicit ReferenceBackend(int num_threads)
-      : pool_(num_threads == 0 ? num_physical_cores() : num_threads) {}
+  ReferenceBackend(int num_threads, Communicator* ranks)
+      : HostBackend(ranks), pool_(num_threads == 0 ? num_physical_cores() : num_threads) {}
 
   std::string name() const override { return "reference"; }
   std::string description() const override {
@@ -177,8 +177,13 @@ class ReferenceBackend final : public HostBackend {
   }
 
   void add_linear(const AddLinearParams& params) override {
-    reference::add_linear(pool_, *params.linear, params.weights, params.in, params.num_rows,
-                          params.x);
+    if (!shared()) {
+      return reference::add_linear(pool_, *params.linear, params.weights, params.in,
+                                   params.num_rows, params.x);
+    }
+    Linear linear = *params.linear;
+    linear.bias = nullptr;
+    add_sums(params, apply_linear(pool_, linear, params.weights, params.in, params.num_rows));
   }
 
   void gate_up(const GateUpParams& params) override {
@@ -195,6 +200,7 @@ class ReferenceBackend final : public HostBackend {
     const std::vector<float> x =
         rms_norm_rows(pool_, params.norm, params.x, rows, params.head->inputs());
     const auto logits = apply_linear(pool_, *params.head, params.weights, x.data(), rows);
+    if (shared()) return gather_logits(params, logits);
     std::copy(logits.begin(), logits.end(), params.logits);
   }
 
@@ -301,8 +307,8 @@ class ReferenceBackend final : public HostBackend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_reference_backend(int num_threads) {
-  return std::make_unique<ReferenceBackend>(num_threads);
+std::unique_ptr<Backend> make_reference_backend(int num_threads, Communicator* ranks) {
+  return std::make_unique<ReferenceBackend>(num_threads, ranks);
 }
 
 }  // namespace quantspec::reference

@@ -20,6 +20,7 @@ struct Reading {
   std::string name;
   WeightFormat format;
   WeightRead read;
+  int segments = 1;  // of sums
 };
 
 struct Case {
@@ -68,7 +69,7 @@ Linear next(Lab& lab, const Case& c) {
     matrix.data = lab.next_values(planes.upper);
     if (planes.lower > 0) matrix.lower = lab.next_values(planes.lower);
   }
-  return {.target = matrix, .draft = matrix};
+  return {.target = matrix, .draft = matrix, .segments = c.weights.segments};
 }
 
 void run(benchmark::State& state, Lab& lab, const Case& c) {
@@ -129,6 +130,17 @@ void add_gguf(Lab& lab, bool in_memory, Shape shape) {
   }
 }
 
+// Sums in segments, as ranks could share them (backend/params/segments.h).
+void add_segments(Lab& lab, bool in_memory, Shape shape, int segments) {
+  const Reading readings[] = {
+      {"bf16", dense_format(DType::kBF16), WeightRead::kTarget, segments},
+      {"q4_k", format_of(GgmlType::kQ4_K, "q4_k"), WeightRead::kTarget, segments}};
+  for (Reading reading : readings) {
+    reading.name += fmt::format("-s{}", segments);
+    add_rows(lab, in_memory, shape, reading, {1, 8});
+  }
+}
+
 }  // namespace
 
 void register_linear(Lab& lab) {
@@ -138,6 +150,8 @@ void register_linear(Lab& lab) {
   }
   add_gguf(lab, true, {4096, 4096});
   add_gguf(lab, false, {512, 512});
+  add_segments(lab, true, {4096, 4096}, 8);
+  add_segments(lab, false, {512, 512}, 2);
 }
 
 }  // namespace quantspec

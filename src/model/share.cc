@@ -34,7 +34,7 @@ int unit_of(const SourceMatrix& matrix) {
 }
 
 // The columns of each rank, where a product's sum is cut.
-std::vector<Range> columns_of(int inputs, int unit, int ranks) {
+std::vector<Range> columns_by_rank(int inputs, int unit, int ranks) {
   std::vector<Range> columns;
   for (int rank = 0; rank < ranks; ++rank) {
     const int first = segment_begin(inputs, unit, ranks, rank);
@@ -81,7 +81,7 @@ Division division_of(const ModelConfig& model, const WeightSource& source, int r
       const std::string name = tensor_name(layer, part, "weight");
       const int inputs = specs[i].inputs;
       const int unit = unit_of(source.matrix(name, specs[i].outputs, inputs));
-      const std::vector<Range> columns = columns_of(inputs, unit, ranks);
+      const std::vector<Range> columns = columns_by_rank(inputs, unit, ranks);
       if (member == &LayerWeights::down && division.channels.empty()) division.channels = columns;
       std::vector<Range> wanted = division.channels;
       if (member == &LayerWeights::o) {

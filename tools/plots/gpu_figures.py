@@ -109,6 +109,14 @@ def draw_cublas(panel, baselines):
                markeredgewidth=1.3, label="cuBLAS, 1 row", zorder=7)
 
 
+def draw_line(axes, report, value, kind, color, marker, line):
+    """Of a kind of decoding, by context, where there are runs of it; returns the last point."""
+    points = [(context, value(context, kind)) for context in report.contexts]
+    points = [point for point in points if point[1] is not None]
+    axes.plot(*zip(*points), line, color=color, marker=marker)
+    return points[-1]
+
+
 def speed_up(results, path):
     """Speed-up over plain decoding with an fp16 cache, by context, and the paper's."""
     reports = results.full()
@@ -117,12 +125,8 @@ def speed_up(results, path):
     ends = []
     for report, color in zip(reports, (BLUE, GREEN)):
         for kind, name, marker, line in looks:
-            points = [(context, report.speed_up(context, kind)) for context in report.contexts]
-            points = [point for point in points if point[1] is not None]
-            if not points:
-                continue
-            axes.plot(*zip(*points), line, color=color, marker=marker)
-            ends.append((*points[-1], f"{short(report)}, {name}", color))
+            end = draw_line(axes, report, report.speed_up, kind, color, marker, line)
+            ends.append((*end, f"{report.size}, {name}", color))
     # A little to the left of its context, where it hides nothing.
     paper = [(context * 0.88, value) for context, values in PAPER_SPEED_UP.items()
              for value in values]
@@ -154,10 +158,7 @@ def eight_bits(results, path):
              (eight, "sparse 4096", "8 bits, sparse (4k)", BLUE, "X", "--"))
     ends = []
     for report, kind, name, color, marker, line in looks:
-        points = [(context, report.speed(context, kind)) for context in contexts]
-        points = [point for point in points if point[1] is not None]
-        axes.plot(*zip(*points), line, color=color, marker=marker)
-        ends.append((*points[-1], name, color))
+        ends.append((*draw_line(axes, report, report.speed, kind, color, marker, line), name, color))
     style.context_axis(axes, contexts)
     axes.set_ylim(0)
     axes.set_ylabel("tokens/s")
@@ -166,7 +167,3 @@ def eight_bits(results, path):
         figure, "A target of 8 bits: tokens a second",
         f"Random weights of {eight.shape.name}'s shape, 8-bit cache, best draft length; acceptance is "
         f"simulated, {eight.acceptance} per token, not judged. {source(results)}", path)
-
-
-def short(report):
-    return report.shape.name.split("-")[-1]

@@ -34,7 +34,7 @@ def prose(text):
 
 def short(report):
     """7B, 8B, 8B with 8 bits."""
-    return report.shape.name.split("-")[-1] + (", target of 8 bits" if report.bits == 8 else "")
+    return report.size + (", target of 8 bits" if report.bits == 8 else "")
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def one_look(results):
         ["the same over plain decoding with our own 8-bit cache", over_all("dense", "over_8_bit"), by],
         [f"drafts that read 4k tokens, over plain with an fp16 cache, at {contexts_said(full[0], 'sparse')}",
          over_all("sparse 4096", "speed_up"), by],
-        [f"a target of 8 bits at acceptance {eight.acceptance}, {eight.shape.name.split('-')[-1]}: dense drafts over its plain "
+        [f"a target of 8 bits at acceptance {eight.acceptance}, {eight.size}: dense drafts over its plain "
          f"decoding with an fp16 cache; those that read 4k, at {contexts_said(eight, 'sparse')}",
          f"{gains(eight, 'dense', eight.speed_up)}; {gains(eight, 'sparse 4096', eight.speed_up)}", by],
         ["draft attention after 128k over PyTorch's best; over FlashAttention, with which the paper compares",

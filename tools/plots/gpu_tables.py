@@ -78,6 +78,7 @@ class Rounds:
                              f"nor {EIGHT}'s shape")
         self.shape = SHAPES[self.token_bytes]
         self.bits = 8 if report["target_weights"].startswith("8") else 16  # of the target's weights
+        self.size = self.shape.name.split("-")[-1]  # 7B or 8B
         self.name = self.shape.name + (", 8 bits" if self.bits == 8 else "")
 
     def order(self):

@@ -16,7 +16,7 @@ namespace quantspec {
 
 inline constexpr int kMostSegments = 8;
 // Inputs of a segment at least, or its reduction would cost: on an EPYC (Zen 5) whose caches have
-// the weights, sums of bf16 take 10% longer in segments of 256.
+// the weights, sums in segments of 256 take up to 8% longer (docs/cpu.md).
 inline constexpr int kLeastSegment = 512;
 
 // Inputs of a unit, which lies in one segment: what a GPU takes at a time, and the longest step of

@@ -2,8 +2,8 @@
 // and of the MLP's channels, and some rows of the head.
 //
 //     q, k, v, gate, up, head           rows, with their biases: an output is one rank's
-//     o, down                           columns: whole segments of a sum
-//     (backend/params/segments.h) embedding, norms, the bias of o   all of it, at every rank
+//     o, down                           columns: whole segments of a sum (segments.h)
+//     embedding, norms, the bias of o   all of it, at every rank
 //
 // So products of shares have the bits of the whole: outputs side by side, and of o and down, x plus
 // the bias, plus the sum of what the ranks' columns give (Communicator::reduce_add).

@@ -106,8 +106,9 @@ void RequestLoop::Impl::keep_chunk(const Live& request) {
   }
 }
 
+// Files have tails with all of the ring.
 void RequestLoop::Impl::keep_tail(const Live& request, const PromptTail& tail) {
-  if (!options.folder || !request.request.to_folder) return;
+  if (!options.folder || !request.request.to_folder || !tail.has_all_of_ring()) return;
   try {
     options.folder->keep_tail(tail.salt(), tail.tokens(), tail.start(), tail.bytes(),
                               [&](std::span<std::byte> to) { tail.download(to); });
@@ -123,7 +124,7 @@ void RequestLoop::Impl::find_tail_in_folder(const Live& request) {
   const auto known = tails.find(wanted.salt, text);
   const auto found = options.folder->tail(wanted.salt, text, known.tail ? known.end : 0);
   if (!found) return;
-  const auto made = tails.begin(wanted.salt, text.first(found->file.info().tail_tokens));
+  const auto made = tails.begin(wanted.salt, text.first(found->file.info().tail_tokens), 0);
   if (!made || made->bytes() != found->bytes.size()) return;
   made->upload(found->bytes);
   tails.add(made);
@@ -139,8 +140,8 @@ void RequestLoop::read_prefix(std::string_view salt, std::span<const TokenId> to
     const auto found = at.tails.find(salt, tokens);
     PrefixTree::Path path = at.tree.match(salt, tokens);
     const std::vector<PageRef> pages = path.pages();
-    const bool has_tail =
-        found.tail && found.end == found.tail->end() && path.tokens() >= found.tail->start();
+    const bool has_tail = found.tail && found.end == found.tail->end() &&
+                          found.tail->has_all_of_ring() && path.tokens() >= found.tail->start();
     const std::size_t each = at.tree.pages_per_chunk();
     KeptPrefix kept{pages.size() / each, at.chunk_bytes()};
     if (has_tail) {
@@ -184,7 +185,8 @@ void RequestLoop::write_prefix(
       path.seal(pages);
     }
     if (kept.tail_tokens == 0) return;
-    const std::shared_ptr<PromptTail> made = at.tails.begin(salt, tokens.first(kept.tail_tokens));
+    const std::shared_ptr<PromptTail> made =
+        at.tails.begin(salt, tokens.first(kept.tail_tokens), 0);
     if (!made) return;
     if (made->bytes() != kept.tail_bytes) {
       fail(ErrorKind::kCorruptFile, "the tail of {} tokens is not of this engine",

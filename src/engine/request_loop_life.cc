@@ -193,7 +193,8 @@ void RequestLoop::Impl::find_tail(Live& request) {
 void RequestLoop::Impl::begin_tail(Live& request) {
   const Request& wanted = request.request;
   if (wanted.prompt_log_probs || request.saved) return;
-  request.new_tail = tails.begin(wanted.salt, wanted.prompt);
+  const int in_ring = request.sequence->cache().in_ring();
+  request.new_tail = tails.begin(wanted.salt, wanted.prompt, in_ring);
   if (request.new_tail) request.reader->save(request.new_tail);
 }
 
@@ -328,7 +329,7 @@ bool RequestLoop::Impl::swap_in(Live& request) {
   }
   if (is_back) {
     totals.pages_swapped_in += pages;
-    if (saved->length >= request.prompt_tokens()) end_prompt(request);
+    if (saved->lengths.length() >= request.prompt_tokens()) end_prompt(request);
   } else {
     ++totals.replays;
     put_back(request);

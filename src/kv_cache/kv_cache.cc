@@ -235,10 +235,14 @@ void KvCache::share(std::span<const PageRef> pages) {
 
 void KvCache::attach(std::span<const PageRef> pages, const PromptTail* tail) {
   share(pages);
-  lengths_.add_prompt(static_cast<int>(std::ssize(pages)) * shape().page_size);
-  if (tail == nullptr || tail->start() != length()) return;
+  const int tokens = static_cast<int>(std::ssize(pages)) * shape().page_size;
+  const int end = length() + tokens;
+  const bool has_ring = tail != nullptr && tail->start() == end;
+  lengths_.attach_prompt(tokens, has_ring ? std::min(tail->first(), end) : end);
+  const int count = end - lengths_.in_ring();
+  if (count == 0) return;
   for (int layer = 0; layer < shape().num_layers; ++layer) {
-    tail->read(layer, rings_[layer], quantized(), length() - quantized());
+    tail->read(layer, rings_[layer], lengths_.in_ring(), count);
   }
 }
 
@@ -260,11 +264,7 @@ KvCache::Saved KvCache::save(HostPages& host, int first) const {
   check(first % chunk() == 0 && first <= lengths_.prompt() && gathered_ == nullptr,
         "what can be saved");
   const std::span<const PageRef> pages(pages_);
-  return {first,
-          length(),
-          quantized(),
-          lengths_.prompt(),
-          host.save(pages.subspan(first / shape().page_size)),
+  return {first, lengths_, host.save(pages.subspan(first / shape().page_size)),
           host.save(std::span(ring_.data(), ring_.size()))};
 }
 
@@ -274,7 +274,7 @@ void KvCache::restore(HostPages& host, const Saved& saved) {
   add_pages(static_cast<int>(saved.pages.slots()));
   host.restore(saved.pages, std::span(pages_).subspan(first_page));
   host.restore(saved.ring, std::span(ring_.data(), ring_.size()));
-  lengths_.restore(saved.length, saved.quantized, saved.prompt);
+  lengths_.restore(saved.lengths);
   selector_.clear();
   ++list_changes_;
 }

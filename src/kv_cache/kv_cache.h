@@ -57,6 +57,7 @@ class KvCache {
   int capacity() const { return lengths_.capacity(); }
   int length() const { return lengths_.length(); }        // n
   int quantized() const { return lengths_.quantized(); }  // B
+  int in_ring() const { return lengths_.in_ring(); }      // as KvLengths has it
   int committed() const { return lengths_.committed(); }
   int max_rows() const { return lengths_.max_rows(); }
 
@@ -149,7 +150,7 @@ class KvCache {
   // What it holds beyond the first tokens of a prompt.
   struct Saved {
     int first;  // so many, whole chunks
-    int length, quantized, prompt;
+    KvLengths lengths;
     HostPages::Copy pages;
     HostPages::Copy ring;
   };

@@ -55,12 +55,14 @@ void KvLengths::truncate(int new_length) {
   reserved_ = 0;
 }
 
-void KvLengths::clear() { length_ = reserved_ = quantized_ = prompt_ = 0; }
+void KvLengths::clear() { length_ = reserved_ = quantized_ = prompt_ = in_ring_ = 0; }
 
 void KvLengths::begin_prompt(int num_tokens) {
   check(num_tokens > length_, "a prompt adds a token");
   require_room(num_tokens - length_);
-  length_ = prompt_ = prompt_ / chunk_ * chunk_;
+  const int kept = prompt_ / chunk_ * chunk_;
+  if (kept < length_) in_ring_ = kept;  // others came to its place
+  length_ = prompt_ = kept;
   reserved_ = 0;
   quantized_ = first_full(length_);
 }
@@ -77,12 +79,18 @@ void KvLengths::add_prompt(int num_tokens) {
   length_ += num_tokens;
   prompt_ = length_;
   quantized_ = first_full(length_);
+  in_ring_ = std::max(in_ring_, quantized_);
 }
 
-void KvLengths::restore(int length, int quantized, int prompt) {
-  length_ = length;
-  quantized_ = quantized;
-  prompt_ = prompt;
+void KvLengths::attach_prompt(int num_tokens, int in_ring) {
+  add_prompt(num_tokens);
+  check(in_ring <= length_, "a ring's positions are the text's");
+  in_ring_ = std::max(in_ring, quantized_);
+}
+
+void KvLengths::restore(const KvLengths& other) {
+  check(capacity_ == other.capacity_ && chunk_ == other.chunk_, "caches are alike");
+  *this = other;
   reserved_ = 0;
 }
 

@@ -48,10 +48,15 @@ class KvLengths {
   // Pages that there are after a chunk of so many: of a whole one all, for those that follow it; of
   // another what decoding reads. REQUIRES: at_chunk(); 1 <= num_tokens <= C.
   int pages_with_chunk(int num_tokens) const;
-  // So many were read, or attached. REQUIRES: at_chunk().
+  // So many were read. REQUIRES: at_chunk().
   void add_prompt(int num_tokens);
+  // So many were attached: pages, and the ring's positions from `in_ring` on. REQUIRES: the same.
+  void attach_prompt(int num_tokens, int in_ring);
+  // The ring has what was read or attached from here on: its positions before were attached as
+  // pages alone, for a text that does not read them from it.
+  int in_ring() const { return in_ring_; }
   // Where another cache of this capacity was.
-  void restore(int length, int quantized, int prompt);
+  void restore(const KvLengths& other);
 
  private:
   int capacity_;
@@ -62,6 +67,7 @@ class KvLengths {
   int reserved_ = 0;
   int quantized_ = 0;
   int prompt_ = 0;
+  int in_ring_ = 0;
 };
 
 }  // namespace quantspec

@@ -152,7 +152,15 @@ TEST(KvLengths, KeepTheirRulesWhateverIsDone) {
         while (at.length() < end) {
           const int tokens = std::min(kChunk, end - at.length());
           const int pages = at.pages_with_chunk(tokens);
-          at.add_prompt(tokens);
+          const int before = at.in_ring();
+          if (tokens == kChunk && uniform(0, 2) == 0) {
+            const int from = at.length() + uniform(0, kChunk);
+            at.attach_prompt(tokens, from);
+            ASSERT_EQ(at.in_ring(), std::max(from, at.quantized()));
+          } else {
+            at.add_prompt(tokens);
+            ASSERT_EQ(at.in_ring(), std::max(before, at.quantized()));
+          }
           ASSERT_GE(pages * kPage, at.quantized());
           ASSERT_LE(pages * kPage, at.length());
         }
@@ -160,7 +168,8 @@ TEST(KvLengths, KeepTheirRulesWhateverIsDone) {
       }
       case 3: {
         KvLengths other = lengths();
-        other.restore(at.length(), at.quantized(), at.prompt());
+        other.restore(at);
+        ASSERT_EQ(other.in_ring(), at.in_ring());
         at = other;
         break;
       }

@@ -22,6 +22,10 @@ std::size_t PromptTail::layer_bytes() const {
   return owner_->ops_.full_kv_bytes(owner_->shape_, end() - first_);
 }
 
+bool PromptTail::has_all_of_ring() const {
+  return first_ <= first_full_position(start_, owner_->shape_.page_size);
+}
+
 std::size_t PromptTail::bytes() const { return owner_->shape_.num_layers * layer_bytes(); }
 
 FullKv PromptTail::staging() const { return {owner_->staging_.data(), end() - first_}; }
@@ -81,9 +85,11 @@ std::size_t PromptTails::most_bytes(const KvShape& shape, const KvOps& ops, int 
 PromptTails::Found PromptTails::find(std::string_view salt, std::span<const TokenId> tokens) {
   auto best = tails_.end();
   int most = 0;
+  const int in_ring = first_full_position(static_cast<int>(tokens.size()) + 1, shape_.page_size);
   for (auto at = tails_.begin(); at != tails_.end(); ++at) {
     const PromptTail& tail = **at;
     if (tail.salt() != salt || tail.start() > std::ssize(tokens)) continue;
+    if (tail.first() > in_ring && !tail.has_all_of_ring()) continue;
     const int end = common_prefix(tail.tokens(), tokens) / kAligned * kAligned;
     if (end < tail.start() || end <= most) continue;
     best = at;
@@ -95,12 +101,14 @@ PromptTails::Found PromptTails::find(std::string_view salt, std::span<const Toke
 }
 
 std::shared_ptr<PromptTail> PromptTails::begin(std::string_view salt,
-                                               std::span<const TokenId> prompt) {
+                                               std::span<const TokenId> prompt, int in_ring) {
   if (memory_.capacity() == 0) return nullptr;
   const auto tokens = prompt.first(prompt.size() / kAligned * kAligned);
   const int start = static_cast<int>(prompt.size()) / chunk_ * chunk_;
+  const int first =
+      std::max(first_full_position(start, shape_.page_size), std::min(in_ring, start));
   for (auto at = tails_.begin(); at != tails_.end(); ++at) {
-    if ((*at)->salt() != salt || (*at)->start() != start) continue;
+    if ((*at)->salt() != salt || (*at)->start() != start || (*at)->first() > first) continue;
     if (common_prefix((*at)->tokens(), tokens) < std::ssize(tokens)) continue;
     tails_.splice(tails_.begin(), tails_, at);
     return nullptr;
@@ -110,7 +118,7 @@ std::shared_ptr<PromptTail> PromptTails::begin(std::string_view salt,
   tail->salt_ = salt;
   tail->tokens_.assign(tokens.begin(), tokens.end());
   tail->start_ = start;
-  tail->first_ = first_full_position(start, shape_.page_size);
+  tail->first_ = first;
   if (tail->first_ >= tail->end()) return nullptr;
   const std::size_t slots = memory_.slots_for(tail->bytes());
   if (!make_room(slots)) return nullptr;
@@ -121,6 +129,7 @@ std::shared_ptr<PromptTail> PromptTails::begin(std::string_view salt,
 void PromptTails::add(std::shared_ptr<PromptTail> tail) {
   std::erase_if(tails_, [&](const auto& other) {
     return other->salt() == tail->salt() && other->start() == tail->start() &&
+           other->first() >= tail->first() &&
            common_prefix(other->tokens(), tail->tokens()) == other->end();
   });
   if (tails_.size() == kMostTails) tails_.pop_back();

@@ -9,7 +9,9 @@
 //                     | chunk began   | of C          |
 //
 // K and V of a position are a function of the tokens up to it, so of a text that leaves the tail's
-// tokens in the middle, the tail still has what comes before.
+// tokens in the middle, the tail still has what comes before. A text whose chunks were attached as
+// pages has less of the ring (KvLengths::in_ring()), and so has its tail: it is for texts that read
+// no more from theirs.
 //
 // Tails lie in memory of the host that is taken at the start: the least recently used go. Not
 // thread-safe: the thread of the cache.
@@ -36,6 +38,7 @@ class PromptTail {
   const std::string& salt() const { return salt_; }
   const std::vector<TokenId>& tokens() const { return tokens_; }  // of [0, end)
   int first() const { return first_; }
+  bool has_all_of_ring() const;         // that there is at start()
   int start() const { return start_; }  // a multiple of C
   int end() const { return static_cast<int>(tokens_.size()); }
 
@@ -83,9 +86,11 @@ class PromptTails {
   // logits, so tokens.first(n - 1) is what a prompt of n asks for.
   Found find(std::string_view salt, std::span<const TokenId> tokens);
 
-  // Of a prompt that is about to be read to its end. Null: one that has as much is here, or there
-  // is no room beside those that are held, or nothing to keep.
-  std::shared_ptr<PromptTail> begin(std::string_view salt, std::span<const TokenId> prompt);
+  // Of a prompt that is about to be read to its end, and whose ring has positions from `in_ring`
+  // on. Null: one that has as much is here, or there is no room beside those that are held, or
+  // nothing to keep.
+  std::shared_ptr<PromptTail> begin(std::string_view salt, std::span<const TokenId> prompt,
+                                    int in_ring);
   // All layers are there: others may find it. Those that it makes superfluous go.
   void add(std::shared_ptr<PromptTail> tail);
   void clear() { tails_.clear(); }

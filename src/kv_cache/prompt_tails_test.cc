@@ -25,8 +25,8 @@ class PromptTailsTest : public testing::Test {
     for (int i = common; i < count; ++i) tokens[i] += other;
     return tokens;
   }
-  bool add(const Tokens& prompt, std::string_view salt = "") {
-    auto tail = tails_.begin(salt, prompt);
+  bool add(const Tokens& prompt, std::string_view salt = "", int in_ring = 0) {
+    auto tail = tails_.begin(salt, prompt, in_ring);
     if (tail == nullptr) return false;
     tails_.add(std::move(tail));
     return true;
@@ -91,6 +91,25 @@ TEST_F(PromptTailsTest, LongerOnesReplaceWhatTheyBeginWith) {
   EXPECT_FALSE(add(text(15)));  // too few
 }
 
+// A long prompt that found its chunks as pages has nothing of the ring before its last chunk, of
+// which a short one reads.
+TEST_F(PromptTailsTest, ATailIsNotForTextsThatReadMoreOfTheRing) {
+  const int ring = first_full_position(kChunk, kShape.page_size);
+  ASSERT_LT(ring, kChunk);
+  EXPECT_TRUE(add(text(kChunk + 50), "", kChunk));
+  EXPECT_EQ(found(text(kChunk + 49)), kChunk + 48);
+  EXPECT_EQ(found(text(kChunk + 9)), -1);
+  EXPECT_FALSE(tails_.find("", text(kChunk + 49)).tail->has_all_of_ring());
+  // One that has it takes the other's place, and not the other way round.
+  EXPECT_TRUE(add(text(kChunk + 50), "", ring));
+  EXPECT_EQ(tails_.size(), 1u);
+  EXPECT_EQ(found(text(kChunk + 9)), kChunk);
+  EXPECT_TRUE(tails_.find("", text(kChunk + 49)).tail->has_all_of_ring());
+  EXPECT_FALSE(add(text(kChunk + 50), "", kChunk));
+  EXPECT_TRUE(add(text(kChunk + 60, kChunk + 10, 1000), "", kChunk));
+  EXPECT_EQ(tails_.size(), 2u);
+}
+
 TEST_F(PromptTailsTest, TheLeastRecentlyUsedGo) {
   for (int i = 1; i <= 4; ++i) EXPECT_TRUE(add(text(kChunk - 1, 0, 1000 * i)));
   EXPECT_EQ(found(text(kChunk - 1, 0, 1000)), 48);
@@ -118,12 +137,12 @@ TEST_F(PromptTailsTest, WhatIsHeldStays) {
 
 TEST_F(PromptTailsTest, WithoutMemoryThereAreNone) {
   PromptTails none(*backend_, kShape, kChunk, 0);
-  EXPECT_EQ(none.begin("", text(100)), nullptr);
+  EXPECT_EQ(none.begin("", text(100), 0), nullptr);
   EXPECT_EQ(none.find("", text(100)).tail, nullptr);
 }
 
 TEST_F(PromptTailsTest, BytesComeBackToAnother) {
-  auto tail = tails_.begin("", text(50));
+  auto tail = tails_.begin("", text(50), 0);
   std::vector<std::byte> bytes(tail->bytes()), back(bytes.size());
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
   tail->upload(bytes);

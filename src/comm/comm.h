@@ -7,17 +7,21 @@
 //
 // A rank that fails calls give_up(). Then, and where a rank's process ended, a rank left, or one
 // did not come within the patience, every call of every rank throws Error(kDevice) with the same
-// message, from then on. So nothing hangs, and everybody can tell why.
+// message, from then on. So nothing hangs, and everybody can tell why. The root of a broadcast
+// may take its time, as long as it lives: it may have nothing to say.
 //
 // A communicator is of one thread at a time.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
 namespace quantspec {
 
@@ -36,6 +40,8 @@ class Communicator {
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
   // Returns when all have come.
   virtual void barrier() = 0;
+  // The same, however long they take, as long as they live.
+  virtual void wait_for_all() = 0;
 
   // For a rank that cannot go on: one line that says why, of which the first one counts. From any
   // thread.
@@ -49,7 +55,7 @@ std::unique_ptr<Communicator> only_rank();
 // each rank joins once. Thread-safe.
 class SharedRanks {
  public:
-  static constexpr std::chrono::milliseconds kPatience{10000};
+  static constexpr std::chrono::milliseconds kPatience{8000};
 
   // REQUIRES: size >= 1. Throws kOutOfMemory.
   explicit SharedRanks(int size, std::chrono::milliseconds patience = kPatience);
@@ -68,6 +74,37 @@ class SharedRanks {
   std::chrono::milliseconds patience_;
   std::size_t bytes_;
   Memory* memory_;
+};
+
+// What ranks that go through the same program cannot compute each for itself: what a clock says,
+// what callers want. Rank 0 leads: what it has, all have. A value; as thread-safe as what it uses.
+class Agreement {
+ public:
+  // Among nobody: one has what it has, and nothing is told.
+  Agreement() = default;
+  explicit Agreement(Communicator* ranks) : ranks_(ranks) {}
+
+  bool shared() const { return ranks_ != nullptr; }
+  bool leads() const { return ranks_ == nullptr || ranks_->rank() == 0; }
+  // Returns what the one who leads has given.
+  template <typename T>
+  T on(T value) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    on_each(std::span(&value, 1));
+    return value;
+  }
+  // The same, in place. REQUIRES: all give as many.
+  template <typename T>
+  void on_each(std::span<T> values) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (shared()) ranks_->broadcast(std::as_writable_bytes(values), 0);
+  }
+  std::vector<std::byte> on(std::vector<std::byte> bytes) const;
+  // As Communicator's; nothing where there is nobody.
+  void give_up(std::string_view why) const noexcept;
+
+ private:
+  Communicator* ranks_ = nullptr;
 };
 
 // Calls f(communicator) as a rank. What it throws all ranks hear of, and then the caller.

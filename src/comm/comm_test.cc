@@ -194,6 +194,44 @@ TEST_P(SharedRanksTest, WhoDoesSomethingElseStopsAll) {
   });
 }
 
+// Others wait for the root of a broadcast as long as it lives.
+TEST_P(SharedRanksTest, ARootMayTakeItsTime) {
+  const int size = GetParam();
+  SharedRanks ranks(size, 20ms);
+  on_threads(ranks, size, [&](Communicator& all) {
+    for (int root = 0; root < size; ++root) {
+      if (all.rank() == root) std::this_thread::sleep_for(100ms);
+      std::byte data{static_cast<unsigned char>(all.rank())};
+      EXPECT_NO_THROW(all.broadcast({&data, 1}, root));
+      EXPECT_EQ(data, std::byte{static_cast<unsigned char>(root)});
+    }
+    std::this_thread::sleep_for(60ms * all.rank());
+    EXPECT_NO_THROW(all.wait_for_all());
+  });
+}
+
+TEST_P(SharedRanksTest, AgreeOnWhatTheFirstHas) {
+  const int size = GetParam();
+  SharedRanks ranks(size);
+  on_threads(ranks, size, [&](Communicator& all) {
+    const Agreement agreement(&all);
+    EXPECT_EQ(agreement.leads(), all.rank() == 0);
+    EXPECT_EQ(agreement.on(1.5 + all.rank()), 1.5);
+    for (const std::size_t count : {0, 3, 300'000}) {
+      const std::vector<std::byte> leads(count, std::byte{7});
+      EXPECT_EQ(agreement.on(all.rank() == 0 ? leads : std::vector<std::byte>(5)), leads);
+    }
+  });
+}
+
+TEST(Agreement, OfNobodyIsWhatOneHas) {
+  const Agreement agreement;
+  EXPECT_TRUE(agreement.leads());
+  EXPECT_FALSE(agreement.shared());
+  EXPECT_EQ(agreement.on(3), 3);
+  EXPECT_EQ(agreement.on(std::vector<std::byte>(3)).size(), 3u);
+}
+
 // A child of this process for every rank but the first one.
 class Children {
  public:

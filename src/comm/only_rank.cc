@@ -22,6 +22,7 @@ class OnlyRank final : public Communicator {
     check(root == 0, "the root is a rank");
   }
   void barrier() override {}
+  void wait_for_all() override {}
   void give_up(std::string_view) noexcept override {}
 };
 

@@ -31,6 +31,7 @@ namespace {
 
 constexpr std::size_t kPlaceBytes = 256 * 1024;  // of a rank in a step
 constexpr std::size_t kBlock = 1024;             // floats that are added at a time
+constexpr int kNobody = -1, kAll = -2;           // where a rank is named
 constexpr int kSpins = 2000;                     // some 20 us, before a rank sleeps
 constexpr std::chrono::milliseconds kNap{50};    // after which it looks whether the others live
 
@@ -144,12 +145,13 @@ class SharedRanks::Rank final : public Communicator {
     for (std::size_t begin = 0; begin < data.size(); begin += kPlaceBytes) {
       const auto part = data.subspan(begin, std::min(kPlaceBytes, data.size() - begin));
       if (rank_ == root) write(part);
-      meet(Step::kBroadcast, part.size());
+      meet(Step::kBroadcast, part.size(), root);
       if (rank_ != root) std::memcpy(part.data(), place(root), part.size());
     }
   }
 
   void barrier() override { meet(Step::kBarrier, 0); }
+  void wait_for_all() override { meet(Step::kBarrier, 0, kAll); }
 
   void give_up(std::string_view why) noexcept override { memory_.give_up(size(), why); }
 
@@ -176,17 +178,18 @@ class SharedRanks::Rank final : public Communicator {
     for (std::size_t i = 0; i < count; ++i) out[i] += right[i];
   }
 
-  // Comes to the next step, and waits for all.
-  void meet(Step kind, std::size_t bytes) {
+  // Comes to the next step, and waits for all: for one of them, or all, as long as they live.
+  void meet(Step kind, std::size_t bytes, int slow = kNobody) {
     throw_if_given_up();
     Memory::State& own = memory_.state(rank_);
     ++step_;
     own.does[step_ % 2] = {kind, bytes};
     own.steps.store(step_);
     if (own.sleepers.load() > 0) futex(own.steps, FUTEX_WAKE, INT_MAX, nullptr);
+    if (slow >= 0 && slow != rank_) wait_for(slow, false);
     for (int rank = 0; rank < size(); ++rank) {
       if (rank == rank_) continue;
-      wait_for(rank);
+      wait_for(rank, slow != kAll);
       const auto& does = memory_.state(rank).does[step_ % 2];
       if (does.kind != kind || does.bytes != bytes) {
         stop(fmt::format("rank {} and rank {} do not do the same", std::min(rank, rank_),
@@ -200,7 +203,7 @@ class SharedRanks::Rank final : public Communicator {
     return static_cast<std::int32_t>(steps - step_) >= 0;
   }
 
-  void wait_for(int rank) {
+  void wait_for(int rank, bool impatient) {
     for (int i = 0; i < kSpins; ++i) {
       if (has_come(rank)) return;
       if (memory_.given_up.load() != 0) throw_if_given_up();
@@ -213,7 +216,7 @@ class SharedRanks::Rank final : public Communicator {
       const std::int32_t process = other.process.load();
       if (process == Memory::kLeft && !has_come(rank)) stop(fmt::format("rank {} has left", rank));
       if (process > 0 && has_ended(process)) stop(fmt::format("rank {} has ended", rank));
-      if (clock.milliseconds() > static_cast<double>(ranks_.patience_.count())) {
+      if (impatient && clock.milliseconds() > static_cast<double>(ranks_.patience_.count())) {
         stop(fmt::format("rank {} did not come within {} ms", rank, ranks_.patience_.count()));
       }
       other.sleepers.fetch_add(1);

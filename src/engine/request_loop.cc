@@ -43,6 +43,7 @@ bool shares_pages(const RequestLoopOptions& options) {
 }  // namespace
 RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions given)
     : options(std::move(given)),
+      agreement(options.ranks),
       model(used),
       shape(of),
       pool(model.backend(), shape, options.pages),
@@ -69,7 +70,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
   }
   decoder.reserve(free_sequences);
   rules.reserve(free_sequences.size());
-  rules.set_priors(decoder.time_passes(*free_sequences.front(), options.timing_seconds));
+  rules.set_priors(decoder.time_passes(*free_sequences.front(), options.timing_seconds, agreement));
   // What a round gave is told to all, so there is room to note it.
   const auto most = static_cast<std::size_t>(options.sequences);
   decoding.reserve(most);
@@ -242,6 +243,7 @@ RequestId RequestLoop::submit(Request request) {
   RequestId id = 0;
   {
     const std::lock_guard lock(at.inbox_mutex);
+    if (at.broken) throw Error(*at.broken);
     if (at.stopped) fail(ErrorKind::kInvalidRequest, "the engine ends, and takes no more requests");
     at.require_place(live->request.owner);
     id = live->id = at.last_id + 1;
@@ -299,11 +301,16 @@ std::optional<std::pair<RequestId, RequestLoop::Impl::Wish>> RequestLoop::Impl::
 }
 
 bool RequestLoop::Impl::is_stopped() const {
-  const std::lock_guard lock(inbox_mutex);
-  return stopped;
+  const auto is_asked_to = [this] {
+    const std::lock_guard lock(inbox_mutex);
+    return stopped;
+  };
+  return agreement.on(is_asked_to());
 }
 
+// Who does not lead waits to hear more.
 void RequestLoop::Impl::wait() {
+  if (!agreement.leads()) return;
   std::unique_lock lock(inbox_mutex);
   const auto is_asked = [this] {
     return stopped || !arrivals.empty() || num_wishes > 0 || !visits.empty();
@@ -314,20 +321,26 @@ void RequestLoop::Impl::wait() {
 }
 
 void RequestLoop::run() {
-  while (!impl_->is_stopped()) {
-    bool worked = false;
-    try {
-      worked = step();
-    } catch (...) {
-      impl_->end_all(Impl::failure());
-      impl_->publish();
+  Impl& at = *impl_;
+  try {
+    while (!at.is_stopped()) {
+      bool worked = false;
+      try {
+        worked = step();
+      } catch (...) {
+        if (at.agreement.shared()) throw;
+        at.end_all(at.failure());
+        at.publish();
+      }
+      if (!worked) at.wait();
     }
-    if (!worked) impl_->wait();
+    at.drain_inbox();
+    at.receive_visits();
+    at.end_all({RequestEnd::kCancelled});
+  } catch (...) {
+    at.break_down();
   }
-  impl_->drain_inbox();
-  impl_->receive_visits();
-  impl_->end_all({RequestEnd::kCancelled});
-  impl_->publish();
+  at.publish();
 }
 
 void RequestLoop::stop() {
@@ -435,6 +448,11 @@ void RequestLoop::read_ahead(std::vector<TokenId> text, std::string salt, bool t
   request.to_folder = to_folder;
   require(request, at.model, at.options.plans);
   at.remember_ahead(std::move(request));
+}
+
+std::optional<Error> RequestLoop::broken() const {
+  const std::lock_guard lock(impl_->inbox_mutex);
+  return impl_->broken;
 }
 
 bool RequestLoop::inside_chunk() const { return impl_->producer != nullptr; }

@@ -12,6 +12,12 @@
 // any thread, also from callbacks; all else from one thread at a time, which is also the one that
 // calls back. Of one model one loop computes at a time.
 //
+// Ranks that share the model (comm/comm.h) have a loop each, of the same options, and all call
+// run(), or step(), or preempt(), at the same time. Requests come to the loop that leads, rank 0,
+// which tells the others of them, of its clock and of what callers want; all else follows, so they
+// go through the same passes. There what fails in a pass, at any rank, ends all requests at all
+// ranks, and submit() says so from then on. Files of prefixes are for one rank.
+//
 // Callbacks are called between passes, one after the other, and others of the engine wait for them.
 // One that throws ends its own request, as kFailed with what it threw, and nothing else: what a
 // round gave to others they get. What on_end throws is logged.
@@ -40,6 +46,7 @@ enum class RequestEnd : std::uint8_t {
 };
 
 class ChunkFolder;
+class Communicator;
 
 // How far a prompt is read.
 struct PromptProgress {
@@ -121,6 +128,8 @@ struct RequestLoopOptions {
   // For timing passes at the start, so that the first request drafts well, at most. 0: times are
   // learned from rounds alone.
   double timing_seconds = kPassTimingSeconds;
+  // Those with whom the model is shared; null: nobody. REQUIRES: as BackendOptions', and no folder.
+  Communicator* ranks = nullptr;
 };
 
 // What a step of a loop did: a round of all that decode, and slices of a prompt. Times in seconds.
@@ -212,6 +221,8 @@ class RequestLoop {
   // Whether a chunk of a prompt was begun and not ended: until it is, no other loop of the model
   // may read prompts.
   bool inside_chunk() const;
+  // Why there are no more requests: what failed at a rank. None: nothing did.
+  std::optional<Error> broken() const;
 
   struct Statistics {
     Scheduler::Statistics scheduler;  // of requests that were submitted

@@ -38,10 +38,18 @@ std::optional<Request> RequestLoop::Impl::next_ahead() {
   return next;
 }
 
+RequestId RequestLoop::Impl::next_id() {
+  const auto next = [this] {
+    const std::lock_guard lock(inbox_mutex);
+    return ++last_id;
+  };
+  return agreement.on(next());
+}
+
 // Returns whether there is more to do.
 bool RequestLoop::Impl::begin_ahead() {
   if (now() - idle_since < options.read_ahead_after) return false;
-  auto next = next_ahead();
+  auto next = agreed_ahead();
   if (!next) return false;
   const int tokens = static_cast<int>(next->prompt.size());
   const bool is_known = tails.find(next->salt, next->prompt).end == tokens;
@@ -51,11 +59,7 @@ bool RequestLoop::Impl::begin_ahead() {
   auto reader = std::make_unique<Live>();
   reader->request = std::move(*next);
   reader->queued = false;  // nobody submitted it
-  {
-    const std::lock_guard lock(inbox_mutex);
-    reader->id = ++last_id;
-  }
-  const RequestId id = reader->id;
+  const RequestId id = reader->id = next_id();
   arrive(std::move(reader));
   const auto made = live.find(id);
   if (made != live.end()) reads_ahead = made->second.get();
@@ -76,7 +80,7 @@ void RequestLoop::Impl::stop_ahead() {
   Live& reader = *reads_ahead;
   try {
     const std::lock_guard lock(inbox_mutex);
-    if (ahead.size() < kMostAhead) ahead.push_front(reader.request);
+    if (agreement.leads() && ahead.size() < kMostAhead) ahead.push_front(reader.request);
   } catch (...) {
     log_caught("what is read ahead");
   }

@@ -5,6 +5,7 @@
 //     request_loop_work.cc   what a step does: rounds, slices of prompts
 //     request_loop_kept.cc   what is kept of prompts, for files
 //     request_loop_ahead.cc  what is read while there is nothing else to do
+//     request_loop_ranks.cc  what ranks that share a model agree on
 #pragma once
 
 #include <condition_variable>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "comm/comm.h"
 #include "engine/chunk_folder.h"
 #include "engine/draft_rules.h"
 #include "engine/kept_texts.h"
@@ -95,6 +97,7 @@ struct RequestLoop::Impl {
   std::map<OwnerId, int> queued_of;               // the same by owner; more than 0
   RequestId last_id = 0;
   bool stopped = false;
+  std::optional<Error> broken;  // ranks, by this: there are no more requests
 
   mutable std::mutex statistics_mutex;
   Statistics published;
@@ -105,7 +108,10 @@ struct RequestLoop::Impl {
   // Of requests up to `last`, in the order of their numbers; null or none where there is no more.
   std::unique_ptr<Live> next_arrival(RequestId last);
   std::optional<std::pair<RequestId, Wish>> next_wish(RequestId after, RequestId last);
-  bool is_stopped() const;
+  // The same, of all ranks' loops.
+  std::unique_ptr<Live> agreed_arrival(RequestId last);
+  std::optional<std::pair<RequestId, Wish>> agreed_wish(RequestId after, RequestId last);
+  bool is_stopped() const;  // by the loop that leads
   void visit(std::function<void()> work);
   bool receive_visits();
   void wait();
@@ -114,6 +120,7 @@ struct RequestLoop::Impl {
 
   // --- the loop's ---
   RequestLoopOptions options;
+  const Agreement agreement;  // of all ranks
   const Model& model;
   KvShape shape;
   PagePool pool;  // before all that holds pages
@@ -136,7 +143,9 @@ struct RequestLoop::Impl {
   Statistics totals;
 
   int chunk() const { return tree.chunk_tokens(); }
-  double now() const { return clock.seconds(); }
+  // Times by which something is decided, of all ranks' loops.
+  double agreed(const Stopwatch& since) const { return agreement.on(since.seconds()); }
+  double now() const { return agreed(clock); }
   PoolState pool_state() const {
     return {pool.free(), tree.statistics().idle_pages, static_cast<int>(free_sequences.size())};
   }
@@ -151,7 +160,8 @@ struct RequestLoop::Impl {
     RequestEnd how;
     std::optional<Error> error = {};
   };
-  static Ending failure();  // by what is being caught
+  Ending failure() const;      // by what is being caught
+  void break_down() noexcept;  // by what is being caught
   bool drain_inbox();
   void arrive(std::unique_ptr<Live> request);
   void grant(Live& request, Wish wanted);
@@ -176,6 +186,8 @@ struct RequestLoop::Impl {
   // --- texts that are read ahead ---
   void remember_ahead(Request request);
   std::optional<Request> next_ahead();
+  std::optional<Request> agreed_ahead();
+  RequestId next_id();
   bool begin_ahead();
   bool is_ahead_of(const Request& request) const;
   void stop_ahead();
@@ -192,6 +204,8 @@ struct RequestLoop::Impl {
   void count_drafts(double seconds);
   void settle(std::span<Live* const> requests, std::span<const Step> steps, double seconds);
   void add(Live& request, const Step& step);
+  std::optional<Ending> agreed(std::optional<Ending> ending) const;
+  void agree_on_turns();
   std::optional<Ending> tell(Live& request, const Step& step);
   std::optional<Ending> tell_share(Live& request, double share);
   void count(const Step& step);

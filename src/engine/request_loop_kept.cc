@@ -10,6 +10,11 @@ namespace quantspec {
 // --- visits: work for the loop's thread, for which another waits ---
 
 void RequestLoop::Impl::visit(std::function<void()> work) {
+  if (agreement.shared()) {
+    fail(ErrorKind::kInvalidRequest,
+         "what is kept of a text is in parts, one at each rank, and goes to no file; an engine of "
+         "one rank writes and reads such files");
+  }
   std::future<void> done;
   {
     const std::lock_guard lock(inbox_mutex);

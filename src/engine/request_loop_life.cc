@@ -23,8 +23,11 @@ void try_to(const auto& act, std::string_view who) noexcept {
 
 }  // namespace
 
-RequestLoop::Impl::Ending RequestLoop::Impl::failure() {
-  return {RequestEnd::kFailed, current_error("the engine")};
+// Ranks hear of it: what one did not do, none can go on with.
+RequestLoop::Impl::Ending RequestLoop::Impl::failure() const {
+  const Error error = current_error("the engine");
+  agreement.give_up(error.what());
+  return {RequestEnd::kFailed, error};
 }
 
 // Who comes meanwhile is for the next step. Returns whether anything is changed by it.
@@ -35,11 +38,11 @@ bool RequestLoop::Impl::drain_inbox() {
     last = last_id;
   }
   bool changed = false;
-  while (auto arrived = next_arrival(last)) {
+  while (auto arrived = agreed_arrival(last)) {
     arrive(std::move(arrived));
     changed = true;
   }
-  for (auto next = next_wish(0, last); next; next = next_wish(next->first, last)) {
+  for (auto next = agreed_wish(0, last); next; next = agreed_wish(next->first, last)) {
     grant(*live.at(next->first), next->second);
     changed = true;
   }

@@ -39,12 +39,13 @@ void RequestLoop::Impl::run_round() {
     round_clock.restart();
     outcome = decoder.round(lanes);
   } catch (...) {
+    if (agreement.shared()) throw;
     return run_alone();  // it was one of them; the others are as they were
   }
   if (as_chosen) observe(outcome);
   record.expected = rules.expected();
   count_drafts(outcome.draft_seconds);
-  settle(requests, outcome.steps, round_clock.seconds());
+  settle(requests, outcome.steps, agreed(round_clock));
 }
 
 void RequestLoop::Impl::count_drafts(double seconds) {
@@ -89,7 +90,7 @@ bool RequestLoop::Impl::choose() {
   }
   bool known = true;
   try {
-    rules.choose(turns);
+    if (agreement.leads()) rules.choose(turns);
   } catch (...) {
     log_caught("how many tokens to draft");
     known = false;
@@ -97,6 +98,7 @@ bool RequestLoop::Impl::choose() {
       if (turn.member != nullptr) turn.choice = {0, 0};
     }
   }
+  agree_on_turns();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const DraftChoice choice = turns[i].choice;
     lanes.push_back({requests[i]->sequence, choice, turns[i].records_masses});
@@ -106,7 +108,7 @@ bool RequestLoop::Impl::choose() {
       lanes.back().proposed = turns[i].found.tokens.first(choice.draft_len);
     }
   }
-  return known;
+  return known && agreement.leads();
 }
 
 void RequestLoop::Impl::observe(const Decoder::Outcome& outcome) {
@@ -149,26 +151,27 @@ void RequestLoop::Impl::add(Live& request, const Step& step) {
 
 // How the request ends by it, if it does.
 std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::tell(Live& request, const Step& step) {
-  bool wants_more = true;
+  std::optional<Ending> ending;
   try {
-    if (request.request.on_tokens) wants_more = request.request.on_tokens(step);
+    const bool wants_more = !request.request.on_tokens || request.request.on_tokens(step);
+    if (!wants_more || request.left() == 0) ending = {RequestEnd::kDone};
   } catch (...) {
-    return Ending{RequestEnd::kFailed, current_error("who was told of tokens")};
+    ending = {RequestEnd::kFailed, current_error("who was told of tokens")};
   }
-  if (wants_more && request.left() > 0) return std::nullopt;
-  return Ending{RequestEnd::kDone};
+  return agreed(std::move(ending));
 }
 
 // The same for the share of its prompt that is read.
 std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::tell_share(Live& request,
                                                                        double share) {
+  std::optional<Ending> ending;
   try {
     const PromptProgress progress{request.prompt_tokens(), request.cached_tokens, share};
     if (request.request.on_progress) request.request.on_progress(progress);
   } catch (...) {
-    return Ending{RequestEnd::kFailed, current_error("who was told how far a prompt is read")};
+    ending = {RequestEnd::kFailed, current_error("who was told how far a prompt is read")};
   }
-  return std::nullopt;
+  return agreed(std::move(ending));
 }
 
 void RequestLoop::Impl::count(const Step& step) {
@@ -191,11 +194,12 @@ bool RequestLoop::Impl::run_slices() {
     ran = true;
     try {
       if (find_chunk(request)) {
-        if (find_clock.seconds() > kFindSeconds) break;  // it was on a disk
+        if (agreed(find_clock) > kFindSeconds) break;  // it was on a disk
         continue;
       }
       ending = run_chunk(request, slices->seconds);
     } catch (...) {
+      if (agreement.shared()) throw;
       ending = failure();
     }
     if (ending) end(request, *ending);
@@ -265,14 +269,14 @@ bool RequestLoop::Impl::read_slices(Live& request, double seconds, bool alone,
     slice_time.observe(products / slices, (now - since) / slices);
     slices = 0, products = 0, since = now;
   };
-  for (int rows = slice_rows(reader, seconds);;) {
+  for (int rows = agreement.on(slice_rows(reader, seconds));;) {
     ++slices;
     products += reader.products(rows);
     request.reader->step(rows);
     if (!alone) observe();  // else the host runs ahead of a device, to the chunk's end at most
     if (!reader.inside_chunk()) break;
     // Not beyond the time by what is expected: those that decode wait.
-    rows = slice_rows(reader, seconds - slice_clock.seconds());
+    rows = agreement.on(slice_rows(reader, seconds - slice_clock.seconds()));
     if (rows < kLeastFurtherRows) break;
   }
   if (slices > 0) observe();
@@ -316,7 +320,7 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::run_chunk(Live& requ
     make_room(1);
     decoder.replay(*request.sequence);
   }
-  const double spent = slice_clock.seconds();
+  const double spent = agreed(slice_clock);
   totals.slice_seconds += spent;
   scheduler.slices_ran(request.id, held(request), in_flight, spent);
   if (reads && request.paused) {

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/comm.h"
 #include "speculative/speculative.h"
 
 namespace quantspec {
@@ -83,6 +84,11 @@ std::vector<TimedPass> passes(const std::vector<Kind>& kinds, const std::vector<
 }  // namespace
 
 std::vector<TimedPass> Decoder::time_passes(Sequence& sequence, double most_seconds) {
+  return time_passes(sequence, most_seconds, Agreement());
+}
+
+std::vector<TimedPass> Decoder::time_passes(Sequence& sequence, double most_seconds,
+                                            const Agreement& ranks) {
   check(sequence.tokens_.empty(), "passes over an empty cache are timed");
   const std::vector<Plan>& plans = sequence.options_.plans;
   if (plans.empty() || most_seconds <= 0) return {};  // there is nothing to choose
@@ -94,13 +100,14 @@ std::vector<TimedPass> Decoder::time_passes(Sequence& sequence, double most_seco
   for (int sweep = 0; sweep < kMostSweeps && (faster || sweep < least); ++sweep) {
     faster = false;
     for (Kind& kind : kinds) {
-      if (clock.seconds() > most_seconds) break;
+      if (ranks.on(clock.seconds() > most_seconds)) break;
       resume(sequence, std::array<TokenId, 1>{});
       Lane lane{&sequence, kind.choice};
       if (kind.choice.plan < 0) lane.proposed = std::span(nothing).first(kind.choice.draft_len);
       faster |= kind.note(round({&lane, 1}));
       sequence.clear();
     }
+    faster = ranks.on(faster);
   }
   sequence.plan_ = -1;
   sequence.stats_ = {};

@@ -65,6 +65,7 @@ struct Step {
 // For Decoder::time_passes, before anything is asked of a model.
 inline constexpr double kPassTimingSeconds = 1;
 
+class Agreement;  // comm/comm.h
 struct Lane;
 class LookupDrafts;
 
@@ -218,8 +219,10 @@ class Decoder {
   // Runs rounds of an empty sequence, and leaves it empty: how long passes take by its plans, to
   // begin with (DraftLengths::set_priors). Of the first rounds of a process, which are slow, it
   // waits for the end, but no longer than most_seconds and a round. Nothing where there are no
-  // plans.
+  // plans. Ranks that share the model time the same rounds, by the clock of the one that leads.
   std::vector<TimedPass> time_passes(Sequence& sequence, double most_seconds);
+  std::vector<TimedPass> time_passes(Sequence& sequence, double most_seconds,
+                                     const Agreement& ranks);
 
  private:
   // What the round has of a lane of the batch; the batch's lanes are those of the round, in an

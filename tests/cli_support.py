@@ -17,7 +17,8 @@ PROMPT = "It was a dark and stormy night, and the old lighthouse"
 
 
 def environment(**changes):
-    base = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "QUANTSPEC_MODEL")}
+    unset = ("NO_COLOR", "QUANTSPEC_MODEL", "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+    base = {k: v for k, v in os.environ.items() if k not in unset}
     return {**base, **changes}
 
 

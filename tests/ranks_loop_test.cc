@@ -2,9 +2,6 @@
 // rank give what plain decoding at one rank gives alone, to the bit, whatever else runs, is cached,
 // drafted, paused or preempted. And a rank that ends or fails ends the requests of all.
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <condition_variable>
 #include <map>
@@ -13,11 +10,11 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "comm/comm.h"
+#include "comm/test_support.h"
 #include "engine/request_loop.h"
 #include "model/share.h"
 #include "model/test_support.h"
-#include "tests/model_support.h"
+#include "tests/output_support.h"
 
 namespace quantspec::testing {
 namespace {
@@ -62,21 +59,6 @@ struct OwnModel {
   Decoder decoder;
 };
 
-struct Output {
-  Tokens tokens = {};
-  std::vector<float> log_probs = {};
-
-  void add(const Step& step) {
-    tokens.insert(tokens.end(), step.tokens.begin(), step.tokens.end());
-    log_probs.insert(log_probs.end(), step.log_probs.begin(), step.log_probs.end());
-  }
-  bool begins(const Output& whole) const {
-    return tokens.size() <= whole.tokens.size() &&
-           std::ranges::equal(tokens, std::span(whole.tokens).first(tokens.size())) &&
-           std::ranges::equal(log_probs, std::span(whole.log_probs).first(log_probs.size()));
-  }
-};
-
 // Requests, and what each gives alone at one rank.
 class Catalogue {
  public:
@@ -94,7 +76,7 @@ class Catalogue {
       if (i % 5 == 3) request.biases = {.always = {{i, 3}}, .ends = {0, 1}, .min_tokens = 10};
       request.log_probs = true;
       requests_.push_back(request);
-      expected_.push_back(alone(one, request));
+      expected_.push_back(alone(one, request, kContext, kChunk));
     }
   }
 
@@ -109,22 +91,6 @@ class Catalogue {
     for (TokenId& token : tokens) token = uniform(0, shared_config().vocab_size - 1);
     return tokens;
   }
-  static Output alone(OwnModel& one, const Request& request) {
-    DecodingOptions options;
-    options.sampling = request.sampling;
-    options.biases = request.biases;
-    options.spec_sampling = SpecSampling::kCoupled;
-    options.draft_len = 0;
-    options.log_probs = true;
-    Sequence sequence(one.model, one.pool, kContext, options, {.chunk = kChunk});
-    const auto reader = one.decoder.begin_prompt(sequence, request.prompt);
-    while (!reader->done()) reader->step();
-    Output output;
-    output.add(one.decoder.end_prompt(sequence));
-    while (std::ssize(output.tokens) < request.predict) output.add(one.decoder.step(sequence, 1));
-    return output;
-  }
-
   std::mt19937 random_{5};
   std::vector<Request> requests_;
   std::vector<Output> expected_;
@@ -257,7 +223,7 @@ void call(RequestLoop& loop, bool drafts, const Catalogue& catalogue, std::mt199
     ASSERT_TRUE(one->end);
     const Output& expected = catalogue.expected(one->which);
     EXPECT_NE(one->end->end, RequestEnd::kFailed) << one->end->error->what();
-    EXPECT_TRUE(one->output.begins(expected)) << "request " << one->which;
+    EXPECT_TRUE(one->output.is_prefix_of(expected)) << "request " << one->which;
     if (one->end->end == RequestEnd::kDone) {
       EXPECT_EQ(one->output.tokens.size(), expected.tokens.size());
     }
@@ -294,45 +260,6 @@ void serve(const WeightFormat& format, int loops, const Catalogue& catalogue, Co
   }
 }
 
-// The other ranks, each in a process of its own.
-class OtherProcesses {
- public:
-  OtherProcesses(SharedRanks& ranks, int size, const std::function<void(Communicator&)>& f) {
-    for (int rank = 1; rank < size; ++rank) {
-      const pid_t child = fork();
-      if (child == 0) {
-        int code = 0;
-        try {
-          as_rank(ranks, rank, f);
-        } catch (const std::exception& error) {
-          fprintf(stderr, "rank %d: %s\n", rank, error.what());
-          code = 3;
-        }
-        _exit(::testing::Test::HasFailure() ? 4 : code);
-      }
-      children_.push_back(child);
-    }
-  }
-  ~OtherProcesses() {
-    for (const pid_t child : children_) kill(child, SIGKILL);
-    wait();
-  }
-  void send(int rank, int signal) const { kill(children_[rank - 1], signal); }
-  std::vector<int> wait() {
-    std::vector<int> ends;
-    for (const pid_t child : children_) {
-      int status = 0;
-      waitpid(child, &status, 0);
-      ends.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-    }
-    children_.clear();
-    return ends;
-  }
-
- private:
-  std::vector<pid_t> children_;
-};
-
 constexpr WeightFormat kQ4K{.bits = 4, .group = 32, .block = 256, .has_offset = true};
 struct Case {
   const char* name;
@@ -357,7 +284,7 @@ TEST_P(RanksLoop, GivesWhatOneRankGivesAlone) {
     serve(c.format, loops, catalogue, all, all.rank() == 0 ? seen : others);
   };
   if (c.processes) {
-    OtherProcesses others(ranks, c.ranks, f);
+    RankProcesses others(ranks, c.ranks, f);
     EXPECT_NO_THROW(as_rank(ranks, 0, f));
     for (const int end : others.wait()) EXPECT_EQ(end, 0);
   } else {
@@ -385,7 +312,7 @@ INSTANTIATE_TEST_SUITE_P(
 // --- what goes wrong at one rank ---
 
 // Two ranks decode when `harm` comes to the second; how long the caller waits, and what it hears.
-void expect_end(const std::function<void(const OtherProcesses&)>& harm, double most_seconds,
+void expect_end(const std::function<void(const RankProcesses&)>& harm, double most_seconds,
                 const std::string& reason) {
   const WeightFormat format = dense_format(DType::kBF16);
   SharedRanks ranks(2, 2s);
@@ -395,7 +322,7 @@ void expect_end(const std::function<void(const OtherProcesses&)>& harm, double m
     options.ranks = &all;
     return options;
   };
-  OtherProcesses others(ranks, 2, [&](Communicator& all) {
+  RankProcesses others(ranks, 2, [&](Communicator& all) {
     OwnModel own(format, &all);
     RequestLoop loop(own.model, own.pool.shape(), options_of(all));
     loop.run();
@@ -404,9 +331,13 @@ void expect_end(const std::function<void(const OtherProcesses&)>& harm, double m
   as_rank(ranks, 0, [&](Communicator& all) {
     OwnModel own(format, &all);
     RequestLoop loop(own.model, own.pool.shape(), options_of(all));
-    std::jthread thread([&] { loop.run(); });
+    struct Running {
+      RequestLoop& loop;
+      std::jthread thread{[this] { loop.run(); }};
+      ~Running() { loop.stop(); }
+    } running{loop};
     Callers callers;
-    Request request{.prompt = Tokens(40, 3), .predict = kContext - 60};
+    Request request{.prompt = Tokens(40, 3), .predict = kContext - 60, .log_probs = true};
     callers.submit(loop, request, 0);
     callers.submit(loop, request, 0);
     callers.wait_for_tokens(0, 5);
@@ -421,7 +352,7 @@ void expect_end(const std::function<void(const OtherProcesses&)>& harm, double m
           << one->end->error->what();
     }
     // And whoever comes later.
-    thread.join();
+    running.thread.join();
     ASSERT_TRUE(loop.broken());
     try {
       loop.submit(request);
@@ -433,11 +364,12 @@ void expect_end(const std::function<void(const OtherProcesses&)>& harm, double m
 }
 
 TEST(RanksLoopEnds, WhereAProcessIsKilled) {
-  expect_end([](const OtherProcesses& others) { others.send(1, SIGKILL); }, 5, "rank 1 has ended");
+  expect_end([](const RankProcesses& others) { kill(others.of(1), SIGKILL); }, 5,
+             "rank 1 has ended");
 }
 
 TEST(RanksLoopEnds, WhereAProcessHangs) {
-  expect_end([](const OtherProcesses& others) { others.send(1, SIGSTOP); }, 8,
+  expect_end([](const RankProcesses& others) { kill(others.of(1), SIGSTOP); }, 8,
              "rank 1 did not come within 2000 ms");
 }
 

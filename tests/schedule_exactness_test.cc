@@ -11,6 +11,7 @@
 #include "base/test_folder.h"
 #include "engine/chunk_folder.h"
 #include "engine/request_loop.h"
+#include "tests/output_support.h"
 #include "tests/subject.h"
 
 namespace quantspec::testing {
@@ -21,21 +22,6 @@ using Tokens = std::vector<TokenId>;
 constexpr int kPage = 32;
 constexpr int kChunk = 2 * kPage;
 constexpr int kContext = 7 * kChunk;
-
-struct Output {
-  Tokens tokens = {};
-  std::vector<float> log_probs = {};
-
-  void add(const Step& step) {
-    EXPECT_EQ(step.log_probs.size(), step.tokens.size());
-    tokens.insert(tokens.end(), step.tokens.begin(), step.tokens.end());
-    log_probs.insert(log_probs.end(), step.log_probs.begin(), step.log_probs.end());
-  }
-  bool is_prefix_of(const Output& other) const {
-    return std::ranges::equal(tokens, std::span(other.tokens).first(tokens.size())) &&
-           std::ranges::equal(log_probs, std::span(other.log_probs).first(log_probs.size()));
-  }
-};
 
 class ScheduleExactness : public ::testing::TestWithParam<Subject> {
  protected:
@@ -78,23 +64,7 @@ class ScheduleExactness : public ::testing::TestWithParam<Subject> {
       expected_.push_back(alone(request));
     }
   }
-  Output alone(const Request& request) {
-    DecodingOptions options;
-    options.sampling = request.sampling;
-    options.biases = request.biases;
-    options.spec_sampling = SpecSampling::kCoupled;
-    options.draft_len = 0;
-    options.log_probs = true;
-    Sequence sequence(alone_.model, alone_.pool, kContext, options, {.chunk = kChunk});
-    const auto reader = alone_.decoder.begin_prompt(sequence, request.prompt);
-    while (!reader->done()) reader->step();
-    Output output;
-    output.add(alone_.decoder.end_prompt(sequence));
-    while (std::ssize(output.tokens) < request.predict) {
-      output.add(alone_.decoder.step(sequence, 1));
-    }
-    return output;
-  }
+  Output alone(const Request& request) { return testing::alone(alone_, request, kContext, kChunk); }
 
   // What an answer may be, right up to some token.
   Tokens guess(Tokens answer) {

@@ -57,6 +57,7 @@ DOORS = {
                  "kv_cache/gathered_tokens.h"},  # which rivals are
     "sampler": {"sampler/sampler.h", "sampler/acceptance.h", "sampler/parameters.h",
                 "sampler/sampling_params.h"},
+    "comm": {"comm/comm.h", "comm/test_support.h"},
     "net": {"net/net.h", "net/message.h", "net/notify.h"},
     "model": {"model/model.h", "model/config.h",
               "model/draft_store.h",  # of which few write or read a store

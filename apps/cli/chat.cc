@@ -51,7 +51,7 @@ class Chat {
   }
 
   int run() {
-    load_engine();
+    load();
     const PolledInterrupts polled;
     while (const auto said = next_text()) {
       if (!said->quoted && said->text.starts_with('/')) {
@@ -65,15 +65,9 @@ class Chat {
   }
 
  private:
-  void load_engine() {
-    EngineOptions options = args_.engine;
-    options.sequences = 1;
+  void load() {
     const PolledInterrupts polled;
-    options.progress = progress_.callback();
-    engine_ = Engine::load(options);
-    engine_->start();
-    progress_.clear();
-    if (interrupted()) throw Interrupted();
+    engine_ = load_engine(args_.engine, progress_);
     sampling_ = choose_sampling(args_.sampling, engine_->config().generation, false);
     spdlog::debug("backend {}", engine_->backend_description());
     spdlog::debug("sampling: {}", describe(sampling_));
@@ -270,8 +264,10 @@ class Chat {
 
 }  // namespace
 
-int run(const ChatArgs& args) {
-  set_up_log(args.generate.loudness());
+int run(const ChatArgs& given) {
+  set_up_log(given.generate.loudness());
+  ChatArgs args = given;
+  if (follows_as_rank(args.generate.engine)) return 0;
   warn_of_threads(args.generate.engine.num_threads);
   return Chat(args).run();
 }

@@ -1,12 +1,15 @@
 #include "apps/cli/command.h"
 
+#include <csignal>
 #include <cstdlib>
 #include <string>
 #include <thread>
 
+#include "apps/cli/interrupt.h"
 #include "apps/cli/limits.h"
 #include "apps/cli/messages.h"
 #include "apps/cli/option_values.h"
+#include "apps/cli/progress.h"
 #include "base/error.h"
 
 namespace quantspec::cli {
@@ -61,6 +64,42 @@ void add_threads(CLI::App& app, int& num_threads) {
 
 void add_device(CLI::App& app, std::optional<int>& device) {
   add_int(app, "--device", "N", "which GPU, counted from 0 (default: 0)", device, 0, kMostDevice);
+}
+
+void add_ranks(CLI::App& app, int& ranks) {
+  add_value(app, "--ranks", "N",
+            "share the model among so many threads, each with some\n"
+            "of its heads; answers are the same: 1, 2, 4 or 8; or\n"
+            "launched: among the processes that torchrun, mpirun or\n"
+            "srun made (default: 1)",
+            [&ranks](const std::string& text) {
+              if (text == "launched") {
+                ranks = EngineOptions::kLaunchedRanks;
+                return;
+              }
+              const auto number = parse_number<int>(text);
+              if (!number || *number < 1) {
+                throw UsageError(fmt::format("--ranks '{}': must be 1, 2, 4, 8 or launched", text));
+              }
+              ranks = *number;
+            });
+}
+
+bool follows_as_rank(EngineOptions& engine) {
+  if (Engine::meet_launched(engine) == 0) return false;
+  // Terminals and launchers tell all processes: rank 0 takes it, and its end is that of the others.
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
+  Engine::follow(engine, *engine.processes);
+  return true;
+}
+
+std::unique_ptr<Engine> load_engine(EngineOptions options, Progress& progress) {
+  options.progress = progress.callback();
+  auto engine = Engine::load(options);
+  engine->start();
+  progress.clear();
+  if (interrupted()) throw Interrupted();  // after the last report of progress
+  return engine;
 }
 
 void add_target_weights(CLI::App& app, TargetWeights& target) {

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,13 @@ void finish_command(CLI::App& command, const char* examples);
 // -m, --model; empty: resolve_model() finds one.
 void add_model(CLI::App& app, std::filesystem::path& model);
 void add_threads(CLI::App& app, int& num_threads);
+void add_ranks(CLI::App& app, int& ranks);
+class Progress;
+// Where --ranks launched made this process a rank that is not 0: it goes through that one's passes,
+// and returns true at the end. REQUIRES: before anything is read or written.
+bool follows_as_rank(EngineOptions& engine);
+// Loaded and started. Throws Interrupted, too.
+std::unique_ptr<Engine> load_engine(EngineOptions options, Progress& progress);
 void add_target_weights(CLI::App& app, TargetWeights& target);
 void add_device(CLI::App& app, std::optional<int>& device);
 // All of them, and --page-size and --backend: of what measures targets alone.

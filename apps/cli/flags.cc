@@ -36,6 +36,7 @@ constexpr Row kFlags[] = {
     {field::kBackend, "--backend"},
     {field::kDevice, "--device"},
     {field::kThreads, "--threads"},
+    {field::kRanks, "--ranks"},
     {field::kContext, "--ctx-size"},
     {field::kPageSize, "--page-size"},
     {field::kKvCache, "--kv-cache"},

@@ -27,14 +27,9 @@ namespace {
 
 std::unique_ptr<Engine> load(const GenerateArgs& args, Progress& progress) {
   const PolledInterrupts polled;
-  EngineOptions options = args.engine;
-  options.sequences = 1;
-  options.progress = progress.callback();
-  auto engine = Engine::load(options);
-  engine->start();
-  progress.clear();
-  if (interrupted()) throw Interrupted();  // after the last report of progress
-  spdlog::debug("model {}, loaded in {:.2f} s", options.model.string(), engine->load_ms() / 1e3);
+  auto engine = load_engine(args.engine, progress);
+  spdlog::debug("model {}, loaded in {:.2f} s", args.engine.model.string(),
+                engine->load_ms() / 1e3);
   spdlog::debug("backend {}", engine->backend_description());
   spdlog::debug("context of {} tokens", engine->ctx_size());
   return engine;
@@ -183,8 +178,10 @@ std::string read_prediction(const GenerateArgs& args) {
 
 }  // namespace
 
-int run(const GenerateArgs& args) {
-  set_up_log(args.loudness());
+int run(const GenerateArgs& given) {
+  set_up_log(given.loudness());
+  GenerateArgs args = given;
+  if (follows_as_rank(args.engine)) return 0;
   SavedSession session(args.session);
   const std::string text = read_prompt(args.prompt);
   const std::string prediction = read_prediction(args);

@@ -33,6 +33,7 @@ void add_draft_len(CLI::App& app, std::optional<int>& target) {
 // --- groups of options ---------------------------------------------------------------------------
 
 void add_engine(CLI::App& app, EngineOptions& engine) {
+  engine.sequences = 1;  // commands generate one text at a time
   app.option_defaults()->group("Model");
   add_int(app, "-c,--ctx-size", "N",
           "tokens of prompt and text (default: as the model says,\nor what fits of that)",
@@ -68,6 +69,7 @@ void add_engine(CLI::App& app, EngineOptions& engine) {
       {{"auto", "auto"}, {"cuda", "cuda"}, {"cpu", "cpu"}, {"reference", "reference"}},
       engine.backend);
   add_device(app, engine.device);
+  add_ranks(app, engine.ranks);
 }
 
 void add_prompt(CLI::App& app, PromptArgs& prompt, const std::string& what) {
@@ -278,10 +280,17 @@ void add_tokenize(CLI::App& app, TokenizeArgs& args) {
 
 // --- the whole -----------------------------------------------------------------------------------
 
-constexpr std::pair<const char*, const char*> kExclusive[] = {
-    {"--prompt", "--file"},        {"--quiet", "--verbose"}, {"--ids", "--json"},
-    {"--system", "--load"},        {"--session", "--load"},  {"--session", "--compare"},
-    {"--plan", "--draft-weights"}, {"--plan", "--kv-cache"}, {"--draft-store", "--draft-weights"}};
+constexpr std::pair<const char*, const char*> kExclusive[] = {{"--prompt", "--file"},
+                                                              {"--quiet", "--verbose"},
+                                                              {"--ids", "--json"},
+                                                              {"--system", "--load"},
+                                                              {"--session", "--load"},
+                                                              {"--session", "--compare"},
+                                                              {"--ranks", "--streams"},
+                                                              {"--ranks", "--trace"},
+                                                              {"--plan", "--draft-weights"},
+                                                              {"--plan", "--kv-cache"},
+                                                              {"--draft-store", "--draft-weights"}};
 
 void refuse_both(const CLI::App& command, const char* one, const char* other) {
   for (const char* option : {one, other}) {

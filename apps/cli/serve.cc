@@ -249,12 +249,7 @@ class Service {
 
   void load() {
     Progress progress(!args_.quiet && is_terminal(stderr));
-    EngineOptions options = args_.engine;
-    options.progress = progress.callback();
-    engine_ = Engine::load(options);
-    engine_->start();
-    progress.clear();
-    if (interrupted()) throw Interrupted();
+    engine_ = load_engine(args_.engine, progress);
     api::ApiOptions api;
     api.model = args_.name.empty() ? name_of_model(args_.engine.model) : args_.name;
     api.model_file = name_of_model(args_.engine.model);
@@ -345,8 +340,12 @@ class Service {
   std::unique_ptr<net::Server> server_;  // ends first: its thread asks the API
 };
 
-int run(const ServeArgs& args) {
-  set_up_log(args.verbose ? Loudness::kVerbose : args.quiet ? Loudness::kQuiet : Loudness::kNormal);
+int run(const ServeArgs& given) {
+  set_up_log(given.verbose ? Loudness::kVerbose
+             : given.quiet ? Loudness::kQuiet
+                           : Loudness::kNormal);
+  ServeArgs args = given;
+  if (follows_as_rank(args.engine)) return 0;
   warn_of_threads(args.engine.num_threads);
   return Service(args).run();
 }
@@ -357,6 +356,7 @@ Subcommand add_serve(CLI::App& app) {
   CLI::App* command = add_command(app, "serve", "Serve a model over HTTP, as OpenAI's API has it.");
   const auto args = std::make_shared<ServeArgs>();
   add_engine_options(*command, args->engine);
+  add_ranks(*command, args->engine.ranks);
   args->engine.sequences = 0;
   add_int(*command, "-c,--ctx-size", "N",
           "tokens of a request's prompt and answer (default: as\nthe model says, or what fits of "

@@ -136,7 +136,15 @@ void Core::note_unknown(const std::string& name) {
   log("a request has a field that is not known, and is ignored: " + shown(name));
 }
 
+std::optional<std::string> Core::broken() const {
+  const RequestLoop* loop = engine.requests();
+  const auto error = loop == nullptr ? std::nullopt : loop->broken();
+  if (!error) return std::nullopt;
+  return one_line(error->what());
+}
+
 std::optional<Refusal> Core::full(std::size_t prompt_tokens) {
+  if (const auto why = broken()) return unavailable(*why);
   if (live.count() >= options.max_requests) {
     metrics.refused("requests");
     return too_many(fmt::format("{} requests are here, as many as may", options.max_requests),
@@ -183,8 +191,12 @@ void Core::tick() {
   if (moved || waits) since_beat_.restart();
   beats_seen_ = beats_now;
   seconds_seen_ = seconds;
-  const bool was_healthy = healthy_.exchange(since_beat_.seconds() < options.watchdog);
-  if (was_healthy && !healthy_) {
+  const auto why = broken();
+  const bool was_healthy = healthy_.exchange(!why && since_beat_.seconds() < options.watchdog);
+  if (!was_healthy || healthy_) return;
+  if (why) {
+    log(*why);
+  } else {
     log(fmt::format("the engine has not moved for {:.0f} s, with {} requests at hand",
                     options.watchdog, all.size()));
   }

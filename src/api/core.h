@@ -77,7 +77,8 @@ struct Core {
   void note_unknown(const std::string& name);
   // Why a request of generation finds no room; nullopt: it does.
   std::optional<Refusal> full(std::size_t prompt_tokens);
-  int retry_after() const;  // seconds
+  int retry_after() const;                    // seconds
+  std::optional<std::string> broken() const;  // why the engine takes no more requests
   // Whether the engine moves, or has nothing to do. tick() looks about every second.
   bool healthy() const { return healthy_; }
   void tick();

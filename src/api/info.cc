@@ -56,6 +56,7 @@ void serve_model(Core& core, Call call) {
 // --- health --------------------------------------------------------------------------------------
 
 void serve_alive(Core& core, Call call) {
+  if (const auto why = core.broken()) return answer(core, call, unavailable(*why));
   if (!core.healthy()) return answer(core, call, unavailable("the engine does not move"));
   answer(core, call, 200, {{"status", "ok"}});
 }

@@ -25,7 +25,7 @@ constexpr auto kRoutes = std::to_array<Route>({
     {"GET", "/models", kKey, kHere, kNoBody, serve_models, "the same"},
     {"GET", "/v1/models/{id}", kKey, kHere, kNoBody, serve_model, "the model of that name"},
     {"GET", "/health", kOpen, kHere, kNoBody, serve_ready,
-     "200, or 503 while it loads, drains, or no longer moves"},
+     "200, or 503 while it loads, drains, or no longer moves, or a rank has failed"},
     {"GET", "/v1/health", kOpen, kHere, kNoBody, serve_ready, "the same"},
     {"GET", "/readyz", kOpen, kHere, kNoBody, serve_ready, "the same"},
     {"GET", "/healthz", kOpen, kHere, kNoBody, serve_alive,

@@ -66,12 +66,11 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
          field::kThreads, options.num_threads);
   }
   const std::string& name = options.name;
-  if (options.ranks != nullptr && name != "cpu" && name != "reference") {
-    fail(ErrorKind::kInvalidRequest, "{} {}: ranks share a model on cpu or reference alone",
-         field::kBackend, name);
-  }
-  if (name == "cuda") return make_cuda_backend(options);
-  if (name == "auto" && (options.device || cuda_unavailable().empty())) {
+  if (name == "cuda" || (name == "auto" && (options.device || cuda_unavailable().empty()))) {
+    if (options.ranks != nullptr) {
+      fail(ErrorKind::kInvalidRequest, "{} cuda: ranks share a model on cpu or reference alone",
+           field::kBackend);
+    }
     return make_cuda_backend(options);
   }
   if (name != "auto" && name != "cpu" && name != "reference") {

@@ -51,20 +51,24 @@ class Communicator {
 // The only rank: nothing is told to anybody.
 std::unique_ptr<Communicator> only_rank();
 
-// Ranks that share memory: threads, or a process and its children (fork). Made before they begin;
-// each rank joins once. Thread-safe.
+// Ranks that share memory: threads, or processes. Made before they begin; each rank joins once.
+// Thread-safe.
 class SharedRanks {
  public:
   static constexpr std::chrono::milliseconds kPatience{8000};
 
   // REQUIRES: size >= 1. Throws kOutOfMemory.
   explicit SharedRanks(int size, std::chrono::milliseconds patience = kPatience);
+  // Those of another process, which passed on its memory_file(), to be closed at the end. Throws
+  // kDevice where it has another size.
+  SharedRanks(int size, int memory_file, std::chrono::milliseconds patience = kPatience);
   ~SharedRanks();
   SharedRanks(const SharedRanks&) = delete;
   SharedRanks& operator=(const SharedRanks&) = delete;
 
   // REQUIRES: nobody joined as this rank. This outlives what comes back.
   std::unique_ptr<Communicator> join(int rank);
+  int memory_file() const { return file_; }
 
  private:
   class Rank;
@@ -73,8 +77,17 @@ class SharedRanks {
   int size_;
   std::chrono::milliseconds patience_;
   std::size_t bytes_;
+  int file_;
   Memory* memory_;
 };
+
+// Processes of one machine that a launcher made, which know their ranks by its variables:
+// torchrun's RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and MASTER_PORT, mpirun's OMPI_COMM_WORLD_RANK,
+// _SIZE and _LOCAL_SIZE, or srun's SLURM_PROCID, SLURM_NTASKS, SLURM_NNODES and SLURM_JOB_ID. All
+// call this. Throws kInvalidRequest where there are none of these, or they make no sense, or are of
+// several machines; kDevice where the others do not come within the patience.
+std::shared_ptr<Communicator> launched_ranks(
+    std::chrono::milliseconds patience = std::chrono::minutes(1));
 
 // What ranks that go through the same program cannot compute each for itself: what a clock says,
 // what callers want. Rank 0 leads: what it has, all have. A value; as thread-safe as what it uses.
@@ -115,6 +128,9 @@ void as_rank(SharedRanks& ranks, int rank, const F& f) {
     f(*all);
   } catch (const std::exception& error) {
     all->give_up(error.what());
+    throw;
+  } catch (...) {
+    all->give_up("one of them ended");
     throw;
   }
 }

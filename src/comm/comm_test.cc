@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/expect_error.h"
+#include "comm/test_support.h"
 
 namespace quantspec {
 namespace {
@@ -197,15 +198,15 @@ TEST_P(SharedRanksTest, WhoDoesSomethingElseStopsAll) {
 // Others wait for the root of a broadcast as long as it lives.
 TEST_P(SharedRanksTest, ARootMayTakeItsTime) {
   const int size = GetParam();
-  SharedRanks ranks(size, 20ms);
+  SharedRanks ranks(size, 300ms);
   on_threads(ranks, size, [&](Communicator& all) {
     for (int root = 0; root < size; ++root) {
-      if (all.rank() == root) std::this_thread::sleep_for(100ms);
+      if (all.rank() == root) std::this_thread::sleep_for(400ms);
       std::byte data{static_cast<unsigned char>(all.rank())};
       EXPECT_NO_THROW(all.broadcast({&data, 1}, root));
       EXPECT_EQ(data, std::byte{static_cast<unsigned char>(root)});
     }
-    std::this_thread::sleep_for(60ms * all.rank());
+    std::this_thread::sleep_for(100ms * all.rank());
     EXPECT_NO_THROW(all.wait_for_all());
   });
 }
@@ -232,44 +233,6 @@ TEST(Agreement, OfNobodyIsWhatOneHas) {
   EXPECT_EQ(agreement.on(std::vector<std::byte>(3)).size(), 3u);
 }
 
-// A child of this process for every rank but the first one.
-class Children {
- public:
-  Children(SharedRanks& ranks, int size, const std::function<void(Communicator&)>& f) {
-    for (int rank = 1; rank < size; ++rank) {
-      const pid_t child = fork();
-      if (child == 0) {
-        try {
-          f(*ranks.join(rank));
-        } catch (const Error&) {
-          _exit(3);
-        }
-        _exit(0);
-      }
-      children_.push_back(child);
-    }
-  }
-  ~Children() {
-    for (const pid_t child : children_) kill(child, SIGKILL);
-    wait();
-  }
-  // Exit statuses; 128 and the signal where there was one.
-  std::vector<int> wait() {
-    std::vector<int> ends;
-    for (const pid_t child : children_) {
-      int status = 0;
-      waitpid(child, &status, 0);
-      ends.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-    }
-    children_.clear();
-    return ends;
-  }
-  pid_t of(int rank) const { return children_[rank - 1]; }
-
- private:
-  std::vector<pid_t> children_;
-};
-
 TEST_P(SharedRanksTest, ProcessesAddWhatThreadsDo) {
   const int size = GetParam();
   SharedRanks ranks(size);
@@ -281,7 +244,7 @@ TEST_P(SharedRanksTest, ProcessesAddWhatThreadsDo) {
     if (first != x) throw Error(ErrorKind::kDevice, Message::format<>("sums differ"));
     return x;
   };
-  Children children(ranks, size, sum);
+  RankProcesses children(ranks, size, sum);
   const std::vector<float> of_processes = sum(*ranks.join(0));
   for (const int end : children.wait()) EXPECT_EQ(end, 0);
   SharedRanks others(size);
@@ -295,7 +258,7 @@ TEST_P(SharedRanksTest, AKilledProcessStopsAllAtOnce) {
   const auto go_on = [](Communicator& all) {
     while (true) all.barrier();
   };
-  Children children(ranks, size, go_on);
+  RankProcesses children(ranks, size, go_on);
   const auto first = ranks.join(0);
   for (int i = 0; i < 100; ++i) first->barrier();
   kill(children.of(1), SIGKILL);
@@ -341,6 +304,85 @@ TEST(OnlyRank, AddsAndTellsNobody) {
   one->barrier();
   one->give_up("nobody hears");
   one->barrier();
+}
+
+// --- processes of a launcher ---
+
+// Runs f in processes with these variables, of which each has @ for its rank; returns their exit
+// codes: 0, or 3 where something was thrown that has `expected` in it.
+std::vector<int> launch(int size, const std::vector<std::pair<std::string, std::string>>& variables,
+                        const std::string& expected, const std::function<void(Communicator&)>& f) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < size; ++rank) {
+    const pid_t child = fork();
+    if (child != 0) {
+      children.push_back(child);
+      continue;
+    }
+    for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) unsetenv(name);
+    for (const auto& [name, value] : variables) {
+      setenv(name.c_str(), value == "@" ? std::to_string(rank).c_str() : value.c_str(), 1);
+    }
+    try {
+      f(*launched_ranks(2s));
+    } catch (const Error& error) {
+      const bool as_expected = std::string(error.what()).find(expected) != std::string::npos;
+      if (!as_expected || expected.empty()) fprintf(stderr, "%s\n", error.what());
+      _exit(as_expected ? 3 : 4);
+    }
+    _exit(0);
+  }
+  return wait_for(children);
+}
+
+TEST(LaunchedRanks, MeetByTheVariablesOfTheirLauncher) {
+  const std::string job = std::to_string(getpid());
+  const auto gather = [](Communicator& all) {
+    std::vector<int> ranks(all.size());
+    const int own = all.rank();
+    all.all_gather(std::as_writable_bytes(std::span(ranks)), std::as_bytes(std::span(&own, 1)));
+    for (int rank = 0; rank < all.size(); ++rank) {
+      if (ranks[rank] != rank) fail(ErrorKind::kInternal, "rank {} is not there", rank);
+    }
+    all.wait_for_all();
+  };
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  for (const Variables& variables :
+       {Variables{
+            {"RANK", "@"}, {"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}, {"MASTER_PORT", job}},
+        Variables{{"OMPI_COMM_WORLD_RANK", "@"},
+                  {"OMPI_COMM_WORLD_SIZE", "3"},
+                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+                  {"PMIX_NAMESPACE", job}},
+        Variables{{"SLURM_PROCID", "@"},
+                  {"SLURM_NTASKS", "3"},
+                  {"SLURM_NNODES", "1"},
+                  {"SLURM_JOB_ID", job}}}) {
+    EXPECT_EQ(launch(3, variables, "", gather), std::vector<int>(3, 0)) << variables[0].first;
+  }
+}
+
+TEST(LaunchedRanks, SayWhatIsWrong) {
+  const std::string job = "w" + std::to_string(getpid());
+  const auto nothing = [](Communicator&) {};
+  EXPECT_EQ(launch(1, {}, "no launcher", nothing), std::vector{3});
+  EXPECT_EQ(launch(1, {{"RANK", "x"}, {"WORLD_SIZE", "2"}}, "RANK is 'x'", nothing),
+            std::vector{3});
+  EXPECT_EQ(
+      launch(1, {{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", job}}, "rank 2 of 2", nothing),
+      std::vector{3});
+  EXPECT_EQ(launch(1, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"}},
+                   "several machines", nothing),
+            std::vector{3});
+  EXPECT_EQ(launch(1, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", ""}},
+                   "MASTER_PORT is not set", nothing),
+            std::vector{3});
+  EXPECT_EQ(launch(1, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", job}},
+                   "1 of 2 ranks came within 2 s", nothing),
+            std::vector{3});
+  EXPECT_EQ(launch(1, {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", job}},
+                   "rank 1 found no rank 0", nothing),
+            std::vector{3});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <linux/futex.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -210,20 +212,24 @@ class SharedRanks::Rank final : public Communicator {
       pause_cpu();
     }
     Memory::State& other = memory_.state(rank);
-    const Stopwatch clock;
+    double waited = 0;  // milliseconds in which the other could have come
     while (!has_come(rank)) {
       throw_if_given_up();
       const std::int32_t process = other.process.load();
       if (process == Memory::kLeft && !has_come(rank)) stop(fmt::format("rank {} has left", rank));
       if (process > 0 && has_ended(process)) stop(fmt::format("rank {} has ended", rank));
-      if (impatient && clock.milliseconds() > static_cast<double>(ranks_.patience_.count())) {
+      const bool is_late = waited > static_cast<double>(ranks_.patience_.count());
+      if (is_late && (impatient || process == Memory::kNotYet)) {
         stop(fmt::format("rank {} did not come within {} ms", rank, ranks_.patience_.count()));
       }
       other.sleepers.fetch_add(1);
       const std::uint32_t steps = other.steps.load();
       if (static_cast<std::int32_t>(steps - step_) < 0 && memory_.given_up.load() == 0) {
         const timespec nap{0, std::chrono::nanoseconds(kNap).count()};
+        const Stopwatch clock;
         futex(other.steps, FUTEX_WAIT, steps, &nap);
+        // Longer naps are of a machine, or a job, that stood still: nobody could have come.
+        waited += std::min(clock.milliseconds(), 2.0 * static_cast<double>(kNap.count()));
       }
       other.sleepers.fetch_sub(1);
     }
@@ -250,18 +256,41 @@ class SharedRanks::Rank final : public Communicator {
   std::uint32_t step_ = 0;
 };
 
-SharedRanks::SharedRanks(int size, std::chrono::milliseconds patience)
-    : size_(size), patience_(patience), bytes_(Memory::bytes(size)) {
+namespace {
+
+// Of zeros, which is how it begins.
+int make_memory_file(int size, std::size_t bytes) {
   check(size >= 1, "there is a rank");
-  static_assert(offsetof(Memory, why) + sizeof(Memory::why) <= Memory::kHeader);
-  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    fail(ErrorKind::kOutOfMemory, "no {} bytes of shared memory for {} ranks", bytes_, size);
-  }
-  memory_ = static_cast<Memory*>(memory);  // zeros, which is how it begins
+  const int file = memfd_create("quantspec ranks", MFD_CLOEXEC);
+  if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0) return file;
+  if (file >= 0) close(file);
+  fail(ErrorKind::kOutOfMemory, "no {} bytes of shared memory for {} ranks", bytes, size);
 }
 
-SharedRanks::~SharedRanks() { munmap(memory_, bytes_); }
+}  // namespace
+
+SharedRanks::SharedRanks(int size, std::chrono::milliseconds patience)
+    : SharedRanks(size, make_memory_file(size, Memory::bytes(size)), patience) {}
+
+SharedRanks::SharedRanks(int size, int memory_file, std::chrono::milliseconds patience)
+    : size_(size), patience_(patience), bytes_(Memory::bytes(size)), file_(memory_file) {
+  static_assert(offsetof(Memory, why) + sizeof(Memory::why) <= Memory::kHeader);
+  struct stat about {};
+  const bool fits = fstat(file_, &about) == 0 && std::cmp_equal(about.st_size, bytes_);
+  void* memory =
+      fits ? mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0) : MAP_FAILED;
+  if (memory == MAP_FAILED) {
+    close(file_);
+    fail(fits ? ErrorKind::kOutOfMemory : ErrorKind::kDevice,
+         "no shared memory of {} bytes for {} ranks", bytes_, size);
+  }
+  memory_ = static_cast<Memory*>(memory);
+}
+
+SharedRanks::~SharedRanks() {
+  munmap(memory_, bytes_);
+  close(file_);
+}
 
 std::unique_ptr<Communicator> SharedRanks::join(int rank) {
   check(rank >= 0 && rank < size_, "a rank is one of all");

@@ -9,6 +9,7 @@
 #include "engine/engine_impl.h"
 #include "engine/fields.h"
 #include "engine/generation.h"
+#include "engine/memory_plan.h"
 
 namespace quantspec {
 
@@ -171,13 +172,13 @@ bool Engine::Impl::is_own_thread() const {
 namespace {
 
 // What the plans need of the cache, for which the engine could not plan.
-void require_memory(const RequestLoopOptions& options, const KvShape& shape,
-                    const Backend& backend) {
+void require_memory(const RequestLoopOptions& options, const KvShape& shape, const Backend& backend,
+                    int ranks) {
   KvOptions kv = kv_options(options.plans);
   kv.store = options.store;
   const std::size_t needed =
       options.sequences * KvCache::ring_bytes_for(shape, backend, options.context, kv);
-  const std::size_t available = backend.available_bytes();
+  const std::size_t available = memory_of_rank(backend, ranks).available;
   if (needed <= available) return;
   fail(ErrorKind::kOutOfMemory,
        "{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a smaller {} "
@@ -188,10 +189,7 @@ void require_memory(const RequestLoopOptions& options, const KvShape& shape,
 
 }  // namespace
 
-// Not before it is needed: what measures below the sessions has the memory for itself.
-RequestLoop& Engine::Impl::running_loop() {
-  const std::lock_guard lock(loop_mutex);
-  if (loop != nullptr) return *loop;
+RequestLoopOptions Engine::Impl::loop_options() const {
   RequestLoopOptions wanted;
   wanted.sequences = options.sequences;
   wanted.context = options.ctx_size;
@@ -205,18 +203,9 @@ RequestLoop& Engine::Impl::running_loop() {
     wanted.folder = folder;
     if (wanted.sequences > 1) wanted.admission = Admission::kExpected;
   }
-  require_memory(wanted, pool.shape(), *backend);
-  auto started = std::make_unique<RequestLoop>(model, pool.shape(), std::move(wanted));
-  thread = std::thread([at = started.get()] { at->run(); });
-  loop = std::move(started);
-  return *loop;
-}
-
-Engine::Impl::~Impl() {
-  if (loop == nullptr) return;
-  check(!is_own_thread(), "an engine is ended by a callback of its own, which it would wait for");
-  loop->stop();
-  thread.join();
+  wanted.ranks = ranks;
+  require_memory(wanted, pool.shape(), *backend, ranks != nullptr ? ranks->size() : 1);
+  return wanted;
 }
 
 }  // namespace quantspec

@@ -1,19 +1,24 @@
 #include "engine/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/system_memory.h"
+#include "base/thread_pool.h"
 #include "engine/chat_prompts.h"
 #include "engine/engine_impl.h"
 #include "engine/fields.h"
 #include "engine/memory_plan.h"
 #include "model/draft_store.h"
 #include "model/model_files.h"
+#include "model/share.h"
 #include "model/weight_source.h"
 #include "tokenizer/tokenizer.h"
 
@@ -68,6 +73,21 @@ void require_drafts(const EngineOptions& options, const PlanContext& context) {
   }
 }
 
+// Launchers may start other commands at other ranks.
+void require_same_options(const EngineOptions& options, const ModelConfig& config,
+                          const Agreement& agreement) {
+  const std::string own =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", options.model.filename().string(),
+                  config.num_layers, config.hidden_size, config.vocab_size,
+                  static_cast<int>(options.target_weights), static_cast<int>(options.draft_weights),
+                  static_cast<int>(options.kv_store), options.plan, options.draft_budget.text(),
+                  options.lookup_history, num_sequences(options), options.page_size);
+  const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(own)));
+  if (agreement.on(hash) == hash) return;
+  fail(ErrorKind::kInvalidRequest, "a rank has another model or other options than rank 0: {}",
+       own);
+}
+
 std::vector<NamedChatTemplate> chat_templates_of(const EngineOptions& options,
                                                  const ModelFiles& files) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 20;
@@ -115,14 +135,41 @@ std::string_view name_of(StopReason reason) {
 }
 
 std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
+  if (options.processes != nullptr) {
+    check(options.processes->rank() == 0, "who is no rank 0 follows");
+    require_ranks(options, options.processes->size());
+    try {
+      return load_rank(options, options.processes.get());
+    } catch (...) {
+      options.processes->give_up(current_error("the engine").what());
+      throw;
+    }
+  }
+  require_ranks(options, options.ranks);
+  if (options.ranks == 1) return load_rank(options, nullptr);
+  auto others = std::make_unique<RankThreads>(options);
+  auto engine = load_rank(options, &others->own());
+  engine->impl_->rank_threads = std::move(others);
+  return engine;
+}
+
+// As the one rank that there is, or one of several, which load at the same time.
+std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communicator* ranks) {
   const Stopwatch clock;
+  const Agreement agreement(ranks);
+  const int num_ranks = ranks != nullptr ? ranks->size() : 1;
   const auto report = [&](std::string_view stage, double done) {
     if (options.progress) options.progress(stage, done);
   };
+  if (ranks != nullptr) ranks->wait_for_all();
   const auto files = open_model(options.model);
   ModelConfig config = files->config();
   const KvShape shape = kv_shape(config, options.page_size);
-  auto backend = make_backend({options.backend, options.num_threads, options.device});
+  int threads = options.num_threads;
+  if (ranks != nullptr) {
+    threads = std::max(1, (threads > 0 ? threads : num_physical_cores()) / num_ranks);
+  }
+  auto backend = make_backend({options.backend, threads, options.device, ranks});
   if (options.backend == "auto" && backend->name() != "cuda") {
     log_debug("auto takes the CPU: " + cuda_unavailable());
   }
@@ -133,21 +180,27 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
          "{}: keeps pages of 8 bits; a cache in full precision has none",
          options.cache_folder.string());
   }
-  auto source = files->weights(options.target_weights, *backend);
+  Share own{config, files->weights(options.target_weights, *backend)};
+  if (ranks != nullptr) own = share_of(config, std::move(own.source), ranks->rank(), num_ranks);
+  require_same_options(options, config, agreement);
   std::vector<Message> warnings;
-  const std::size_t available = backend->available_bytes();
-  const int context = choose_context(options, config, *backend, *source, available, warnings);
-  const MemoryPlan memory = MemoryPlanner(options, config, *backend, *source)
-                                .plan(context, available, available_memory_bytes());
-  for (const Message& warning : warnings) log_warning(warning);
+  const auto [available, on_host] = memory_of_rank(*backend, num_ranks);
+  const int context =
+      agreement.on(choose_context(options, own.config, *backend, *own.source, available, warnings));
+  const MemoryPlan memory = agreement.on(
+      MemoryPlanner(options, own.config, *backend, *own.source).plan(context, available, on_host));
+  if (agreement.leads()) {
+    for (const Message& warning : warnings) log_warning(warning);
+  }
 
   report("load", 0);
   auto tokenizer = files->tokenizer();
   require_same_vocabulary(options, *tokenizer, config);
   if (config.eos_tokens.empty() && tokenizer->eos()) config.eos_tokens = {*tokenizer->eos()};
-  Weights weights(config, std::move(source), *backend,
+  own.config.eos_tokens = config.eos_tokens;
+  Weights weights(own.config, std::move(own.source), *backend,
                   [&](int done, int total) { report("load", static_cast<double>(done) / total); });
-  weights.warn_of_unread();
+  if (agreement.leads()) weights.warn_of_unread();
   report("load", 1);
   const auto planes_done = [&](int done, int total) {
     report("quantize", static_cast<double>(done) / total);
@@ -158,7 +211,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
     weights.use_draft_store(*backend, DraftStore(options.draft_store), planes_done);
   }
   weights.source().require_unchanged();
-  Model model(std::move(config), std::move(weights), *backend, context);
+  Model model(std::move(own.config), std::move(weights), *backend, context);
   EngineOptions resolved = options;
   resolved.ctx_size = context;
   resolved.page_size = shape.page_size;
@@ -166,8 +219,10 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   resolved.page_memory = memory.page_memory_bytes;
   resolved.host_cache = memory.host_cache_bytes;
   resolved.tail_memory = memory.tail_bytes;
-  auto impl = std::make_unique<Impl>(std::move(resolved), std::move(backend), std::move(model),
-                                     std::move(tokenizer));
+  if (ranks != nullptr) ranks->wait_for_all();
+  auto impl = std::make_unique<Impl>(std::move(resolved), std::move(config), std::move(backend),
+                                     std::move(model), std::move(tokenizer), ranks);
+  if (ranks != nullptr) impl->whole = files->weights(options.target_weights, *impl->backend);
   impl->chat_prompts =
       std::make_unique<ChatPrompts>(chat_templates_of(options, *files), *impl->tokenizer);
   impl->load_ms = clock.milliseconds();
@@ -185,19 +240,25 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
-const ModelConfig& Engine::config() const { return impl_->model.config(); }
+const ModelConfig& Engine::config() const { return impl_->config; }
 const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
 const ChatPrompts& Engine::chat_prompts() const { return *impl_->chat_prompts; }
 std::string Engine::backend_name() const { return impl_->backend->name(); }
-std::string Engine::backend_description() const { return impl_->backend->description(); }
+std::string Engine::backend_description() const {
+  const std::string each = impl_->backend->description();
+  return ranks() == 1 ? each : fmt::format("{} ranks of {}", ranks(), each);
+}
 int Engine::ctx_size() const { return impl_->options.ctx_size; }
 int Engine::page_size() const { return impl_->options.page_size; }
 int Engine::sequences() const { return impl_->options.sequences; }
+int Engine::ranks() const { return impl_->ranks != nullptr ? impl_->ranks->size() : 1; }
 double Engine::load_ms() const { return impl_->load_ms; }
 const std::vector<Plan>& Engine::draft_plans() const { return impl_->draft_plans; }
 const Model& Engine::model() const { return impl_->model; }
 PagePool& Engine::pool() { return impl_->pool; }
-std::size_t Engine::target_weights_bytes() const { return model().weights().target_bytes(); }
+std::size_t Engine::target_weights_bytes() const {
+  return ranks() * model().weights().target_bytes();
+}
 std::string Engine::target_weights() const { return model().weights().target_description(); }
 
 bool Engine::drafts_by_budget() const {
@@ -265,9 +326,11 @@ std::vector<Plan> Engine::Impl::make_draft_plans() const {
   return drafts;
 }
 
-Engine::Impl::Impl(EngineOptions resolved, std::unique_ptr<Backend> used, Model loaded,
-                   std::unique_ptr<Tokenizer> of_model)
+Engine::Impl::Impl(EngineOptions resolved, ModelConfig whole_config, std::unique_ptr<Backend> used,
+                   Model loaded, std::unique_ptr<Tokenizer> of_model, Communicator* with)
     : options(std::move(resolved)),
+      config(std::move(whole_config)),
+      ranks(with),
       backend(std::move(used)),
       model(std::move(loaded)),
       tokenizer(std::move(of_model)),

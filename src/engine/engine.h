@@ -124,6 +124,7 @@ struct Listener {
 };
 
 class ChatPrompts;
+class Communicator;  // comm/comm.h
 class Engine;
 class Model;
 class PagePool;
@@ -194,6 +195,14 @@ class Engine {
   // 0 the context is what the model was made for or, with a warning in the log, what fits. The CPU
   // reads the checkpoint where it is mapped: see MappedFile::survive_losses() (base/mapped_file.h).
   static std::unique_ptr<Engine> load(const EngineOptions& options);
+  // For a process that is another rank of an engine in EngineOptions::processes: loads its share,
+  // goes through the passes of that engine, and returns when it ends. Of the options those that
+  // follow from memory are that engine's. Throws what a rank may throw, here or there.
+  static void follow(const EngineOptions& options, Communicator& ranks);
+  // Where options.ranks is kLaunchedRanks the processes of the launcher meet (launched_ranks() of
+  // comm/comm.h), and options.processes is for load() or follow(). Returns the rank; 0 where there
+  // are no others.
+  static int meet_launched(EngineOptions& options);
   // Cancels all that live; they have been told when it returns. Tickets and sessions end before it.
   ~Engine();
 
@@ -206,6 +215,7 @@ class Engine {
   int ctx_size() const;
   int page_size() const;  // tokens
   int sequences() const;  // requests that are in the cache at once
+  int ranks() const;      // that share the model
   // What tokens are a function of beside the request (docs/design.md, section 3): equal where they
   // are. Begins with "b", as llama.cpp's do. Reads every byte of the checkpoint, at the first
   // call. Throws kCorruptFile where it was written to since it was loaded.
@@ -268,6 +278,12 @@ class Engine {
   const std::vector<Plan>& draft_plans() const;
   const Model& model() const;
   PagePool& pool();
+  // Calls f with the engine of every rank, at once, and returns when all have returned. Every rank
+  // must go through the same passes: a Decoder is of rank_communicator(). Before start(), of ranks
+  // that are threads; throws kInvalidRequest for processes, and what f throws at rank 0. Of an
+  // engine that throws there are no more passes.
+  void at_every_rank(const std::function<void(Engine& own)>& f);
+  Communicator* rank_communicator() const;  // null: there is one rank
   std::size_t target_weights_bytes() const;
   std::string target_weights() const;  // in what they are kept (Weights::target_description)
 
@@ -276,6 +292,8 @@ class Engine {
   class Generation;
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
+  static void follow_to_its_end(const EngineOptions& options, Communicator& ranks);
+  static std::unique_ptr<Engine> load_rank(const EngineOptions& options, Communicator* ranks);
   std::string make_fingerprint() const;
 
   std::unique_ptr<Impl> impl_;

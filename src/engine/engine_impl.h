@@ -1,6 +1,7 @@
 // What an Engine is made of. Private to engine/.
 //
 //     engine.cc       what is loaded, and plans
+//     ranks.cc        ranks that share a model
 //     door.cc         requests, and the thread that runs their loop
 //     generation.cc   a request on its way out of the loop
 //     session.cc      texts that are continued
@@ -16,23 +17,30 @@
 #include "engine/chat_prompts.h"
 #include "engine/chunk_folder.h"
 #include "engine/engine.h"
+#include "engine/ranks.h"
 #include "engine/request_loop.h"
+#include "model/weight_source.h"
 
 namespace quantspec {
 
 struct Engine::Impl {
-  Impl(EngineOptions resolved, std::unique_ptr<Backend> used, Model loaded,
-       std::unique_ptr<Tokenizer> of_model);
+  Impl(EngineOptions resolved, ModelConfig whole_config, std::unique_ptr<Backend> used,
+       Model loaded, std::unique_ptr<Tokenizer> of_model, Communicator* with);
   ~Impl();  // ends the loop
 
   std::vector<Plan> plans_of(std::string_view spec, KvBudget budget) const;
   std::vector<Plan> make_draft_plans() const;
+  RequestLoopOptions loop_options() const;
   RequestLoop& running_loop();
   bool is_own_thread() const;
   static void require_room(std::size_t prompt_tokens, int room);
   [[noreturn]] static void fail_empty_prompt();
 
   EngineOptions options;  // resolved
+  ModelConfig config;     // of the model, of which `model` may be a share
+  Communicator* ranks;    // that share it; null: nobody
+  std::unique_ptr<RankThreads> rank_threads;
+  std::unique_ptr<WeightSource> whole;  // where there are ranks: for its hash
   std::unique_ptr<Backend> backend;
   Model model;
   std::unique_ptr<Tokenizer> tokenizer;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,8 @@
 #include "model/config.h"
 
 namespace quantspec {
+
+class Communicator;  // comm/comm.h
 
 // Which weights a draft may read. kAuto: 4 and 8 bits, chosen round by round by the cost model.
 enum class DraftWeights : std::uint8_t { kAuto, kUpper, kBoth, kFull };
@@ -37,7 +40,15 @@ struct EngineOptions {
   TargetWeights target_weights = TargetWeights::kCheckpoint;
   std::string backend = "auto";
   std::optional<int> device = {};  // the GPU, by ordinal: as in BackendOptions
-  int num_threads = 0;             // 0: physical cores
+  int num_threads = 0;             // 0: physical cores; of all ranks that share this machine
+  // Ranks that share the model (model/share.h), threads of this process: each has some of its heads
+  // and channels and of the cache, and what comes out is what one rank gives, bit for bit. 1, 2, 4
+  // or 8, as the model allows; or kLaunchedRanks, for Engine::meet_launched(). Without
+  // draft_store and cache_folder, and texts do not go to files.
+  static constexpr int kLaunchedRanks = 0;
+  int ranks = 1;
+  // Or ranks are processes: this engine is rank 0 of them, and all others call Engine::follow().
+  std::shared_ptr<Communicator> processes = {};
   int ctx_size = 0;   // tokens of a session; 0: what the model was made for, if that fits
   int page_size = 0;  // 0: by head_dim
   DraftWeights draft_weights = DraftWeights::kAuto;

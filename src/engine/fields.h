@@ -7,6 +7,7 @@
 
 namespace quantspec::field {
 
+inline constexpr Field kRanks{"number of ranks"};
 inline constexpr Field kPageMemory{"page memory"};
 inline constexpr Field kHostCache{"host cache"};
 inline constexpr Field kDraftWeights{"draft weights"};

@@ -104,11 +104,13 @@ void Engine::Generation::report(const Request::Ended& ended, GenerateResult& res
   timings.decode_tokens_per_second =
       per_second(static_cast<double>(result.tokens.size()) - 1, timings.decode_ms);
   const Weights& weights = engine_.model().weights();
-  result.memory = {.weights_bytes = weights.target_bytes(),
-                   .draft_weights_bytes = weights.draft_bytes(),
-                   .kv_bytes = ended.page_bytes,
-                   .ring_bytes = ended.ring_bytes,
-                   .kv_fp16_bytes = engine_.impl_->pool.shape().fp16_token_bytes() * ended.tokens};
+  const std::size_t ranks = engine_.ranks();  // of which each takes as much
+  result.memory = {
+      .weights_bytes = ranks * weights.target_bytes(),
+      .draft_weights_bytes = ranks * weights.draft_bytes(),
+      .kv_bytes = ranks * ended.page_bytes,
+      .ring_bytes = ranks * ended.ring_bytes,
+      .kv_fp16_bytes = ranks * engine_.impl_->pool.shape().fp16_token_bytes() * ended.tokens};
 }
 
 }  // namespace quantspec

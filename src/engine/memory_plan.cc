@@ -7,9 +7,11 @@
 #include "base/system_memory.h"
 #include "engine/fields.h"
 #include "engine/model_report.h"
+#include "engine/ranks.h"
 #include "kv_cache/prompt_tails.h"
 #include "model/draft_store.h"
 #include "model/model_files.h"
+#include "model/share.h"
 #include "model/weight_source.h"
 
 namespace quantspec {
@@ -88,6 +90,12 @@ std::size_t draft_bytes(const EngineOptions& options, const ModelConfig& config,
 }
 
 }  // namespace
+
+RankMemory memory_of_rank(const Backend& backend, int ranks) {
+  const std::size_t available = backend.available_bytes();
+  return {backend.is_apart_from_host() ? available : available / ranks,
+          available_memory_bytes() / ranks};
+}
 
 MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& config,
                              const Backend& backend, const WeightSource& source)
@@ -308,38 +316,42 @@ std::vector<WeightCost> weight_costs(const ModelFiles& files, const ModelConfig&
 }  // namespace
 
 ModelReport report_model(const EngineOptions& options, std::span<const int> contexts) {
+  require_ranks(options, options.ranks);
   const auto backend = make_backend({options.backend, options.num_threads, options.device});
   ModelReport report;
+  report.ranks = options.ranks;
   const auto files = open_model(options.model);
   report.config = files->config();
-  const auto source = files->weights(options.target_weights, *backend);
-  report.unread_tensors = unread_tensors(report.config, *source);  // refuses what loading would
-  const auto matrices = matrix_formats(report.config, *source);
+  Share own{report.config, files->weights(options.target_weights, *backend)};
+  report.unread_tensors = unread_tensors(report.config, *own.source);  // refuses what loading would
+  const auto matrices = matrix_formats(report.config, *own.source);
+  report.rank_counts = rank_counts(report.config, *own.source);
+  if (options.ranks > 1) own = share_of(report.config, std::move(own.source), 0, options.ranks);
   report.target_weights = describe_formats(matrices);
   for (const MatrixFormat& matrix : matrices) {
     report.matrices.emplace_back(matrix.name, matrix.format);
   }
-  const MemoryPlanner planner(options, report.config, *backend, *source);
-  const KvShape shape = kv_shape(report.config, options.page_size);
+  const MemoryPlanner planner(options, own.config, *backend, *own.source);
+  const KvShape shape = kv_shape(own.config, options.page_size);
   backend->require_supported(shape);
   report.weights = weight_costs(*files, report.config, *backend);
   report.page_size = shape.page_size;
   report.backend = backend->description();
-  report.available_bytes = backend->available_bytes();
+  const RankMemory each = memory_of_rank(*backend, options.ranks);
+  report.available_bytes = each.available;
   const int fits = planner.largest_context(report.available_bytes);
   const int longest = longest_of(report.config);
   report.largest_context = std::min(fits, longest);
   report.limited_by_window = longest < report.config.max_positions && longest < fits;
   if (fits == 0) {
-    report.advice = what_fits(options, report.config, *backend, *source, report.available_bytes);
+    report.advice = what_fits(options, own.config, *backend, *own.source, report.available_bytes);
   }
   for (const int context : contexts) {
     require_supported_context(context);
     const MemoryPlan plan = planner.plan(context);
     const bool fits = plan.total() <= report.available_bytes;
     report.plans.emplace_back(
-        context,
-        fits ? planner.plan(context, report.available_bytes, available_memory_bytes()) : plan);
+        context, fits ? planner.plan(context, report.available_bytes, each.on_host) : plan);
   }
   return report;
 }

@@ -34,6 +34,12 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
                    const WeightSource& source, std::size_t available,
                    std::vector<Message>& warnings);
 
+// What one of so many ranks on this machine may take: of the host's memory each has a part.
+struct RankMemory {
+  std::size_t available, on_host;  // of the backend's memory, and of the host's
+};
+RankMemory memory_of_rank(const Backend& backend, int ranks);
+
 class MemoryPlanner {
  public:
   // Reads headers, and nothing else of the files. `config` and `backend` outlive the planner.

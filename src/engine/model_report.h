@@ -36,8 +36,11 @@ struct ModelReport {
   std::string target_weights;                                 // "bf16", "Q4_K + Q6_K", "8 bits"
   std::vector<std::pair<std::string, std::string>> matrices;  // each, and what it is in
   std::vector<WeightCost> weights;  // of all targets that the checkpoint can be, the default first
-  std::vector<std::string> unread_tensors;        // of the checkpoint, that the model does not use
-  std::vector<std::pair<int, MemoryPlan>> plans;  // by context length
+  std::vector<std::string> unread_tensors;  // of the checkpoint, that the model does not use
+  int ranks = 1;                            // that the options ask for
+  std::vector<int> rank_counts;             // how many could share the model
+  // By context length; of one of the ranks, as are available_bytes and what follows from them.
+  std::vector<std::pair<int, MemoryPlan>> plans;
 };
 ModelReport report_model(const EngineOptions& options, std::span<const int> contexts);
 

@@ -50,7 +50,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
       host(model.backend(), shape, options.host_bytes),
       tree(pool, options.chunk, &host),
       tails(model.backend(), shape, options.chunk, options.share_prefixes ? options.tail_bytes : 0),
-      decoder(model),
+      decoder(model, options.ranks),
       rules(round_bytes(model, shape, options)),
       kept_texts(options.lookup_history),
       saves_caches(shares_pages(options)),
@@ -70,7 +70,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
   }
   decoder.reserve(free_sequences);
   rules.reserve(free_sequences.size());
-  rules.set_priors(decoder.time_passes(*free_sequences.front(), options.timing_seconds, agreement));
+  rules.set_priors(decoder.time_passes(*free_sequences.front(), options.timing_seconds));
   // What a round gave is told to all, so there is room to note it.
   const auto most = static_cast<std::size_t>(options.sequences);
   decoding.reserve(most);

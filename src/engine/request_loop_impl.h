@@ -160,7 +160,11 @@ struct RequestLoop::Impl {
     RequestEnd how;
     std::optional<Error> error = {};
   };
-  Ending failure() const;      // by what is being caught
+  Ending failure() const;  // by what is being caught
+  // What is being caught: others of several ranks do not know of it, and so none goes on alone.
+  void rethrow_for_ranks() const {
+    if (agreement.shared()) throw;
+  }
   void break_down() noexcept;  // by what is being caught
   bool drain_inbox();
   void arrive(std::unique_ptr<Live> request);

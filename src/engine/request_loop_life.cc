@@ -248,7 +248,15 @@ void RequestLoop::Impl::end(Live& request, const Ending& ending) {
     ended.ring_bytes = cache.ring_bytes();
   }
   try_to([&] { give_back(request); }, "the engine");
-  if (is_done) try_to([&] { keep_text(request); }, "texts that are kept");
+  const auto keep = [&] {
+    try {
+      keep_text(request);
+    } catch (...) {
+      if (agreement.shared()) failure();  // else the others have it alone
+      throw;
+    }
+  };
+  if (is_done) try_to(keep, "texts that are kept");
   if (reads_ahead == &request) {
     reads_ahead = nullptr;
     if (ending.how == RequestEnd::kDone) {
@@ -280,8 +288,8 @@ void RequestLoop::Impl::end_all(const Ending& ending) {
 }
 
 void RequestLoop::Impl::preempt(Live& request) {
-  swap_out(request);
   try {
+    swap_out(request);
     put_back(request);
   } catch (...) {
     end(request, failure());
@@ -310,6 +318,7 @@ void RequestLoop::Impl::swap_out(Live& request) {
       return;
     }
   } catch (...) {  // it is read again, as where there is no room
+    rethrow_for_ranks();
   }
   ++totals.replays;
 }
@@ -328,6 +337,7 @@ bool RequestLoop::Impl::swap_in(Live& request) {
       sequence.restore(host, *saved);
       is_back = true;
     } catch (...) {
+      rethrow_for_ranks();
     }
   }
   if (is_back) {

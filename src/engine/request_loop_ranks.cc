@@ -3,10 +3,12 @@
 // the same program with the same values, thus the same.
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <limits>
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "engine/request_bytes.h"
 #include "engine/request_loop_impl.h"
 
@@ -63,18 +65,20 @@ void RequestLoop::Impl::agree_on_turns() {
     int tokens;  // in its cache
     DraftChoice choice;
     bool records_masses;
+    std::uint64_t found;  // a hash of what was looked up for it
   };
   std::array<Told, RequestLoopOptions::kMostSequences> told;
   const auto turn_of = [&](std::size_t i) {
-    return Told{requests[i]->id, turns[i].tokens, turns[i].choice, turns[i].records_masses};
+    return Told{requests[i]->id, turns[i].tokens, turns[i].choice, turns[i].records_masses,
+                hash_bytes(std::as_bytes(turns[i].found.tokens))};
   };
   for (std::size_t i = 0; i < turns.size(); ++i) told[i] = turn_of(i);
   agreement.on_each(std::span(told).first(turns.size()));
   for (std::size_t i = 0; i < turns.size(); ++i) {
     const Told own = turn_of(i);
-    if (own.id != told[i].id || own.tokens != told[i].tokens) {
-      fail(ErrorKind::kInternal, "a rank has request {} with {} tokens where rank 0 has {} with {}",
-           own.id, own.tokens, told[i].id, told[i].tokens);
+    if (own.id != told[i].id || own.tokens != told[i].tokens || own.found != told[i].found) {
+      fail(ErrorKind::kInternal, "rank 0 does something else in request {} than in {} a rank",
+           told[i].id, own.id);
     }
     turns[i].choice = told[i].choice;
     turns[i].records_masses = told[i].records_masses;
@@ -94,10 +98,14 @@ std::optional<RequestLoop::Impl::Ending> RequestLoop::Impl::agreed(
 // Nobody knows what others have done by now: all requests end by it, at all ranks, and those that
 // would come. Throws nothing: what arrives now fails by itself.
 void RequestLoop::Impl::break_down() noexcept {
-  const Ending ending = failure();
+  Ending ending{RequestEnd::kFailed, memory_ran_out()};
+  try {
+    ending = failure();
+  } catch (...) {  // then it did
+  }
   {
     const std::lock_guard lock(inbox_mutex);
-    broken = ending.error;
+    broken.emplace(*ending.error);
     stopped = true;
   }
   while (auto arrived = next_arrival(std::numeric_limits<RequestId>::max())) {

@@ -39,7 +39,7 @@ void RequestLoop::Impl::run_round() {
     round_clock.restart();
     outcome = decoder.round(lanes);
   } catch (...) {
-    if (agreement.shared()) throw;
+    rethrow_for_ranks();
     return run_alone();  // it was one of them; the others are as they were
   }
   if (as_chosen) observe(outcome);
@@ -199,7 +199,7 @@ bool RequestLoop::Impl::run_slices() {
       }
       ending = run_chunk(request, slices->seconds);
     } catch (...) {
-      if (agreement.shared()) throw;
+      rethrow_for_ranks();
       ending = failure();
     }
     if (ending) end(request, *ending);

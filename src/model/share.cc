@@ -101,19 +101,27 @@ Division division_of(const ModelConfig& model, const WeightSource& source, int r
   return division;
 }
 
+}  // namespace
+
+std::vector<int> rank_counts(const ModelConfig& model, const WeightSource& source) {
+  std::vector<int> fitting;
+  for (const int count : kRankCounts) {
+    if (division_of(model, source, count).obstacle.empty()) fitting.push_back(count);
+  }
+  return fitting;
+}
+
+namespace {
+
 Division checked_division(const ModelConfig& model, const WeightSource& source, int ranks) {
   const bool known = std::ranges::find(kRankCounts, ranks) != std::end(kRankCounts);
   Division division;
   if (known) division = division_of(model, source, ranks);
   if (known && division.obstacle.empty()) return division;
-  std::vector<int> fitting;
-  for (const int count : kRankCounts) {
-    if (division_of(model, source, count).obstacle.empty()) fitting.push_back(count);
-  }
   const std::string obstacle =
       known ? division.obstacle : fmt::format("{} ranks cannot share a model", ranks);
   fail(ErrorKind::kInvalidRequest, "{}: {}; {} can", source.path().string(), obstacle,
-       fmt::join(fitting, " or "));
+       fmt::join(rank_counts(model, source), " or "));
 }
 
 // --- parts of matrices ---------------------------------------------------------------------------

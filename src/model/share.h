@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "model/config.h"
 #include "model/weight_source.h"
@@ -20,6 +21,9 @@ struct Share {
   ModelConfig config;  // of a model with so many heads and channels
   std::unique_ptr<WeightSource> source;
 };
+
+// How many ranks can share a model: 1, and perhaps 2, 4 and 8.
+std::vector<int> rank_counts(const ModelConfig& model, const WeightSource& source);
 
 // The share of one of 1, 2, 4 or 8 ranks. Of what is shared it reads its own rows and columns, up
 // to pages, but for what a file has in another order: q and k of GGUF's elements. Shares have

@@ -9,6 +9,7 @@
 #include "backend/params/view.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/comm.h"
 #include "sampler/sampler.h"
 #include "speculative/speculative.h"
 
@@ -24,7 +25,8 @@ std::uint64_t next_id() {
 
 }  // namespace
 
-Decoder::Decoder(const Model& model) : model_(model), id_(next_id()) {
+Decoder::Decoder(const Model& model, Communicator* ranks)
+    : model_(model), ranks_(ranks), id_(next_id()) {
   const Backend& backend = model.backend();
   grow(target_rows_, backend.padded(kMaxDraftLen + 1));
   grow(draft_rows_, kMaxDraftLen);
@@ -206,7 +208,12 @@ Decoder::Outcome Decoder::round(std::span<const Lane> lanes) {
     stats.commit_seconds += share * commit_seconds;
   }
   // What the host adds to a round counts: it is a reason to draft more tokens in fewer rounds.
-  return {steps_, draft_seconds, round_clock.seconds() - draft_seconds};
+  struct Times {
+    double draft, other;
+  };
+  const Times times =
+      Agreement(ranks_).on(Times{draft_seconds, round_clock.seconds() - draft_seconds});
+  return {steps_, times.draft, times.other};
 }
 
 // What the round chose for each lane, from the backend.

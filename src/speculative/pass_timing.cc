@@ -84,14 +84,10 @@ std::vector<TimedPass> passes(const std::vector<Kind>& kinds, const std::vector<
 }  // namespace
 
 std::vector<TimedPass> Decoder::time_passes(Sequence& sequence, double most_seconds) {
-  return time_passes(sequence, most_seconds, Agreement());
-}
-
-std::vector<TimedPass> Decoder::time_passes(Sequence& sequence, double most_seconds,
-                                            const Agreement& ranks) {
   check(sequence.tokens_.empty(), "passes over an empty cache are timed");
   const std::vector<Plan>& plans = sequence.options_.plans;
   if (plans.empty() || most_seconds <= 0) return {};  // there is nothing to choose
+  const Agreement agreement(ranks_);
   const Stopwatch clock;
   std::vector<Kind> kinds = quantspec::kinds(plans, sequence.max_rows());
   const int least = model_.backend().repeats_rounds() ? kLeastSweepsRepeated : kLeastSweeps;
@@ -100,14 +96,13 @@ std::vector<TimedPass> Decoder::time_passes(Sequence& sequence, double most_seco
   for (int sweep = 0; sweep < kMostSweeps && (faster || sweep < least); ++sweep) {
     faster = false;
     for (Kind& kind : kinds) {
-      if (ranks.on(clock.seconds() > most_seconds)) break;
+      if (agreement.on(clock.seconds() > most_seconds)) break;
       resume(sequence, std::array<TokenId, 1>{});
       Lane lane{&sequence, kind.choice};
       if (kind.choice.plan < 0) lane.proposed = std::span(nothing).first(kind.choice.draft_len);
       faster |= kind.note(round({&lane, 1}));
       sequence.clear();
     }
-    faster = ranks.on(faster);
   }
   sequence.plan_ = -1;
   sequence.stats_ = {};

@@ -65,7 +65,7 @@ struct Step {
 // For Decoder::time_passes, before anything is asked of a model.
 inline constexpr double kPassTimingSeconds = 1;
 
-class Agreement;  // comm/comm.h
+class Communicator;  // comm/comm.h
 struct Lane;
 class LookupDrafts;
 
@@ -178,7 +178,9 @@ class Decoder {
  public:
   using Step = quantspec::Step;
 
-  explicit Decoder(const Model& model);
+  // ranks: those that share the model, which all call the same; null: nobody. Then times are those
+  // of rank 0, so that they decide the same. REQUIRES: both outlive it.
+  explicit Decoder(const Model& model, Communicator* ranks = nullptr);
   ~Decoder();
 
   // Appends a prompt (after the pending token, if there is one) and chooses the token after it. All
@@ -219,10 +221,8 @@ class Decoder {
   // Runs rounds of an empty sequence, and leaves it empty: how long passes take by its plans, to
   // begin with (DraftLengths::set_priors). Of the first rounds of a process, which are slow, it
   // waits for the end, but no longer than most_seconds and a round. Nothing where there are no
-  // plans. Ranks that share the model time the same rounds, by the clock of the one that leads.
+  // plans.
   std::vector<TimedPass> time_passes(Sequence& sequence, double most_seconds);
-  std::vector<TimedPass> time_passes(Sequence& sequence, double most_seconds,
-                                     const Agreement& ranks);
 
  private:
   // What the round has of a lane of the batch; the batch's lanes are those of the round, in an
@@ -264,6 +264,7 @@ class Decoder {
                       int count, const float* logits);
 
   const Model& model_;
+  Communicator* ranks_;
   Buffer target_rows_;  // [rows, vocab] logits, then probabilities
   Buffer draft_rows_;
   Buffer prompt_row_;        // [vocab] logits after a prompt

@@ -1,0 +1,250 @@
+// How processes that a launcher made find each other: rank 0 listens at a socket whose name, which
+// no file has, follows from the launcher's job, and gives the others the memory that they share.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/comm.h"
+
+namespace quantspec {
+namespace {
+
+struct Launched {
+  int rank, size;
+  std::string job;  // the same in all processes, and in no other job
+};
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+int number_of(const char* name) {
+  const std::string text = variable(name);
+  int value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value >= 0) return value;
+  fail(ErrorKind::kInvalidRequest, "the launcher's variable {} is '{}': it must be a number", name,
+       text);
+}
+
+[[noreturn]] void fail_of_machines() {
+  fail(ErrorKind::kInvalidRequest,
+       "the launcher's processes are on several machines; ranks of one work");
+}
+
+std::string job_of(const char* launcher, const char* name) {
+  const std::string job = variable(name);
+  if (!job.empty()) return fmt::format("{}-{}", launcher, job);
+  fail(ErrorKind::kInvalidRequest,
+       "the launcher's variable {} is not set, by which ranks of one job find each other", name);
+}
+
+Launched launched_as() {
+  // Of each launcher: rank, size, how many are on this machine (or how many machines), the job.
+  if (!variable("OMPI_COMM_WORLD_RANK").empty()) {
+    const int size = number_of("OMPI_COMM_WORLD_SIZE");
+    if (number_of("OMPI_COMM_WORLD_LOCAL_SIZE") != size) fail_of_machines();
+    return {number_of("OMPI_COMM_WORLD_RANK"), size, job_of("mpi", "PMIX_NAMESPACE")};
+  }
+  if (!variable("RANK").empty()) {
+    const int size = number_of("WORLD_SIZE");
+    if (!variable("LOCAL_WORLD_SIZE").empty() && number_of("LOCAL_WORLD_SIZE") != size) {
+      fail_of_machines();
+    }
+    return {number_of("RANK"), size, job_of("torch", "MASTER_PORT")};
+  }
+  if (!variable("SLURM_PROCID").empty()) {
+    if (number_of("SLURM_NNODES") != 1) fail_of_machines();
+    return {number_of("SLURM_PROCID"), number_of("SLURM_NTASKS"),
+            job_of("slurm", "SLURM_JOB_ID") + "-" + variable("SLURM_STEP_ID")};
+  }
+  fail(
+      ErrorKind::kInvalidRequest,
+      "no launcher: none of RANK (torchrun), OMPI_COMM_WORLD_RANK (mpirun) and SLURM_PROCID (srun) "
+      "is set");
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  ~Descriptor() {
+    if (number_ >= 0) close(number_);
+  }
+  int number() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
+
+ private:
+  int number_;
+};
+
+Descriptor make_socket(int more = 0) {
+  Descriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | more, 0));
+  if (made.number() >= 0) return made;
+  fail(ErrorKind::kDevice, "ranks cannot meet: no socket ({})", std::strerror(errno));
+}
+
+// A name without a file: it begins with a zero.
+std::pair<sockaddr_un, socklen_t> address_of(const Launched& launched) {
+  const std::string name = fmt::format("quantspec-{}-{}", getuid(), launched.job);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (name.size() + 1 > sizeof(address.sun_path)) {
+    fail(ErrorKind::kInvalidRequest, "the launcher's job has a name that is too long: {}",
+         launched.job);
+  }
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
+}
+
+bool is_of_this_user(int socket) {
+  ucred other{};
+  socklen_t size = sizeof(other);
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 && other.uid == getuid();
+}
+
+struct Hello {
+  int rank, size;
+};
+
+// Within a second, which is long for a process of the same machine.
+bool has_answer(int socket) {
+  pollfd at{socket, POLLIN, 0};
+  return poll(&at, 1, 1000) == 1;
+}
+
+// Of each of the others once. Others' sockets close when the memory is theirs.
+void give_memory(const SharedRanks& ranks, const Launched& launched, const Stopwatch& clock,
+                 std::chrono::milliseconds patience) {
+  const Descriptor door = make_socket(SOCK_NONBLOCK);
+  const auto [address, length] = address_of(launched);
+  if (bind(door.number(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(door.number(), launched.size) != 0) {
+    fail(ErrorKind::kDevice, "ranks cannot meet: another process is rank 0 of the job {} ({})",
+         launched.job, std::strerror(errno));
+  }
+  std::vector<bool> has_come(launched.size);
+  for (int come = 1; come < launched.size;) {
+    const double left = static_cast<double>(patience.count()) - clock.milliseconds();
+    pollfd at{door.number(), POLLIN, 0};
+    if (left <= 0 || poll(&at, 1, static_cast<int>(left)) == 0) {
+      fail(ErrorKind::kDevice, "{} of {} ranks came within {} s", come, launched.size,
+           patience.count() / 1000);
+    }
+    const Descriptor other(accept4(door.number(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (other.number() < 0 || !is_of_this_user(other.number())) continue;
+    Hello hello{};
+    if (!has_answer(other.number()) ||
+        recv(other.number(), &hello, sizeof(hello), 0) != sizeof(hello)) {
+      continue;
+    }
+    if (hello.size != launched.size || hello.rank < 1 || hello.rank >= launched.size ||
+        has_come[hello.rank]) {
+      fail(ErrorKind::kDevice, "a process of the job {} is rank {} of {}, which cannot be",
+           launched.job, hello.rank, hello.size);
+    }
+    iovec data{&hello, sizeof(hello)};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    const int file = ranks.memory_file();
+    std::memcpy(CMSG_DATA(rights), &file, sizeof(file));
+    if (sendmsg(other.number(), &message, MSG_NOSIGNAL) != sizeof(hello)) continue;
+    has_come[hello.rank] = true;
+    ++come;
+  }
+}
+
+// The file of the memory; nullopt: nobody gave it.
+std::optional<int> ask_for_memory(const Launched& launched) {
+  const Descriptor socket = make_socket();
+  const auto [address, length] = address_of(launched);
+  if (connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      !is_of_this_user(socket.number())) {
+    return std::nullopt;
+  }
+  Hello hello{launched.rank, launched.size};
+  if (send(socket.number(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+    return std::nullopt;
+  }
+  iovec data{&hello, sizeof(hello)};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  if (!has_answer(socket.number()) ||
+      recvmsg(socket.number(), &message, MSG_CMSG_CLOEXEC) != sizeof(hello)) {
+    return std::nullopt;
+  }
+  const cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return std::nullopt;
+  int file = -1;
+  std::memcpy(&file, CMSG_DATA(rights), sizeof(file));
+  return file;
+}
+
+int take_memory(const Launched& launched, const Stopwatch& clock,
+                std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kNap{20};
+  while (clock.milliseconds() < static_cast<double>(patience.count())) {
+    if (const auto file = ask_for_memory(launched)) return *file;
+    std::this_thread::sleep_for(kNap);
+  }
+  fail(ErrorKind::kDevice, "rank {} found no rank 0 within {} s", launched.rank,
+       patience.count() / 1000);
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> launched_ranks(std::chrono::milliseconds patience) {
+  const Launched launched = launched_as();
+  if (launched.size < 1 || launched.rank >= launched.size) {
+    fail(ErrorKind::kInvalidRequest, "the launcher says that this is rank {} of {}", launched.rank,
+         launched.size);
+  }
+  struct Joined {
+    std::unique_ptr<SharedRanks> ranks;
+    std::unique_ptr<Communicator> own;
+  };
+  const auto joined = std::make_shared<Joined>();
+  const Stopwatch clock;
+  if (launched.rank == 0) {
+    joined->ranks = std::make_unique<SharedRanks>(launched.size);
+    joined->own = joined->ranks->join(0);
+    give_memory(*joined->ranks, launched, clock, patience);
+  } else {
+    joined->ranks =
+        std::make_unique<SharedRanks>(launched.size, take_memory(launched, clock, patience));
+    joined->own = joined->ranks->join(launched.rank);
+  }
+  joined->own->wait_for_all();
+  return {joined, joined->own.get()};
+}
+
+}  // namespace quantspec

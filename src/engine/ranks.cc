@@ -1,0 +1,154 @@
+#include "engine/ranks.h"
+
+#include <bit>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/engine_impl.h"
+#include "engine/fields.h"
+
+namespace quantspec {
+
+namespace {
+
+// What rank 0 tells the others once all have loaded.
+enum class Next : std::uint8_t { kCall, kServe, kEnd };
+
+}  // namespace
+
+void require_ranks(const EngineOptions& options, int ranks) {
+  if (ranks == EngineOptions::kLaunchedRanks) {
+    fail(ErrorKind::kInvalidRequest,
+         "{}: a launcher's are for what runs until it ends, generate, chat and serve; 1, 2, 4 and "
+         "8 work",
+         field::kRanks);
+  }
+  constexpr int kMostRanks = 8;
+  if (ranks < 1 || ranks > kMostRanks || !std::has_single_bit(static_cast<unsigned>(ranks))) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 1, 2, 4 and 8", field::kRanks, ranks);
+  }
+  if (ranks == 1) return;
+  const auto refuse = [&](std::string_view what) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: {}; one rank works", field::kRanks, ranks, what);
+  };
+  if (!options.draft_store.empty()) refuse("draft weights from a file are not shared");
+  if (!options.cache_folder.empty()) refuse("a cache on disk is not shared");
+}
+
+RankThreads::RankThreads(const EngineOptions& options)
+    : ranks_(options.ranks), own_(ranks_.join(0)) {
+  EngineOptions others = options;
+  others.progress = [this](std::string_view, double) {
+    if (ends_) fail(ErrorKind::kDevice, "rank 0 has ended");
+  };
+  try {
+    for (int rank = 1; rank < options.ranks; ++rank) {
+      others_.emplace_back([this, rank, others] {
+        try {
+          as_rank(ranks_, rank, [&](Communicator& all) { Engine::follow(others, all); });
+        } catch (...) {  // rank 0 has heard of it, and says so
+        }
+      });
+    }
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+RankThreads::~RankThreads() { end(); }
+
+// Where rank 0 did not come to its end the others load, or wait for it.
+void RankThreads::end() noexcept {
+  ends_ = true;
+  own_->give_up("rank 0 has ended");
+}
+
+void Engine::follow(const EngineOptions& options, Communicator& ranks) {
+  try {
+    follow_to_its_end(options, ranks);
+  } catch (...) {
+    ranks.give_up(current_error("a rank").what());
+    throw;
+  }
+}
+
+void Engine::follow_to_its_end(const EngineOptions& options, Communicator& ranks) {
+  require_ranks(options, ranks.size());
+  const auto engine = load_rank(options, &ranks);
+  const Agreement agreement(&ranks);
+  Next next{};
+  while ((next = agreement.on(Next::kEnd)) == Next::kCall) {
+    const std::function<void(Engine&)>* f = nullptr;
+    (*agreement.on(f))(*engine);
+    ranks.wait_for_all();
+  }
+  if (next == Next::kEnd) return;
+  Impl& at = *engine->impl_;
+  RequestLoop loop(at.model, at.pool.shape(), at.loop_options());
+  loop.run();
+  if (const auto error = loop.broken()) throw Error(*error);
+}
+
+Communicator* Engine::rank_communicator() const { return impl_->ranks; }
+
+void Engine::at_every_rank(const std::function<void(Engine& own)>& f) {
+  if (impl_->ranks == nullptr) return f(*this);
+  if (impl_->rank_threads == nullptr) {
+    fail(ErrorKind::kInvalidRequest,
+         "{}: measurements are of ranks that are threads of one process, not of a launcher's",
+         field::kRanks);
+  }
+  const Agreement agreement(impl_->ranks);
+  try {
+    agreement.on(Next::kCall);
+    agreement.on(&f);
+    f(*this);
+    impl_->ranks->wait_for_all();
+  } catch (...) {
+    agreement.give_up(current_error("a measurement").what());
+    throw;
+  }
+}
+
+int Engine::meet_launched(EngineOptions& options) {
+  if (options.ranks != EngineOptions::kLaunchedRanks) return 0;
+  options.processes = launched_ranks();
+  options.ranks = options.processes->size();
+  if (options.ranks == 1) options.processes = nullptr;
+  return options.processes == nullptr ? 0 : options.processes->rank();
+}
+
+// Not before it is needed: what measures below the sessions has the memory for itself.
+RequestLoop& Engine::Impl::running_loop() {
+  const std::lock_guard lock(loop_mutex);
+  if (loop != nullptr) return *loop;
+  RequestLoopOptions wanted = loop_options();
+  std::unique_ptr<RequestLoop> started;
+  const Agreement agreement(ranks);
+  try {
+    agreement.on(Next::kServe);
+    started = std::make_unique<RequestLoop>(model, pool.shape(), std::move(wanted));
+  } catch (...) {
+    agreement.give_up(current_error("the engine").what());
+    throw;
+  }
+  thread = std::thread([at = started.get()] { at->run(); });
+  loop = std::move(started);
+  return *loop;
+}
+
+Engine::Impl::~Impl() {
+  if (loop != nullptr) {
+    check(!is_own_thread(), "an engine is ended by a callback of its own, which it would wait for");
+    loop->stop();
+    thread.join();
+  } else if (ranks != nullptr && ranks->rank() == 0) {
+    try {
+      Agreement(ranks).on(Next::kEnd);
+    } catch (const Error&) {  // others have ended
+    }
+  }
+}
+
+}  // namespace quantspec

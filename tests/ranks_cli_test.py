@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""End-to-end tests of ranks that share a model. Usage: ranks_cli_test.py BINARY [unittest arguments]
+
+Small models of every family, made here: ranks write what one rank writes, with drafts, in threads and
+in processes as a launcher makes them; and one that ends, or hangs, ends every request. Standard
+library only.
+"""
+
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+from array import array
+from pathlib import Path
+
+import cli_support
+from cli_support import HANGS, MODEL, PROMPT, CliTest, environment, generate, quantspec
+from serve_cli_test import Server
+
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, LAYERS, VOCABULARY = 64, 16, 4, 128, 2048, 2, 8192
+FAMILIES = {"llama": {"architectures": ["LlamaForCausalLM"]},
+            "mistral": {"architectures": ["MistralForCausalLM"]},
+            "qwen2": {"architectures": ["Qwen2ForCausalLM"]},
+            "qwen3": {"architectures": ["Qwen3ForCausalLM"]}}
+
+
+def make_model(folder, family):
+    """A model of a family that 4 ranks can share, of random weights, with the bundled tokenizer."""
+    folder.mkdir()
+    for name in ("tokenizer.model", "tokenizer_config.json", "generation_config.json"):
+        if (MODEL / name).exists():
+            (folder / name).symlink_to(MODEL / name)
+    config = {"model_type": family, **FAMILIES[family], "hidden_size": HIDDEN, "num_attention_heads": HEADS,
+              "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM, "intermediate_size": INTERMEDIATE,
+              "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "max_position_embeddings": 2048,
+              "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "torch_dtype": "bfloat16",
+              "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}
+    (folder / "config.json").write_text(json.dumps(config))
+    shapes = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN), "lm_head.weight": (VOCABULARY, HIDDEN),
+              "model.norm.weight": (HIDDEN,)}
+    outputs = {"q": HEADS * HEAD_DIM, "k": KV_HEADS * HEAD_DIM, "v": KV_HEADS * HEAD_DIM}
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}."
+        shapes[prefix + "input_layernorm.weight"] = (HIDDEN,)
+        shapes[prefix + "post_attention_layernorm.weight"] = (HIDDEN,)
+        for name, rows in outputs.items():
+            shapes[prefix + f"self_attn.{name}_proj.weight"] = (rows, HIDDEN)
+            if family == "qwen2":
+                shapes[prefix + f"self_attn.{name}_proj.bias"] = (rows,)
+            if family == "qwen3" and name != "v":
+                shapes[prefix + f"self_attn.{name}_norm.weight"] = (HEAD_DIM,)
+        shapes[prefix + "self_attn.o_proj.weight"] = (HIDDEN, HEADS * HEAD_DIM)
+        shapes[prefix + "mlp.gate_proj.weight"] = shapes[prefix + "mlp.up_proj.weight"] = (INTERMEDIATE, HIDDEN)
+        shapes[prefix + "mlp.down_proj.weight"] = (HIDDEN, INTERMEDIATE)
+    chance = random.Random(family)
+    # Halves of floats, which bf16 is.
+    values = [struct.unpack("<HH", struct.pack("<f", chance.gauss(0, 0.1)))[1] for _ in range(4096)]
+    header, data = {}, array("H")
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [2 * len(data), 2 * (len(data) + count)]}
+        data.extend(chance.choices(values, k=count))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data.tobytes())
+    return folder
+
+
+class RanksTest(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.models = {family: make_model(Path(cls.folder.name) / family, family) for family in FAMILIES}
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+
+def text_of(done):
+    if done.returncode != 0:
+        raise AssertionError(done.stderr.decode())
+    return done.stdout
+
+
+# As torchrun makes them.
+def launched(rank, size, job):
+    return environment(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_PORT=job)
+
+
+class Same(RanksTest):
+    OPTIONS = ["-p", PROMPT, "-n", "60", "--seed", "3", "--ignore-eos"]
+
+    def test_every_family_in_threads(self):
+        for family, model in self.models.items():
+            for more in ([], ["--target-weights", "8"]):
+                texts = {ranks: text_of(generate("-m", str(model), *self.OPTIONS, *more, "--ranks", ranks))
+                         for ranks in ("1", "2", "4")}
+                self.assertGreater(len(texts["1"]), 60)
+                self.assertEqual(texts["1"], texts["2"], (family, more))
+                self.assertEqual(texts["1"], texts["4"], (family, more))
+
+    def test_processes_of_a_launcher(self):
+        model = str(self.models["llama"])
+        alone = text_of(generate("-m", model, *self.OPTIONS, "--draft-len", "0"))
+        for size in (2, 4):
+            job = f"test-{os.getpid()}-{size}"
+            command = [cli_support.binary, "generate", "-c", "1024", "-t", "1", "-m", model, *self.OPTIONS,
+                       "--ranks", "launched"]
+            all_ranks = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE, env=launched(rank, size, job))
+                         for rank in range(size)]
+            ends = [(*one.communicate(timeout=HANGS), one.returncode) for one in all_ranks]
+            self.assertEqual(ends[0][0], alone)
+            for out, errors, code in ends:
+                self.assertEqual(code, 0, errors)
+            for out, errors, _ in ends[1:]:
+                self.assertEqual((out, errors), (b"", b""))
+
+    def test_a_server_has_one_fingerprint_and_one_answer(self):
+        answers = []
+        for ranks in ("1", "2"):
+            with Server("-m", str(self.models["qwen3"]), "--ranks", ranks, "--name", "m") as server:
+                body = {"prompt": [5, 6, 7] * 30, "max_tokens": 40, "seed": 4, "logprobs": 2, "n": 2,
+                        "ignore_eos": True}
+                status, answer = server.post("/v1/completions", **body)
+                self.assertEqual(status, 200, answer)
+                answers.append((answer["system_fingerprint"], answer["choices"]))
+        self.assertEqual(answers[0], answers[1])
+
+
+    def test_bench_measures_plans_at_several_ranks(self):
+        model = str(self.models["llama"])
+        done = quantspec("bench", "-m", model, "-d", f"text:{cli_support.ROOT}/prompts/the-lighthouse-clock.txt", "-c",
+                         "512", "-t", "1", "--ranks", "2", "--plan", "auto", "-n", "16", "--prompts", "1", "--repeat",
+                         "1", "-q", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual(report["meta"]["ranks"], 2)
+        self.assertRegex(report["meta"]["backend"], "^2 ranks of ")
+        self.assertTrue(all(row["ms_per_token"] > 0 for row in report["rows"]), report["rows"])
+
+    def test_info_plans_for_one_of_them(self):
+        model = str(self.models["llama"])
+        one, two = (json.loads(quantspec("info", "-m", model, "-c", "1024", "--json", "--ranks", ranks).stdout)
+                    for ranks in ("1", "2"))
+        self.assertEqual((one["ranks"], two["ranks"], two["rank_counts"]), (1, 2, [1, 2, 4]))
+        plans = one["plans"][0], two["plans"][0]
+        self.assertEqual(plans[0]["kv_bytes"], 2 * plans[1]["kv_bytes"])
+        self.assertGreater(plans[0]["weights_bytes"], plans[1]["weights_bytes"])
+        self.assertIn(b"memory plan of each of 2 ranks", quantspec("info", "-m", model, "--ranks", "2").stdout)
+
+
+class Wrong(RanksTest):
+    def test_what_cannot_be(self):
+        model = str(self.models["llama"])
+        self.check_error(generate("-p", "x", "--ranks", "3"), 2, "--ranks 3: supported are 1, 2, 4 and 8")
+        self.check_error(generate("-p", "x", "--ranks", "many"), 2, "must be 1, 2, 4, 8 or launched")
+        self.check_error(generate("-p", "x", "-m", model, "--ranks", "8"), 1, "8 ranks", "1 or 2 or 4 can")
+        self.check_error(generate("-p", "x", "--ranks", "2"), 1, "2 ranks", "1 can")
+        self.check_error(generate("-p", "x", "--ranks", "launched"), 1, "no launcher", "torchrun")
+        self.check_error(quantspec("info", "-m", model, "--ranks", "launched"), 2, "generate, chat and serve")
+        self.check_error(quantspec("bench", "-m", model, "-d", "text:x", "--ranks", "2", "--streams", "2"), 2,
+                         "--ranks and --streams exclude each other")
+        self.check_error(quantspec("serve", "-m", model, "--ranks", "2", "--cache-disk", "x", "--port", "0"), 2,
+                         "cache on disk", "one rank works")
+        with tempfile.TemporaryDirectory() as folder:
+            done = generate("-p", "x", "-n", "2", "-q", "-m", model, "--ranks", "2", "--session", folder + "/text")
+            self.assertIn(b"one rank", done.stderr)
+            self.assertNotEqual(done.returncode, 0)
+
+    def end_one(self, sent, expected):
+        """A server of two processes, of which the second gets a signal while answers come."""
+        job = f"end-{os.getpid()}-{sent}"
+        model = str(self.models["llama"])
+        command = [cli_support.binary, "serve", "--port", "0", "-c", "2048", "-t", "1", "-m", model, "--ranks",
+                   "launched"]
+        other = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, env=launched(1, 2, job))
+        first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=launched(0, 2, job))
+        try:
+            server = Server()
+            server.port = int(first.stdout.readline().decode().rsplit(":", 1)[1].split("/")[0])
+            ends = []
+
+            def ask():
+                body = {"prompt": [5, 6, 7], "max_tokens": 1900, "ignore_eos": True}
+                ends.append((server.post("/v1/completions", **body), time.monotonic()))
+
+            callers = [threading.Thread(target=ask) for _ in range(3)]
+            for caller in callers:
+                caller.start()
+            deadline = time.monotonic() + HANGS
+            while json.loads(server.ask("GET", "/debug/steps")[1]).get("steps", []) == []:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
+            begin = time.monotonic()
+            other.send_signal(sent)
+            for caller in callers:
+                caller.join()
+            for (status, body), end in ends:
+                self.assertGreaterEqual(status, 500, body)
+                self.assertLess(end - begin, 10)
+            status, body = server.post("/v1/completions", prompt="x", max_tokens=2)
+            self.assertEqual(status, 503, body)
+            self.assertIn(expected, body["error"]["message"])
+            status, text = server.ask("GET", "/health")
+            self.assertEqual(status, 503, text)
+            self.assertIn(expected, text)
+        finally:
+            other.kill()
+            first.send_signal(signal.SIGTERM)
+            first.communicate(timeout=HANGS)
+            other.communicate(timeout=HANGS)
+
+    def test_a_killed_rank_ends_every_request(self):
+        self.end_one(signal.SIGKILL, "rank 1 has ended")
+
+    def test_a_rank_that_hangs_does_too(self):
+        self.end_one(signal.SIGSTOP, "rank 1 did not come")
+
+
+if __name__ == "__main__":
+    cli_support.main(__doc__)

@@ -1,5 +1,6 @@
 // quantspec info
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -68,6 +69,7 @@ std::string architecture(const std::string& model, const ModelReport& report) {
                       name_of_rope(config.rope.type), config.rope.theta);
   text += fmt::format("KV cache     pages of {} tokens\n", report.page_size);
   text += fmt::format("backend      {}\n", report.backend);
+  text += fmt::format("ranks        {} can share it\n", fmt::join(report.rank_counts, ", "));
   if (!report.unread_tensors.empty()) {
     text += fmt::format("not used     {} tensors of the checkpoint, such as {}\n",
                         report.unread_tensors.size(), shown(report.unread_tensors.front()));
@@ -85,6 +87,10 @@ std::string plan_row(int context, const MemoryPlan& plan, bool fits) {
 
 std::string memory_plan(const ModelReport& report) {
   std::string text = "\nmemory plan, in MB, by tokens of context\n";
+  if (report.ranks > 1) {
+    text = fmt::format("\nmemory plan of each of {} ranks, in MB, by tokens of context\n",
+                       report.ranks);
+  }
   text += fmt::format("{:>9} {:>8} {:>8} {:>8} {:>7} {:>8} {:>9} {:>9}\n", "context", "weights",
                       "draft w.", "KV", "ring", "prefill", "total", "fp16 KV");
   bool all_fit = true;
@@ -119,8 +125,9 @@ std::string memory_plan(const ModelReport& report) {
   }
   const std::string tokens = fit == all ? fmt::format("all {} tokens of the model", all)
                                         : fmt::format("{} of the model's {} tokens", fit, all);
-  return text + fmt::format("fits         {}{}; {:.0f} MB are free\n", tokens,
-                            report.limited_by_window ? ", its sliding window" : "", available);
+  return text + fmt::format("fits         {}{}; {:.0f} MB are free{}\n", tokens,
+                            report.limited_by_window ? ", its sliding window" : "", available,
+                            report.ranks > 1 ? " for each rank" : "");
 }
 
 // What --draft-weights takes, and the bytes that it keeps beside the target's.
@@ -207,6 +214,8 @@ Json to_json(const std::string& model, const ModelReport& report) {
                {"tied_head", config.tied_head},
                {"page_size", report.page_size},
                {"backend", report.backend},
+               {"ranks", report.ranks},
+               {"rank_counts", report.rank_counts},
                {"available_bytes", report.available_bytes},
                {"largest_context", report.largest_context},
                {"limited_by_window", report.limited_by_window},

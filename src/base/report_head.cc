@@ -45,6 +45,7 @@ nlohmann::ordered_json to_json(const ReportHead& head) {
           {"backend", head.backend},
           {"cpu", head.cpu},
           {"threads", head.threads},
+          {"ranks", head.ranks},
           {"page_size", head.page_size},
           {"contexts", head.contexts},
           {"prompts", head.prompts},

@@ -20,6 +20,7 @@ struct ReportHead {
   std::string backend;
   std::string cpu;
   int threads = 0;
+  int ranks = 1;              // that shared the model
   int page_size = 0;          // tokens
   std::vector<int> contexts;  // tokens of a prompt or of a window
   int prompts = 0;

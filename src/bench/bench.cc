@@ -25,6 +25,7 @@ BenchMeta make_meta(Engine& engine, const Dataset& dataset, const BenchOptions& 
   meta.head.measurement = "bench";
   meta.head.dataset = dataset.spec();
   meta.head.backend = engine.backend_description();
+  meta.head.ranks = engine.ranks();
   meta.head.target_weights = engine.model().weights().target_description();
   meta.head.page_size = engine.pool().shape().page_size;
   meta.head.contexts = options.contexts;
@@ -82,7 +83,7 @@ BenchReport run_bench(Engine& engine, const Dataset& dataset, const BenchOptions
   const int drafts_group = weights.head().draft.format.group;  // 0: it is not kept for drafts
   const bench::Predictor predictor{
       report.meta.machine, engine.config(), report.meta.head.page_size,
-      mean_weight_bytes(matrix_formats(engine.config(), weights.source()),
+      mean_weight_bytes(matrix_formats(engine.model().config(), weights.source()),
                         drafts_group > 0 ? drafts_group : kWeightGroup)};
   double before = 0, all = 0;
   for (const Job& job : jobs) all += effort(job, options, predictor);

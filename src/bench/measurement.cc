@@ -67,7 +67,7 @@ class Measurement {
   Measurement(Engine& engine, const std::vector<Entry>& entries, const BenchOptions& options,
               const TokensDone& tokens_done)
       : engine_(engine),
-        decoder_(engine.model()),
+        decoder_(engine.model(), engine.rank_communicator()),
         entries_(entries),
         options_(options),
         tokens_done_(tokens_done),
@@ -184,7 +184,7 @@ class Measurement {
 
   MemoryPlan memory(const Entry& entry, const KvCache& cache) const {
     MemoryPlan plan;
-    plan.weights_bytes = engine_.target_weights_bytes();
+    plan.weights_bytes = engine_.model().weights().target_bytes();
     plan.draft_weights_bytes = draft_weights_bytes(engine_.model(), entry.decoding.plans);
     const bool full = entry.store == KvStore::kFull;
     // NOTE: not cache.ring_bytes(): entries share a cache, which has the copies of the prompt that
@@ -196,6 +196,10 @@ class Measurement {
     plan.ring_bytes = full ? 0 : ring;
     plan.prefill_bytes = prefill_bytes(engine_, full ? 0 : cache.capacity());
     plan.kv_fp16_bytes = cache.shape().fp16_token_bytes() * cache.length();
+    for (std::size_t* bytes : {&plan.weights_bytes, &plan.draft_weights_bytes, &plan.ring_bytes,
+                               &plan.kv_bytes, &plan.prefill_bytes, &plan.kv_fp16_bytes}) {
+      *bytes *= engine_.ranks();  // of which each takes as much
+    }
     return plan;
   }
 
@@ -250,11 +254,17 @@ double tokens_to_do(const std::vector<Entry>& entries, const BenchOptions& optio
 std::vector<Measured> measure(Engine& engine, const std::vector<Entry>& entries,
                               std::span<const Prompt> prompts, const BenchOptions& options,
                               const TokensDone& tokens_done) {
-  Measurement measurement(engine, entries, options, tokens_done);
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    measurement.add(prompts[i], static_cast<int>(i));
-  }
-  return measurement.take();
+  std::vector<Measured> measured;
+  engine.at_every_rank([&](Engine& own) {
+    const bool leads = &own == &engine;
+    const TokensDone nobody;
+    Measurement measurement(own, entries, options, leads ? tokens_done : nobody);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      measurement.add(prompts[i], static_cast<int>(i));
+    }
+    if (leads) measured = measurement.take();
+  });
+  return measured;
 }
 
 void require_same_tokens(const std::vector<Entry>& entries, const std::vector<Measured>& all) {

@@ -322,6 +322,7 @@ Subcommand add_bench(CLI::App& app) {
   add_int(*command, "--ranks", "N",
           "threads that share the model, of plans one at a time: 1,\n2, 4 or 8 (default: 1)",
           args->engine.ranks, 1);
+  add_gpus(*command, args->engine);
   add_texts(*command, *args);
   add_drafts(*command, *args);
   add_load(*command, *args);

@@ -85,6 +85,18 @@ void add_ranks(CLI::App& app, int& ranks) {
             });
 }
 
+void add_gpus(CLI::App& app, EngineOptions& engine) {
+  add_value(app, "--gpus", "N", "share it among so many GPUs, from --device on: 1, 2, 4\nor 8",
+            [&engine](const std::string& text) {
+              const auto number = parse_number<int>(text);
+              if (!number || *number < 1) {
+                throw UsageError(fmt::format("--gpus '{}': must be 1, 2, 4 or 8", text));
+              }
+              engine.ranks = *number;
+              engine.backend = "cuda";
+            });
+}
+
 bool follows_as_rank(EngineOptions& engine) {
   if (Engine::meet_launched(engine) == 0) return false;
   // Terminals and launchers tell all processes: rank 0 takes it, and its end is that of the others.

@@ -70,6 +70,7 @@ void add_engine(CLI::App& app, EngineOptions& engine) {
       engine.backend);
   add_device(app, engine.device);
   add_ranks(app, engine.ranks);
+  add_gpus(app, engine);
 }
 
 void add_prompt(CLI::App& app, PromptArgs& prompt, const std::string& what) {
@@ -280,17 +281,12 @@ void add_tokenize(CLI::App& app, TokenizeArgs& args) {
 
 // --- the whole -----------------------------------------------------------------------------------
 
-constexpr std::pair<const char*, const char*> kExclusive[] = {{"--prompt", "--file"},
-                                                              {"--quiet", "--verbose"},
-                                                              {"--ids", "--json"},
-                                                              {"--system", "--load"},
-                                                              {"--session", "--load"},
-                                                              {"--session", "--compare"},
-                                                              {"--ranks", "--streams"},
-                                                              {"--ranks", "--trace"},
-                                                              {"--plan", "--draft-weights"},
-                                                              {"--plan", "--kv-cache"},
-                                                              {"--draft-store", "--draft-weights"}};
+constexpr std::pair<const char*, const char*> kExclusive[] = {
+    {"--prompt", "--file"},        {"--quiet", "--verbose"}, {"--ids", "--json"},
+    {"--system", "--load"},        {"--session", "--load"},  {"--session", "--compare"},
+    {"--ranks", "--gpus"},         {"--gpus", "--backend"},  {"--gpus", "--streams"},
+    {"--gpus", "--trace"},         {"--ranks", "--streams"}, {"--ranks", "--trace"},
+    {"--plan", "--draft-weights"}, {"--plan", "--kv-cache"}, {"--draft-store", "--draft-weights"}};
 
 void refuse_both(const CLI::App& command, const char* one, const char* other) {
   for (const char* option : {one, other}) {

@@ -357,6 +357,7 @@ Subcommand add_serve(CLI::App& app) {
   const auto args = std::make_shared<ServeArgs>();
   add_engine_options(*command, args->engine);
   add_ranks(*command, args->engine.ranks);
+  add_gpus(*command, args->engine);
   args->engine.sequences = 0;
   add_int(*command, "-c,--ctx-size", "N",
           "tokens of a request's prompt and answer (default: as\nthe model says, or what fits of "

@@ -73,6 +73,41 @@ void require_drafts(const EngineOptions& options, const PlanContext& context) {
   }
 }
 
+// Of the host's threads each has a part; of GPUs each has one, from the first one on.
+std::unique_ptr<Backend> backend_of_rank(const EngineOptions& options, Communicator& ranks) {
+  const int all = options.num_threads > 0 ? options.num_threads : num_physical_cores();
+  BackendOptions backend{options.backend, std::max(1, all / ranks.size()), options.device, &ranks};
+  const bool on_gpus =
+      options.backend == "cuda" ||
+      (options.backend == "auto" && (options.device || cuda_unavailable().empty()));
+  if (!on_gpus) return make_backend(backend);
+  if (options.processes != nullptr) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} cuda: a launcher's processes share a model on cpu or reference; on GPUs the ranks of "
+         "one process do",
+         field::kBackend);
+  }
+  const int first = options.device.value_or(0);
+  backend.device = first + ranks.rank();
+  try {
+    return make_backend(backend);
+  } catch (const Error& error) {
+    fail(error.kind(), "{} {} on GPUs, one for each from {} on: {}", field::kRanks, ranks.size(),
+         first, error.what());
+  }
+}
+
+// What each of them has.
+RankMemory least_of_ranks(RankMemory own, Communicator* ranks) {
+  if (ranks == nullptr) return own;
+  std::vector<RankMemory> all(ranks->size());
+  ranks->all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(&own, 1)));
+  for (const RankMemory& one : all) {
+    own = {std::min(own.available, one.available), std::min(own.on_host, one.on_host)};
+  }
+  return own;
+}
+
 // Launchers may start other commands at other ranks.
 void require_same_options(const EngineOptions& options, const ModelConfig& config,
                           const Agreement& agreement) {
@@ -165,11 +200,9 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   const auto files = open_model(options.model);
   ModelConfig config = files->config();
   const KvShape shape = kv_shape(config, options.page_size);
-  int threads = options.num_threads;
-  if (ranks != nullptr) {
-    threads = std::max(1, (threads > 0 ? threads : num_physical_cores()) / num_ranks);
-  }
-  auto backend = make_backend({options.backend, threads, options.device, ranks});
+  auto backend = ranks != nullptr
+                     ? backend_of_rank(options, *ranks)
+                     : make_backend({options.backend, options.num_threads, options.device});
   if (options.backend == "auto" && backend->name() != "cuda") {
     log_debug("auto takes the CPU: " + cuda_unavailable());
   }
@@ -184,7 +217,7 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   if (ranks != nullptr) own = share_of(config, std::move(own.source), ranks->rank(), num_ranks);
   require_same_options(options, config, agreement);
   std::vector<Message> warnings;
-  const auto [available, on_host] = memory_of_rank(*backend, num_ranks);
+  const auto [available, on_host] = least_of_ranks(memory_of_rank(*backend, num_ranks), ranks);
   const int context =
       agreement.on(choose_context(options, own.config, *backend, *own.source, available, warnings));
   const MemoryPlan memory = agreement.on(

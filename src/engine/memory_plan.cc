@@ -1,13 +1,13 @@
 #include "engine/memory_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/error.h"
 #include "base/system_memory.h"
 #include "engine/fields.h"
 #include "engine/model_report.h"
-#include "engine/ranks.h"
 #include "kv_cache/prompt_tails.h"
 #include "model/draft_store.h"
 #include "model/model_files.h"
@@ -90,6 +90,25 @@ std::size_t draft_bytes(const EngineOptions& options, const ModelConfig& config,
 }
 
 }  // namespace
+
+void require_ranks(const EngineOptions& options, int ranks) {
+  if (ranks == EngineOptions::kLaunchedRanks) {
+    fail(ErrorKind::kInvalidRequest,
+         "{}: a launcher's are for what runs until it ends, generate, chat and serve; 1, 2, 4 and "
+         "8 work",
+         field::kRanks);
+  }
+  constexpr int kMostRanks = 8;
+  if (ranks < 1 || ranks > kMostRanks || !std::has_single_bit(static_cast<unsigned>(ranks))) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 1, 2, 4 and 8", field::kRanks, ranks);
+  }
+  if (ranks == 1) return;
+  const auto refuse = [&](std::string_view what) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: {}; one rank works", field::kRanks, ranks, what);
+  };
+  if (!options.draft_store.empty()) refuse("draft weights from a file are not shared");
+  if (!options.cache_folder.empty()) refuse("a cache on disk is not shared");
+}
 
 RankMemory memory_of_rank(const Backend& backend, int ranks) {
   const std::size_t available = backend.available_bytes();

@@ -1,11 +1,10 @@
 #include "engine/ranks.h"
 
-#include <bit>
-
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/engine_impl.h"
 #include "engine/fields.h"
+#include "engine/memory_plan.h"
 
 namespace quantspec {
 
@@ -15,25 +14,6 @@ namespace {
 enum class Next : std::uint8_t { kCall, kServe, kEnd };
 
 }  // namespace
-
-void require_ranks(const EngineOptions& options, int ranks) {
-  if (ranks == EngineOptions::kLaunchedRanks) {
-    fail(ErrorKind::kInvalidRequest,
-         "{}: a launcher's are for what runs until it ends, generate, chat and serve; 1, 2, 4 and "
-         "8 work",
-         field::kRanks);
-  }
-  constexpr int kMostRanks = 8;
-  if (ranks < 1 || ranks > kMostRanks || !std::has_single_bit(static_cast<unsigned>(ranks))) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: supported are 1, 2, 4 and 8", field::kRanks, ranks);
-  }
-  if (ranks == 1) return;
-  const auto refuse = [&](std::string_view what) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: {}; one rank works", field::kRanks, ranks, what);
-  };
-  if (!options.draft_store.empty()) refuse("draft weights from a file are not shared");
-  if (!options.cache_folder.empty()) refuse("a cache on disk is not shared");
-}
 
 RankThreads::RankThreads(const EngineOptions& options)
     : ranks_(options.ranks), own_(ranks_.join(0)) {

@@ -1,4 +1,4 @@
-// Ranks of an engine: what must hold for them, and those that are threads. Private to engine/.
+// Ranks of an engine that are threads. Private to engine/.
 #pragma once
 
 #include <atomic>
@@ -10,9 +10,6 @@
 #include "engine/engine_options.h"
 
 namespace quantspec {
-
-// Throws kInvalidRequest for a number of ranks that cannot be, and for what ranks cannot have.
-void require_ranks(const EngineOptions& options, int ranks);
 
 // The other ranks of an engine, in threads that are joined when this ends. The engine has ended its
 // loop by then.

@@ -14,6 +14,25 @@ __device__ __forceinline__ int sum_place(int row, int output, int width) {
   return row * width + (output ^ row % 4 * 8);
 }
 
+// ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
+__device__ __forceinline__ float sum_of_segments(float (&parts)[kSegments]) {
+#pragma unroll
+  for (int step = 1; step < kSegments; step *= 2) {
+#pragma unroll
+    for (int segment = 0; segment < kSegments; segment += 2 * step) {
+      parts[segment] += parts[segment + step];
+    }
+  }
+  return parts[0];
+}
+// Of the norm of an activation row, from the sum of its squares.
+__device__ __forceinline__ float norm_factor(float squares, int cols, float epsilon) {
+  return rsqrtf(squares / static_cast<float>(cols) + epsilon);
+}
+__device__ __forceinline__ float gated(float gate, float up) {
+  return gate / (1.0f + expf(-gate)) * up;
+}
+
 // What all segments have, in shared memory of the cluster.
 struct Sums {
   const float* of_block;  // [block_segments, rows, width] by sum_place(), this block's
@@ -27,13 +46,11 @@ struct Sums {
   // Of the norm, for an activation row.
   __device__ float factor(const LinearArgs& args, int row) const {
     if (squares == nullptr) return 1.0f;
-    const float sum = over_segments(squares + row, rows);
-    return rsqrtf(sum / static_cast<float>(args.cols) + args.norm.epsilon);
+    return norm_factor(over_segments(squares + row, rows), args.cols, args.norm.epsilon);
   }
 
  private:
-  // The sum over segments, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), of what this block has at
-  // `own`, `stride` from segment to segment.
+  // The sum over segments of what this block has at `own`, `stride` from segment to segment.
   __device__ float over_segments(const float* own, int stride) const {
     const int rank_shift = 3 - row_shift;  // segments of a block
     const std::uint32_t here = shared_address(own);
@@ -44,14 +61,7 @@ struct Sums {
       const std::uint32_t at = here + of_rank * stride * 4;
       parts[segment] = row_shift == 0 ? __uint_as_float(load_shared4(at)) : load_cluster(at, rank);
     }
-#pragma unroll
-    for (int step = 1; step < kSegments; step *= 2) {
-#pragma unroll
-      for (int segment = 0; segment < kSegments; segment += 2 * step) {
-        parts[segment] += parts[segment + step];
-      }
-    }
-    return parts[0];
+    return sum_of_segments(parts);
   }
 };
 static_assert(kSegments == 8);
@@ -122,7 +132,7 @@ __device__ __forceinline__ void finish_gate_up(const LinearArgs& args, const War
     if (args.sources[0].bias != nullptr) gate += args.sources[0].bias[output];
     if (args.sources[1].bias != nullptr) up += args.sources[1].bias[output];
     args.out[static_cast<std::size_t>(args.first_row + own.row) * outputs + output] =
-        gate / (1.0f + expf(-gate)) * up;
+        gated(gate, up);
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/prefill_attention.h"
 #include "backend/cuda/prefill_softmax.cuh"
-#include "backend/cuda/prefill_wgmma.cuh"
+#include "backend/cuda/wgmma.cuh"
 #include "base/error.h"
 
 // Attention for the matrix units of compute capability 9.0, after FlashAttention-3
@@ -39,7 +39,7 @@ constexpr int kTileRows = Plan<D>::kConsumers* kWarpgroupRows;
 template <int D>
 constexpr int kThreads = (Plan<D>::kConsumers + 1) * kWarpgroup;
 
-// Shared memory of a block. Matrices are [D / 64][rows][64], swizzled (prefill_wgmma.cuh).
+// Shared memory of a block. Matrices are [D / 64][rows][64], swizzled (wgmma.cuh).
 template <int D>
 struct Shared {
   __half keys[Plan<D>::kStages][kKeys * D];

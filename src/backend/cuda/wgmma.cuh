@@ -5,7 +5,7 @@
 //
 // B, and A where it is not in registers, lie in shared memory in rows of 64 halves = 128 bytes,
 // each 8 rows 1024-aligned, their 16-byte units XORed with the row mod 8 (the 128-byte swizzle, as
-// tensor copies write it).
+// tensor copies write it); or in core matrices, 8 rows of 16 bytes one after the other.
 #pragma once
 
 #include <cuda.h>
@@ -28,6 +28,14 @@ __device__ __forceinline__ std::uint64_t swizzled_operand(const void* tile,
   constexpr std::uint64_t kEightRows = std::uint64_t{1024 / 16} << 32;
   return kSwizzle128 | kEightRows | std::uint64_t{block_bytes / 16} << 16 |
          (shared_address(tile) & 0x3ffff) / 16;
+}
+
+// An operand at a shared_address() in core matrices, a row's next 16 bytes and the next 8 rows so
+// many bytes on. For wgmma_bf16().
+__device__ __forceinline__ std::uint64_t plain_operand(std::uint32_t tile, std::uint32_t next_units,
+                                                       std::uint32_t next_rows) {
+  return std::uint64_t{next_rows / 16} << 32 | std::uint64_t{next_units / 16} << 16 |
+         (tile & 0x3ffff) / 16;
 }
 
 // --- order ---------------------------------------------------------------------------------------
@@ -106,6 +114,26 @@ __device__ __forceinline__ void wgmma_columns(float (&o)[32], const std::uint32_
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
       "{" QUANTSPEC_REGISTERS_0_31 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
       : QUANTSPEC_F32(o, 0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// s [64, 128] += a b^T of bf16. a: A fragment; b: 128 rows of 16 elements in shared memory.
+__device__ __forceinline__ void wgmma_bf16(float (&s)[64], const std::uint32_t* a,
+                                           std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{" QUANTSPEC_REGISTERS_0_31 "," QUANTSPEC_REGISTERS_32_63
+      "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
+      : QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+// The same with 64 rows.
+__device__ __forceinline__ void wgmma_bf16(float (&s)[32], const std::uint32_t* a,
+                                           std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{" QUANTSPEC_REGISTERS_0_31 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+      : QUANTSPEC_F32(s, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 

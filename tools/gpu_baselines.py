@@ -23,7 +23,7 @@ KV_HEADS = {"mha": 32, "gqa": 8}
 TOKENS = [4096, 8192, 32768, 131072, 262144]
 QUERIES = [1, 4, 8]
 PREFILL_TOKENS = [8192, 32768]
-ROWS = [1, 4, 8, 17]
+ROWS = [1, 4, 8, 17, 32, 64, 128]
 LINEARS = {  # outputs, inputs, of Llama-2-7B and Llama-3.1-8B
     "7b/qkv": (12288, 4096),
     "8b/qkv": (6144, 4096),

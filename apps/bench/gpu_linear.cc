@@ -1,4 +1,4 @@
-// Matrix products at the few rows that decoding has, through the ops that a layer is made of, over
+// Matrix products at the rows that decoding has, through the ops that a layer is made of, over
 // weights of 16 bits, over their upper plane (4 bits) and over both (8), and over codes of GGUF's
 // types: the shapes of Llama-2-7B and Llama-3.1-8B.
 #include <fmt/core.h>
@@ -64,8 +64,9 @@ constexpr Reading kReadings[] = {
     {"Q6_K", WeightRead::kTarget, DType::kBF16, 2e-3, false, GgmlType::kQ6_K},
     {"Q8_0", WeightRead::kTarget, DType::kBF16, 2e-3, false, GgmlType::kQ8_0},
 };
-constexpr int kRowCounts[] = {1, 4, 8, 17};
-constexpr int kMaxRows = 17;
+constexpr int kRowCounts[] = {1, 4, 8, 17, 32, 64, 128};
+constexpr int kMaxRows = 128;
+constexpr int kReferenceRows = 17;
 constexpr int kCheckedOutputs = kHeadDim;  // the last ones of each matrix
 constexpr int kPosition = 512;             // of the first row
 constexpr int kRing = 256;                 // slots to which K and V are appended
@@ -322,21 +323,25 @@ class Bench {
     const WeightRead read = reading.read;
     const std::string name = fmt::format("{} {}", case_.name, reading.name);
     const std::vector<float> one = result(read, weights, 1);
-    for (const int rows : {4, 8, kMaxRows}) {
+    const std::vector<float> out = result(read, weights, kReferenceRows);
+    for (const int rows : kRowCounts) {
       const std::vector<float> many = result(read, weights, rows);
       results.add_check(fmt::format("{}, the bits of a row alone and of {}", name, rows),
                         bit_error(one, std::span(many).first(one.size())), 0);
+      const std::size_t common = std::min(out.size(), many.size());
+      results.add_check(
+          fmt::format("{}, the bits of rows of {} and of {}", name, kReferenceRows, rows),
+          bit_error(std::span(out).first(common), std::span(many).first(common)), 0);
     }
-    const std::vector<float> out = result(read, weights, kMaxRows);
     std::vector<float> last;
-    for (int row = 0; row < kMaxRows; ++row) {
+    for (int row = 0; row < kReferenceRows; ++row) {
       const auto end = out.begin() + std::ptrdiff_t(row + 1) * case_.result();
       last.insert(last.end(), end - kCheckedOutputs, end);
     }
     results.add_check(name, relative_error(last, reference(reading, values)), reading.tolerance);
   }
 
-  // [kMaxRows, kCheckedOutputs], by the reference, from the last rows of every matrix.
+  // [kReferenceRows, kCheckedOutputs], by the reference, from the last rows of every matrix.
   std::vector<float> reference(const Reading& reading, const std::uint16_t* values) {
     Backend& reference = lab_.reference();
     std::vector<Linear> linears;
@@ -364,8 +369,8 @@ class Bench {
       }
     }
     Buffer ring = reference.allocate(reference.full_kv_bytes(kv_shape(), kRing));
-    std::vector<float> out(std::size_t(kMaxRows) * kCheckedOutputs);
-    run(reference, case_.op, reading.read, kMaxRows,
+    std::vector<float> out(std::size_t(kReferenceRows) * kCheckedOutputs);
+    run(reference, case_.op, reading.read, kReferenceRows,
         {x_.data(), norm_.data(), cos_.data(), sin_.data(), ring.data(), out.data()},
         OpOrder::kAfter, [&](int m) -> const Linear& { return linears[m]; });
     return out;

@@ -200,6 +200,36 @@ TEST_P(KvOps, QkvRowsAloneHaveTheSameBits) {
   }
 }
 
+// Of a batch, whose sequences have 1 to 20 rows each.
+TEST_P(KvOps, QkvOfManyRowsHasTheBitsOfFew) {
+  for (const QkvCase& c : kQkvCases) {
+    QkvSetup setup(*backend_, c);
+    for (const int rows : {18, 33, 64, 150}) {
+      const Floats x = normal_floats(std::size_t(rows) * c.hidden, 7);
+      std::vector<Span> spans;
+      for (int left = rows; left > 0; left -= spans.back().rows) {
+        const int index = static_cast<int>(spans.size());
+        spans.push_back({std::min(left, 1 + 7 * index % 17), 11 * index});
+      }
+      const WeightRead read = WeightRead::kTarget;
+      const QkvResult all = setup.run(Phase::kDecode, read, x, spans);
+      auto q = all.q.begin();
+      auto kv = all.kv.begin();
+      auto in = x.begin();
+      for (const Span& span : spans) {
+        const auto end = in + std::ptrdiff_t{span.rows} * c.hidden;
+        const QkvResult few = setup.run(Phase::kDecode, read, Floats(in, end), {span});
+        ASSERT_TRUE(same_bits(few.q.data(), &*q, few.q.size())) << rows << " rows";
+        const Floats a = joined(few.kv), b = joined({kv, kv + std::ssize(few.kv)});
+        ASSERT_TRUE(same_bits(a.data(), b.data(), a.size())) << rows << " rows";
+        q += std::ssize(few.q);
+        kv += std::ssize(few.kv);
+        in = end;
+      }
+    }
+  }
+}
+
 TEST_P(KvOps, QkvGivesOnlyQOrOnlyKv) {
   for (const QkvCase& c : kQkvCases) {
     QkvSetup setup(*backend_, c);

@@ -1,3 +1,4 @@
+#include "backend/cuda/batch_linear.h"
 #include "backend/cuda/coded_linear.h"
 #include "backend/cuda/linear_full.cuh"
 #include "backend/cuda/linear_launch.cuh"
@@ -25,6 +26,8 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
       case DType::kF16:
         return run<FullFormat<__half>, 1, 2, 3>(op, args, end);
       case DType::kBF16:
+        if (end - args.first_row >= kLeastBatchRows && batches_rows(op.device()))
+          return run_batch(op, args, end);
         return run<FullFormat<__nv_bfloat16>, 1, 2, 3>(op, args, end);
     }
   }

@@ -125,7 +125,7 @@ int kernels_capability();
 
 // Memory between the kernels of an op. What an op leaves there is gone when another of the same
 // kind begins; kCounters is zero at every op's begin, and left so.
-enum class Scratch { kActivations, kAttention, kCounters, kRounds, kWorkspace, kCount };
+enum class Scratch { kActivations, kAttention, kBatch, kCounters, kRounds, kWorkspace, kCount };
 
 class Device {
  public:

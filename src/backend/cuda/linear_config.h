@@ -18,7 +18,7 @@ inline constexpr int kSegments = 8;
 inline constexpr int kLinearWarps = 8;
 inline constexpr int kLinearThreads = 32 * kLinearWarps;
 inline constexpr int kMaxSources = 3;
-inline constexpr int kMaxRows = 17;  // activation rows of a launch; of more, weights are read again
+inline constexpr int kMaxRows = 17;      // activation rows of a launch of this kernel
 inline constexpr int kBandInputs = 128;  // that a warp prepares at a time
 
 enum class LinearOp { kStore, kAdd, kGateUp, kQkv };

@@ -252,6 +252,15 @@ __device__ __forceinline__ void copy_bulk_once(std::uint32_t to_shared, const vo
       "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(kEvictFirst)
       : "memory");
 }
+// The same of what others read, too.
+__device__ __forceinline__ void copy_bulk(std::uint32_t to_shared, const void* from,
+                                          std::uint32_t bytes, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to_shared),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
 #endif
 
 // --- words between blocks ------------------------------------------------------------------------

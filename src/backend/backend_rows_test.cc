@@ -1,0 +1,103 @@
+// Passes of batches: products of up to 256 rows, of which each has the bits that it has alone.
+#include <algorithm>
+#include <functional>
+
+#include "backend/op_test_support.h"
+
+namespace quantspec {
+namespace {
+
+class RowsOps : public OpTest {};
+
+constexpr int kMostRows = 256;
+constexpr int kRowCounts[] = {18, 31, 32, 33, 64, 65, 128, 200, kMostRows};
+constexpr WeightRead kReads[] = {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget};
+constexpr WeightFormat kQ4K{.bits = 4, .group = 32, .block = 256, .has_offset = true};
+constexpr WeightFormat kFormats[] = {dense_format(DType::kBF16), dense_format(DType::kF16),
+                                     dense_format(DType::kF32), sliced_format(64), kQ4K};
+
+// Not multiples of what kernels take at a time, and fewer inputs than a sum has segments. Of the
+// last three a multiprocessor of an H100 takes a quarter, a half and the whole of a sum, of which
+// no segment is empty.
+struct Size {
+  int inputs, outputs;
+};
+constexpr Size kSizes[] = {{80, 48},     {520, 131},   {1500, 33},
+                           {1100, 4096}, {1100, 6144}, {1100, 16888}};
+bool has_bias(const Size& size) { return size.inputs == 520 || size.outputs == 16888; }
+
+// run(x, rows, out): a pass of so many rows.
+using Run = std::function<void(const float* x, int rows, float* out)>;
+
+testing::AssertionResult have_the_bits_of_one(Backend& backend, const Size& size, float start,
+                                              const Run& run) {
+  const Guarded<float> x(backend, normal_floats(std::size_t{kMostRows} * size.inputs, 4));
+  const Floats begin(std::size_t{kMostRows} * size.outputs, start);
+  Guarded<float> alone(backend, begin);
+  for (int row = 0; row < kMostRows; ++row) {
+    run(x.data() + std::ptrdiff_t{row} * size.inputs, 1,
+        alone.data() + std::ptrdiff_t{row} * size.outputs);
+  }
+  const Floats expected = alone.values();
+  for (const int rows : kRowCounts) {
+    Guarded<float> out(backend, begin);
+    run(x.data(), rows, out.data());
+    const Floats actual = out.values();
+    const std::size_t count = std::size_t(rows) * size.outputs;
+    const bool rest = std::equal(actual.begin() + std::ptrdiff_t(count), actual.end(),
+                                 begin.begin() + std::ptrdiff_t(count));
+    if (!out.intact() || !rest) return testing::AssertionFailure() << "wrote beyond " << rows;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (same_bits(&actual[i], &expected[i], 1)) continue;
+      return testing::AssertionFailure()
+             << rows << " rows of " << size.inputs << " inputs: row " << i / size.outputs
+             << ", output " << i % size.outputs << " is " << actual[i] << ", alone " << expected[i];
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+// The reference and the processor have no kernels for many rows, and are slow with large matrices.
+bool leaves_out(const std::string& backend, const Size& size) {
+  return backend != "cuda" && std::int64_t{size.inputs} * size.outputs > 100000;
+}
+
+TEST_P(RowsOps, ManyRowsHaveTheBitsOfOne) {
+  for (const Size& size : kSizes) {
+    if (leaves_out(GetParam(), size)) continue;
+    const Floats bias = has_bias(size) ? normal_floats(size.outputs, 3) : Floats{};
+    const Guarded<float> weight(*backend_, normal_floats(size.inputs, 20));
+    const Norm norm{weight.data(), 1e-5f};
+    for (const WeightFormat& format : kFormats) {
+      const auto matrix = [&](unsigned seed) {
+        return TestLinear::random(*backend_, format, size.outputs, size.inputs, seed, bias);
+      };
+      const TestLinear first = matrix(21), second = matrix(22);
+      for (const WeightRead read : kReads) {
+        if (format.dense() && format.dtype != DType::kBF16 && read != WeightRead::kTarget) continue;
+        EXPECT_TRUE(have_the_bits_of_one(
+            *backend_, size, 0.5f,
+            [&](const float* x, int rows, float* out) {
+              backend_->add_linear({Phase::kDecode, read, x, rows, first.get(), out});
+            }))
+            << "add, " << format.bits << " bits, read " << int(read);
+        EXPECT_TRUE(have_the_bits_of_one(*backend_, size, 0.0f,
+                                         [&](const float* x, int rows, float* out) {
+                                           backend_->gate_up({Phase::kDecode, read, x, rows, norm,
+                                                              first.get(), second.get(), out});
+                                         }))
+            << "gate_up, " << format.bits << " bits, read " << int(read);
+        EXPECT_TRUE(have_the_bits_of_one(*backend_, size, 0.0f,
+                                         [&](const float* x, int rows, float* out) {
+                                           backend_->head({read, x, rows, norm, first.get(), out});
+                                         }))
+            << "head, " << format.bits << " bits, read " << int(read);
+      }
+    }
+  }
+}
+
+QUANTSPEC_FOR_ALL_BACKENDS(RowsOps);
+
+}  // namespace
+}  // namespace quantspec

@@ -1,0 +1,198 @@
+#include <algorithm>
+
+#include "backend/cuda/batch_finish.cuh"
+#include "backend/cuda/batch_linear.h"
+#include "backend/cuda/batch_products.cuh"
+#include "backend/cuda/linear_launch.cuh"
+#include "base/error.h"
+
+// Two or three launches of an op:
+//
+//   make_operands   activations times the norm's weights, as hi + lo of bf16, in the order in which
+//                   the matrix units take them; each segment's sums of squares
+//   batch_linear    products on the matrix units of compute capability 9.0: weights are A, from
+//                   registers, activations B. What it has of a sum of all segments goes through
+//                   what the op does; nodes of the sum over segments go to memory
+//   finish_batch    adds those; bias, factor, and what the op does. Queries, keys and values always
+//                   have it, as both halves of a head meet there
+//
+// The order of a row's sum is that of FullFormat (linear_full.cuh): a product of 16 terms has those
+// inputs in those places that it has there, hi and lo have sums of their own until a segment ends.
+
+namespace quantspec::cuda {
+
+namespace {
+
+template <typename... Params, typename... Args>
+void launch(OpLaunches& op, void (*kernel)(Params...), dim3 grid, int threads,
+            std::size_t shared_bytes, const Args&... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = op.device().stream();
+  cudaLaunchAttribute attribute = launch_attribute(op.next());
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
+// An op of up to kRows rows, args.num_rows.
+template <int kRows>
+class BatchOp {
+ public:
+  BatchOp(OpLaunches& op, const LinearArgs& args)
+      : op_(op),
+        args_(args),
+        tiles_(count_tiles(args)),
+        sharing_(share_out_batch(op.device().num_sms(), tiles_)) {}
+
+  void run() {
+    const bool in_memory = args_.op == LinearOp::kQkv || sharing_.nodes() > 1;
+    take_scratch(in_memory);
+    launch_operands();
+    if (in_memory) {
+      multiply<BatchEnd::kNodes>();
+      return finish();
+    }
+    switch (args_.op) {
+      case LinearOp::kStore:
+        return multiply<BatchEnd::kStore>();
+      case LinearOp::kAdd:
+        return multiply<BatchEnd::kAdd>();
+      case LinearOp::kGateUp:
+        return multiply<BatchEnd::kGateUp>();
+      case LinearOp::kQkv:
+        break;
+    }
+  }
+
+ private:
+  static int count_tiles(const LinearArgs& args) {
+    if (args.op == LinearOp::kGateUp) return divide_up(args.sources[0].outputs, kTileRows / 2);
+    int tiles = 0;
+    for (const LinearSource& source : args.sources) tiles += source.tiles;
+    return tiles;
+  }
+  int columns() const { return tiles_ * kTileRows; }
+
+  // As much as the most rows take: memory that grew with the rows of a batch would make every graph
+  // anew each time.
+  void take_scratch(bool in_memory) {
+    const std::size_t of_operands = std::size_t(args_.units) * operand_bytes(kMostBatchRows);
+    const std::size_t num_nodes =
+        in_memory ? std::size_t(sharing_.nodes()) * kMostBatchRows * columns() : 0;
+    operands_ = op_.device().scratch(
+        Scratch::kBatch, of_operands + sizeof(float) * (kSegments * kMostBatchRows + num_nodes));
+    squares_ = reinterpret_cast<float*>(operands_ + of_operands);
+    nodes_ = squares_ + kSegments * kMostBatchRows;
+  }
+  const float* squares() const { return args_.norm.weight != nullptr ? squares_ : nullptr; }
+
+  void launch_operands() {
+    const OperandArgs of{.x = args_.x + std::ptrdiff_t{args_.first_row} * args_.x_stride,
+                         .x_stride = args_.x_stride,
+                         .cols = args_.cols,
+                         .num_rows = args_.num_rows,
+                         .units = args_.units,
+                         .bands = args_.bands,
+                         .norm = args_.norm.weight,
+                         .operands = operands_,
+                         .squares = squares_};
+    const int units = divide_up(args_.bands, kSegments) * (kBandInputs / BatchFormat::kUnit);
+    const dim3 grid(kRows / 8, kSegments, divide_up(units, kOperandWarps));
+    launch(op_, make_operands, grid, 32 * kOperandWarps, 0, of);
+  }
+
+  template <BatchEnd kEnd>
+  void multiply() {
+    const LinearSource* const sources = args_.sources;
+    const bool gate_up = args_.op == LinearOp::kGateUp;
+    BatchArgs batch{.stride = args_.stride,
+                    .tile_rows = gate_up ? kTileRows / 2 : kTileRows,
+                    .second_half = gate_up
+                                       ? sources[1].data - sources[0].data
+                                       : kTileRows / 2 * static_cast<std::ptrdiff_t>(args_.stride),
+                    .all_tiles = tiles_,
+                    .units = args_.units,
+                    .bands = args_.bands,
+                    .cols = args_.cols,
+                    .run = sharing_.run,
+                    .items = sharing_.items,
+                    .operands = operands_,
+                    .squares = squares(),
+                    .epsilon = args_.norm.epsilon,
+                    .num_rows = args_.num_rows,
+                    .nodes = nodes_,
+                    .bias = {sources[0].bias, sources[1].bias},
+                    .out = args_.out + std::ptrdiff_t{args_.first_row} * sources[0].outputs,
+                    .outputs = sources[0].outputs};
+    for (int i = 0; i < kMaxSources; ++i) {
+      batch.data[i] = sources[i].data;
+      batch.tiles[i] = gate_up ? (i == 0 ? tiles_ : 0) : sources[i].tiles;
+    }
+    const auto kernel = batch_linear<kRows, kEnd>;
+    op_.device().kernels().allow_shared(kernel, Kernels::Prefers::kShared);
+    launch(op_, kernel, sharing_.blocks, kBatchThreads, sizeof(BatchShared<kRows>), batch);
+  }
+
+  void finish() {
+    switch (sharing_.nodes()) {
+      case 1:
+        return finish<1>();
+      case 2:
+        return finish<2>();
+      case 4:
+        return finish<4>();
+      case 8:
+        return finish<8>();
+    }
+  }
+  template <int kNodes>
+  void finish() {
+    const BatchSums sums{.nodes = nodes_,
+                         .squares = squares(),
+                         .rows = args_.num_rows,
+                         .columns = columns(),
+                         .square_stride = kRows};
+    if (args_.op == LinearOp::kQkv) {
+      const int heads = columns() / args_.qkv.shape.head_dim;
+      const int blocks = divide_up(heads * args_.num_rows, kFinishThreads / 32);
+      return launch(op_, finish_batch_qkv<kNodes>, blocks, kFinishThreads, 0, args_, sums, heads);
+    }
+    if constexpr (kNodes > 1) {
+      const dim3 grid(divide_up(args_.sources[0].outputs, 4 * kFinishThreads), args_.num_rows);
+      with_op(args_.op, [&]<int kOp>() {
+        if constexpr (kOp != static_cast<int>(LinearOp::kQkv)) {
+          launch(op_, finish_batch<kOp, kNodes>, grid, kFinishThreads, 0, args_, sums);
+        }
+      });
+    }
+  }
+
+  OpLaunches& op_;
+  const LinearArgs& args_;
+  int tiles_;
+  BatchSharing sharing_;
+  // What the launches leave to each other.
+  std::byte* operands_ = nullptr;
+  float* squares_ = nullptr;
+  float* nodes_ = nullptr;
+};
+
+}  // namespace
+
+bool batches_rows(const Device& device) { return device.capability() == 90; }
+
+void run_batch(OpLaunches& op, const LinearArgs& args, int end) {
+  LinearArgs some = args;
+  some.bands = bands_of<BatchFormat>(args.cols);
+  some.units = divide_up(args.cols, BatchFormat::kUnit);
+  for (; some.first_row < end; some.first_row += some.num_rows) {
+    const int left = end - some.first_row;
+    some.num_rows = std::min(left, kMostBatchRows);
+    left <= 32 ? BatchOp<32>(op, some).run() : BatchOp<kMostBatchRows>(op, some).run();
+  }
+}
+
+}  // namespace quantspec::cuda

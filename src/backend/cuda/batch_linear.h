@@ -1,0 +1,38 @@
+// Products with weights of more activation rows than the kernel of linear_kernel.cuh takes at a
+// time, which would read the weights again for every kMaxRows of them. The bits are that kernel's.
+#pragma once
+
+#include "backend/cuda/linear_args.h"
+
+namespace quantspec::cuda {
+
+// --- how the work is shared out ------------------------------------------------------------------
+//
+// A block of threads takes items one after the other: of a row block some segments that are a
+// subtree of the sum over segments (kSegments). It adds them, and what it has then, a node of the
+// tree, is all there is to an item. Where an item has all segments, its sums need no memory.
+
+inline constexpr int kBatchTiles = 8;  // of a row block
+
+struct BatchSharing {
+  int run;                                       // segments of an item, a power of two
+  int items;                                     // of a row block one after the other
+  int blocks;                                    // of threads
+  int nodes() const { return kSegments / run; }  // of a row block
+  bool operator==(const BatchSharing&) const = default;
+};
+// Of the tiles of an op.
+BatchSharing share_out_batch(int num_sms, int tiles);
+
+// --- running -------------------------------------------------------------------------------------
+
+inline constexpr int kLeastBatchRows = 18;  // from which on it is used
+inline constexpr int kMostBatchRows = 64;   // of a launch; of more, weights are read again
+
+// Whether there is a kernel for bf16 weights on this GPU.
+bool batches_rows(const Device& device);
+
+// The op's rows [args.first_row, end), with weights of bf16. args: what decode_linear.cu fills in.
+void run_batch(OpLaunches& op, const LinearArgs& args, int end);
+
+}  // namespace quantspec::cuda

@@ -9,6 +9,7 @@ library only.
 import json
 import os
 import random
+import resource
 import signal
 import struct
 import subprocess
@@ -224,6 +225,35 @@ class Wrong(RanksTest):
 
     def test_a_rank_that_hangs_does_too(self):
         self.end_one(signal.SIGSTOP, "rank 1 did not come")
+
+
+    def test_a_rank_without_memory_ends_both(self):
+        """At whatever step it runs out of it: all end, rank 0 with the text or with an error."""
+        options = [*Same.OPTIONS, "-m", str(self.models["llama"]), "-c", "2048"]
+        whole = text_of(generate(*options))
+        ends = {}
+        for megabytes in range(40, 400, 3):
+            def limit(bytes_of_memory=megabytes << 20):
+                resource.setrlimit(resource.RLIMIT_AS, (bytes_of_memory, bytes_of_memory))
+
+            job = f"memory-{os.getpid()}-{megabytes}"
+            command = [cli_support.binary, "generate", "-t", "1", "-q", *options, "--ranks", "launched"]
+            first, other = (subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                             stderr=subprocess.PIPE, env=launched(rank, 2, job),
+                                             preexec_fn=limit if rank == 1 else None) for rank in (0, 1))
+            if other.wait(HANGS) != 0 and b"memory" not in (said := other.stderr.read()):
+                first.kill()  # it could not begin, and nobody knows of it but the launcher
+            out, errors = first.communicate(timeout=HANGS)
+            other.stdout.close()
+            other.stderr.close()
+            if first.returncode == 0:
+                self.assertEqual(out, whole)
+                ends["text"] = megabytes
+                break
+            if first.returncode == 1:
+                self.assertRegex(errors.decode(), r"^quantspec: error: .*(memory|ranks of this model stopped|rank 1)")
+                ends["error"] = megabytes
+        self.assertEqual(set(ends), {"text", "error"}, ends)
 
 
 if __name__ == "__main__":

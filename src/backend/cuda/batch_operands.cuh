@@ -19,7 +19,8 @@ constexpr int operand_bytes(int rows) { return rows / 8 * kGroupBytes * kBatchSt
 // First unit of a segment; of segment kSegments: where the last one ends.
 __device__ __forceinline__ int first_unit(int bands, int units, int segment) {
   constexpr int kUnits = kBandInputs / BatchFormat::kUnit;
-  return min(segment_begin(bands, BatchFormat::kSizes.band_step(), segment) * kUnits, units);
+  return min(segment_begin(bands, BatchFormat::kSizes.band_step(), kSegments, segment) * kUnits,
+             units);
 }
 
 struct OperandArgs {

@@ -39,13 +39,15 @@ struct LinearArgs {
   LinearOp op;
   LinearSource sources[kMaxSources];
   int cols;
+  int segments = kSegments;  // of a sum; kPart: fewer
   int x_stride;
   // Bytes from row to row of a full matrix, from tile to tile of an upper and a lower plane.
   std::size_t stride;
   std::size_t lower_stride;
-  int units;  // of cols, Format::kUnit each
-  int bands;  // of cols, 128 each
-  int group;  // of planes
+  int units;        // of cols, Format::kUnit each
+  int bands;        // of cols, 128 each
+  int odd_segment;  // of these
+  int group;        // of planes
   // Of codes (linear_coded.cuh): what one stands for is code_step (c + code_value), or code_step
   // times a value of a table.
   float code_step, code_value;
@@ -58,12 +60,13 @@ struct LinearArgs {
   QkvArgs qkv;
   // How the work is shared out, a LinearConfig; sources[].blocks too.
   int row_blocks;
-  int block_tiles;  // tiles of a row block
-  int pair_tiles;   // from a tile to that which is taken with it
-  int row_warps;    // pairs of tiles that a block of threads takes at a time = blocks of a cluster
-  int row_shift;    // log2 of it
-  int depth;        // stages of a warp's ring
-  int buffers;      // of sums: for 2 row blocks, or 1 where there is no room
+  int block_tiles;    // tiles of a row block
+  int pair_tiles;     // from a tile to that which is taken with it
+  int row_warps;      // pairs of tiles that a block of threads takes at a time
+  int row_shift;      // log2 of it
+  int cluster_shift;  // log2 of the blocks that have all segments between them
+  int depth;          // stages of a warp's ring
+  int buffers;        // of sums: for 2 row blocks, or 1 where there is no room
   LinearPlaces places;
 };
 

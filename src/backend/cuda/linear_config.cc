@@ -10,7 +10,8 @@ namespace {
 // Stages of a ring, the best first.
 constexpr int kDepths[] = {8, 6, 5, 4, 3, 2};
 
-// What is decided for an op of some number of rows: row_warps come first, the rest follows.
+// What is decided for an op of some number of rows: the blocks of a cluster come first, the rest
+// follows.
 class Sharing {
  public:
   Sharing(const LinearMachine& machine, const LinearSizes& format, const LinearShape& shape)
@@ -19,11 +20,11 @@ class Sharing {
   // Two blocks of threads fit on a multiprocessor if that is possible; one, where activations are
   // streamed (what counts then is how much is under way) and where takes_all_memory().
   std::optional<LinearConfig> config() const {
-    const int widest = machine_.capability >= 90 ? kSegments : 1;
+    const int widest = machine_.capability >= 90 ? shape_.segments : 1;
     const int first = std::min(widest, narrowest());
     if (streamed()) return streamed_config(first);
-    for (int row_warps = first; row_warps <= widest; row_warps *= 2) {
-      if (const auto found = prepared_config(row_warps)) return found;
+    for (int cluster = first; cluster <= widest; cluster *= 2) {
+      if (const auto found = prepared_config(cluster)) return found;
     }
     return std::nullopt;
   }
@@ -46,10 +47,10 @@ class Sharing {
   // Between 4224 and 8192 inputs, where half has room for two stages, too, nothing was measured.
   // The next kernel's blocks then come later.
   bool takes_all_memory() const {
-    return format_.large_stages() && shape_.bands > 8 * kSegments && one_block_suffices();
+    return format_.large_stages() && shape_.bands > 8 * shape_.segments && one_block_suffices();
   }
 
-  // The row_warps to begin with. Narrow blocks finish with few barriers and clusters leave
+  // The cluster to begin with. Narrow blocks finish with few barriers and clusters leave
   // multiprocessors idle, wide ones prepare fewer activations.
   // NOTE: measured on an H200 with the matrices of 7B and 8B models (docs/decisions/0013, 0017).
   // Planes, by bands of activations for a warp: of matrices that one block suffices for 1 is the
@@ -61,14 +62,14 @@ class Sharing {
     if (wants_whole_heads()) return kSegments;
     if (streamed()) return 1;
     if (format_.planes) {
-      const int bands = divide_up(shape_.num_rows * shape_.bands, kLinearWarps);  // of a warp
+      const int bands = divide_up(shape_.num_rows * shape_.bands, shape_.segments);  // of a warp
       if (bands <= (one_block_suffices() ? 14 : format_.lone_bands)) return 1;
       if (one_block_suffices() && shape_.num_rows <= format_.pair_rows) return 2;
       return bands <= (total_tiles() > 12 * machine_.num_sms ? 32 : 16) ? 2 : kSegments;
     }
     if (shape_.num_rows > 4 && total_tiles() > 8 * machine_.num_sms) return kSegments;
-    constexpr int kRoom[] = {68 << 10, 116 << 10};  // for activations, with 1 and 2 row_warps
-    for (int i = 0; i < 2; ++i) {
+    constexpr int kRoom[] = {68 << 10, 116 << 10};  // for activations, in clusters of 1 and 2
+    for (int i = 0; 1 << i <= std::min(2, shape_.segments); ++i) {
       const LinearPlaces places = config_of(1 << i, 1, 2).places;
       if (places.groups - places.values <= kRoom[i]) return 1 << i;
     }
@@ -76,47 +77,59 @@ class Sharing {
   }
 
   // NOTE: more than 5 stages are slower: measured on an H200, with 6 a 7B layer's products take 105
-  // instead of 100 us at one row.
-  std::optional<LinearConfig> streamed_config(int row_warps) const {
-    const int least_buffers = row_warps == 1 ? 1 : 2;
+  // instead of 100 us at one row. Fewer warps, of ranks, have as many between them.
+  std::optional<LinearConfig> streamed_config(int cluster) const {
+    const int least_buffers = cluster == 1 ? 1 : 2;
     for (const int least_depth : {3, 2}) {
       for (int buffers = 2; buffers >= least_buffers; --buffers) {
-        const auto found =
-            deepest(row_warps, buffers, machine_.max_shared_bytes, least_depth, /*most_depth=*/5);
+        const auto found = deepest(cluster, buffers, machine_.max_shared_bytes, least_depth,
+                                   /*most_depth=*/5 * kSegments / shape_.segments);
         if (found) return found;
       }
     }
     return std::nullopt;
   }
-  std::optional<LinearConfig> prepared_config(int row_warps) const {
+  std::optional<LinearConfig> prepared_config(int cluster) const {
     const int room = machine_.max_shared_bytes;
     const int half_room = (room + 1024) / 2 - 1024;  // the system takes 1 KB of each block
     if (!takes_all_memory()) {
       const int least_depth = format_.large_stages() ? 2 : 3;
-      if (const auto found = deepest(row_warps, 2, half_room, least_depth)) return found;
+      if (const auto found = deepest(cluster, 2, half_room, least_depth)) return found;
     }
-    return deepest(row_warps, 2, room, 2);
+    return deepest(cluster, 2, room, 2);
   }
   // With the rings of most stages that fit in so many bytes.
-  std::optional<LinearConfig> deepest(int row_warps, int buffers, int bytes, int least_depth,
+  std::optional<LinearConfig> deepest(int cluster, int buffers, int bytes, int least_depth,
                                       int most_depth = kDepths[0]) const {
     for (const int depth : kDepths) {
       if (depth > most_depth || depth < least_depth) continue;
-      const LinearConfig config = config_of(row_warps, depth, buffers);
+      const LinearConfig config = config_of(cluster, depth, buffers);
       if (config.places.total <= bytes) return config;
     }
     return std::nullopt;
   }
 
-  LinearConfig config_of(int row_warps, int depth, int buffers) const {
+  LinearConfig config_of(int cluster, int depth, int buffers) const {
     LinearConfig config{};
     config.num_rows = shape_.num_rows;
-    config.row_warps = row_warps;
+    config.row_warps = cluster == 1 ? lone_row_warps() : cluster * (kSegments / shape_.segments);
+    config.cluster = cluster;
     config.depth = depth;
     config.buffers = buffers;
     set_row_blocks(config);
     set_places(config);
     return config;
+  }
+  // Of a block that is no cluster's. Where ranks share a sum, as many as have a segment each keep
+  // all warps busy; but fewer, if that leaves each multiprocessor a block: what is under way in
+  // them all counts for more.
+  int lone_row_warps() const {
+    int row_warps = 1;
+    while (row_warps < kSegments / shape_.segments &&
+           total_tiles() > 2 * row_warps * machine_.num_sms) {
+      row_warps *= 2;
+    }
+    return row_warps;
   }
   // Row blocks for blocks of `row_warps`: their tiles and number.
   void set_row_blocks(LinearConfig& config) const {
@@ -150,8 +163,9 @@ class Sharing {
   void set_places(LinearConfig& config) const {
     const int segments = kSegments / config.row_warps, rows = shape_.num_rows;
     LinearPlaces& places = config.places;
-    int end = kLinearWarps * config.depth *
-              stage_bytes(format_.stage, format_.streamed, rows, shape_.normed);
+    const int busy = config.row_warps * shape_.segments / config.cluster;  // warps
+    int end =
+        busy * config.depth * stage_bytes(format_.stage, format_.streamed, rows, shape_.normed);
     const auto take = [&](int bytes) {
       const int begin = end;
       end += round_up(bytes, 16);
@@ -171,11 +185,12 @@ class Sharing {
   }
   // The most that a block of so many segments has.
   int bands_of_block(int segments) const {
-    const auto begin = [&](int segment) {
-      return segment_begin(shape_.bands, format_.band_step(), segment);
+    const auto begin = [&](int segment) {  // beyond the last: where that ends
+      return segment_begin(shape_.bands, format_.band_step(), shape_.segments,
+                           std::min(segment, shape_.segments));
     };
     int most = 0;
-    for (int segment = 0; segment < kSegments; segment += segments) {
+    for (int segment = 0; segment < shape_.segments; segment += segments) {
       most = std::max(most, begin(segment + segments) - begin(segment));
     }
     return most;
@@ -212,9 +227,9 @@ int bands_of_part(const LinearMachine& machine, const LinearSizes& format,
 }
 
 int clusters_of_launch(const LinearMachine& machine, const LinearSizes& format,
-                       const LinearShape& shape, int row_blocks, int row_warps, int resident) {
+                       const LinearShape& shape, int row_blocks, int cluster, int resident) {
   if (format.planes && Sharing(machine, format, shape).one_block_suffices()) {
-    resident = std::min(resident, machine.num_sms / row_warps);
+    resident = std::min(resident, machine.num_sms / cluster);
   }
   return std::min(row_blocks, resident);
 }

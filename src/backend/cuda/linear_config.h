@@ -8,20 +8,23 @@
 #include <optional>
 
 #include "backend/cuda/linear_layout.h"
+#include "backend/params/segments.h"
 
 namespace quantspec::cuda {
 
-// Every sum over inputs is cut into so many segments, each summed in order; the segments are added
-// as a balanced binary tree. However work is shared out, the bits of a row are the same: the sum of
-// a half, a quarter or an eighth of the segments is a number of its own in the tree.
-inline constexpr int kSegments = 8;
+// Every sum over inputs is cut into so many segments (segments.h), each summed in order; the
+// segments are added as a balanced binary tree. However work is shared out, the bits of a row are
+// the same: the sum of a half, a quarter or an eighth of the segments is a number of its own in the
+// tree. Of several ranks each has such a part of the inputs, and fewer segments.
+inline constexpr int kSegments = kMostSegments;
 inline constexpr int kLinearWarps = 8;
 inline constexpr int kLinearThreads = 32 * kLinearWarps;
 inline constexpr int kMaxSources = 3;
 inline constexpr int kMaxRows = 17;      // activation rows of a launch of this kernel
 inline constexpr int kBandInputs = 128;  // that a warp prepares at a time
 
-enum class LinearOp { kStore, kAdd, kGateUp, kQkv };
+// kPart: sums of a rank's segments alone are stored, to which other ranks' are added.
+enum class LinearOp { kStore, kAdd, kGateUp, kQkv, kPart };
 
 // --- what follows from a format ------------------------------------------------------------------
 
@@ -158,9 +161,14 @@ struct LinearMachine {
   int max_shared_bytes;  // of a block
 };
 
-// Where a segment begins; of segment kSegments: where the last one ends. band_step: LinearSizes'.
-constexpr int segment_begin(int bands, int band_step, int segment) {
-  return segment * (bands / band_step) / kSegments * band_step;
+// Where a segment of all kSegments begins, as segment_begin() has it, in few instructions: between
+// units at equal distances, but for one of them, which begins a unit earlier. odd: that one.
+constexpr int odd_segment(int units) {
+  const int rest = units % kSegments;
+  return rest == 3 || rest == 5 ? rest : -1;
+}
+constexpr int segment_begin_of_all(int bands, int band_step, int odd, int segment) {
+  return (segment * (bands / band_step) / kSegments - (segment == odd)) * band_step;
 }
 
 struct LinearShape {
@@ -171,6 +179,7 @@ struct LinearShape {
   bool normed;                         // whether activations are
   bool heads_normed;                   // kQkv: whether queries or keys are
   int head_dim;                        // kQkv
+  int segments = kSegments;            // of a sum; kPart: fewer
 };
 
 // Where a block keeps what in its shared memory, in bytes; the rings come first.
@@ -192,8 +201,9 @@ struct LinearConfig {
   int row_blocks;                       // of all
   int block_tiles;                      // tiles of a row block
   int pair_tiles;                       // from a tile to that which is taken with it
-  int row_warps;   // pairs of tiles that a block of threads takes at a time = blocks of a cluster
-  int half_tiles;  // kQkv: as in QkvArgs, and the next
+  int row_warps;                        // pairs of tiles that a block of threads takes at a time
+  int cluster;                          // blocks that have all segments between them
+  int half_tiles;                       // kQkv: as in QkvArgs, and the next
   int parts;
   std::uint32_t head_of;
   int depth;    // stages of a warp's ring
@@ -216,6 +226,6 @@ int bands_of_part(const LinearMachine& machine, const LinearSizes& format,
 // The clusters (or blocks, where there are none) of a launch, of a kernel of which the GPU holds
 // `resident` at a time.
 int clusters_of_launch(const LinearMachine& machine, const LinearSizes& format,
-                       const LinearShape& shape, int row_blocks, int row_warps, int resident);
+                       const LinearShape& shape, int row_blocks, int cluster, int resident);
 
 }  // namespace quantspec::cuda

@@ -154,11 +154,24 @@ TEST(LinearConfigOnHost, SegmentsAreWholeUnits) {
   EXPECT_EQ(kCodes4.band_step(), 2);
   EXPECT_EQ(kCodes8.band_step(), 1);
   for (const int bands : {2, 6, 12, 14, 32, 112}) {
-    EXPECT_EQ(segment_begin(bands, 2, 0), 0);
-    EXPECT_EQ(segment_begin(bands, 2, kSegments), bands);
+    const auto begin = [&](int segment) { return segment_begin(bands, 2, kSegments, segment); };
+    EXPECT_EQ(begin(0), 0);
+    EXPECT_EQ(begin(kSegments), bands);
     for (int segment = 0; segment < kSegments; ++segment) {
-      EXPECT_EQ(segment_begin(bands, 2, segment) % 2, 0);
-      EXPECT_LE(segment_begin(bands, 2, segment), segment_begin(bands, 2, segment + 1));
+      EXPECT_EQ(begin(segment) % 2, 0);
+      EXPECT_LE(begin(segment), begin(segment + 1));
+    }
+  }
+}
+
+// What kernels compute, and what ranks share by.
+TEST(LinearConfigOnHost, SegmentsAreThoseOfShares) {
+  for (const int step : {1, 2}) {
+    for (int units = 1; units < 1000; ++units) {
+      for (int segment = 0; segment <= kSegments; ++segment) {
+        EXPECT_EQ(segment_begin(units * step, step, kSegments, segment),
+                  segment_begin_of_all(units * step, step, odd_segment(units), segment));
+      }
     }
   }
 }
@@ -230,6 +243,35 @@ TEST(LinearConfigOnHost, ClustersLeaveRoomWhereOneBlockSuffices) {
   EXPECT_EQ(66, clusters_of_launch(kH200, kDraft, kOut, 300, 2, 132));
   EXPECT_EQ(264, clusters_of_launch(kH200, kDraft, kHead8B, 300, 1, 264));
   EXPECT_EQ(120, clusters_of_launch(kH200, kHalf, kOut, 300, 1, 120)) << "what is resident";
+}
+
+// Of several ranks each has some segments of a sum, and its blocks take more tiles instead.
+TEST(LinearConfigOnHost, RanksHaveSomeSegments) {
+  for (const LinearShape& whole : {kOut, kDown7B, kDown8B}) {
+    for (const LinearSizes& format : {kDraft, kBothMany, kHalf, kFp32, kCodes4Many}) {
+      for (const int ranks : {2, 4, 8}) {
+        for (const LinearMachine& machine : {kH200, kA100}) {
+          LinearShape share = whole;
+          share.segments = kSegments / ranks;
+          share.bands = round_up(divide_up(whole.bands, ranks), format.band_step());
+          for (share.num_rows = 1; share.num_rows <= 17; ++share.num_rows) {
+            const auto found = share_out(machine, format, share);
+            ASSERT_TRUE(found);
+            EXPECT_LE(found->row_warps, found->cluster * ranks);
+            if (found->cluster > 1) {
+              EXPECT_EQ(found->row_warps, found->cluster * ranks);
+            }
+            EXPECT_LE(found->row_warps, kLinearWarps);
+            EXPECT_EQ(found->block_tiles, 2 * found->row_warps);
+            EXPECT_LE(found->places.total, machine.max_shared_bytes);
+            if (format.streamed == 0 && found->cluster == 1) {
+              EXPECT_GE(found->places.stride, share.bands * kBandInputs) << "all of the share";
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 // Long rows on a GPU without clusters: fewer in a launch, then parts of the inputs.

@@ -33,12 +33,13 @@ __device__ __forceinline__ float gated(float gate, float up) {
   return gate / (1.0f + expf(-gate)) * up;
 }
 
-// What all segments have, in shared memory of the cluster.
+// What all segments have, in shared memory of the cluster. kPart: there may be fewer.
+template <bool kPart>
 struct Sums {
   const float* of_block;  // [block_segments, rows, width] by sum_place(), this block's
   const float* squares;   // [block_segments, rows], of activations; null: no norm
   int rows, width;
-  int row_shift;  // log2 of the blocks
+  int row_shift, cluster_shift;  // as WarpRole's
 
   __device__ float at(int row, int output) const {
     return over_segments(of_block + sum_place(row, output, width), rows * width);
@@ -50,16 +51,21 @@ struct Sums {
   }
 
  private:
-  // The sum over segments of what this block has at `own`, `stride` from segment to segment.
+  // The sum over segments of what this block has at `own`, `stride` from segment to segment. Of
+  // fewer segments it is the tree's first part.
   __device__ float over_segments(const float* own, int stride) const {
     const int rank_shift = 3 - row_shift;  // segments of a block
+    const int segments = 1 << (rank_shift + cluster_shift);
     const std::uint32_t here = shared_address(own);
     float parts[kSegments];
 #pragma unroll
     for (int segment = 0; segment < kSegments; ++segment) {
       const int rank = segment >> rank_shift, of_rank = segment - (rank << rank_shift);
       const std::uint32_t at = here + of_rank * stride * 4;
-      parts[segment] = row_shift == 0 ? __uint_as_float(load_shared4(at)) : load_cluster(at, rank);
+      parts[segment] = 0.0f;
+      if (kPart && segment >= segments) continue;
+      parts[segment] =
+          cluster_shift == 0 ? __uint_as_float(load_shared4(at)) : load_cluster(at, rank);
     }
     return sum_of_segments(parts);
   }
@@ -71,7 +77,7 @@ struct OwnRow {
   int row, i;
   // row_shift: log2 of per_row
   __device__ OwnRow(const LinearArgs& args, const WarpRole& role, int i, int row_shift)
-      : row(role.rank + (i >> row_shift << role.row_shift)), i(i & ((1 << row_shift) - 1)) {}
+      : row(role.rank + (i >> row_shift << role.cluster_shift)), i(i & ((1 << row_shift) - 1)) {}
 };
 
 // What the finish of a row block wants from memory beside weights. It is asked for ahead, so that
@@ -100,9 +106,9 @@ __device__ __forceinline__ Ahead plain_ahead(const LinearArgs& args, const WarpR
   return ahead;
 }
 
-template <int kOp>
+template <int kOp, bool kPart>
 __device__ __forceinline__ void finish_plain(const LinearArgs& args, const WarpRole& role,
-                                             int block, const Sums& sums, Ahead ahead) {
+                                             int block, const Sums<kPart>& sums, Ahead ahead) {
   const int outputs = args.sources[0].outputs;
 #pragma unroll 1
   for (int i = afresh(threadIdx.x);; i += kLinearThreads) {
@@ -119,7 +125,7 @@ __device__ __forceinline__ void finish_plain(const LinearArgs& args, const WarpR
 }
 
 __device__ __forceinline__ void finish_gate_up(const LinearArgs& args, const WarpRole& role,
-                                               int block, const Sums& sums) {
+                                               int block, const Sums<false>& sums) {
   const int half = args.block_tiles / 2 * kTileRows, outputs = args.sources[0].outputs;
 #pragma unroll 1
   for (int i = afresh(threadIdx.x);; i += kLinearThreads) {
@@ -159,7 +165,8 @@ struct HeadBlock {
 
 // Whether the warp has no row of a part of a head.
 __device__ __forceinline__ bool nothing_to_finish(const LinearArgs& args, const WarpRole& role) {
-  return args.qkv.half_tiles != 0 && role.rank + (warp_index() << role.row_shift) >= args.num_rows;
+  return args.qkv.half_tiles != 0 &&
+         role.rank + (warp_index() << role.cluster_shift) >= args.num_rows;
 }
 __device__ __forceinline__ void load_angle(const LinearArgs& args, int row, int channel,
                                            Ahead& ahead) {
@@ -171,7 +178,7 @@ __device__ __forceinline__ void load_angle(const LinearArgs& args, int row, int 
 // A warp takes a head, or its part of one, of an activation row.
 template <bool kAlone>
 __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRole& role, int block,
-                                           const Sums& sums, Ahead ahead) {
+                                           const Sums<false>& sums, Ahead ahead) {
   const QkvArgs& qkv = args.qkv;
   if (nothing_to_finish(args, role)) return;
   const HeadBlock at(args, block);
@@ -186,7 +193,7 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
   for (int task = first_task;; task += kLinearWarps) {
     const int task_row = at.heads == 1 ? task : task / at.heads;
     const int own_head = task - task_row * at.heads;
-    const int own_row = role.rank + (task_row << role.row_shift);
+    const int own_row = role.rank + (task_row << role.cluster_shift);
     if (own_row >= args.num_rows) return;
     const int head = at.first_head + own_head, row = args.first_row + own_row;
     if (head * dim >= outputs) continue;
@@ -259,10 +266,12 @@ __device__ __forceinline__ Ahead look_ahead(const LinearArgs& args, const WarpRo
 }
 
 // What the op does with the sums of a row block. ahead: look_ahead() of this thread.
-template <int kOp, bool kAlone>
+template <int kOp, bool kAlone, bool kPart>
 __device__ __forceinline__ void finish(const LinearArgs& args, const WarpRole& role, int block,
-                                       const Sums& sums, const Ahead& ahead) {
-  if (is_op<kOp>(args, LinearOp::kGateUp)) {
+                                       const Sums<kPart>& sums, const Ahead& ahead) {
+  if constexpr (kPart) {
+    finish_plain<kOp>(args, role, block, sums, ahead);
+  } else if (is_op<kOp>(args, LinearOp::kGateUp)) {
     finish_gate_up(args, role, block, sums);
   } else if (is_op<kOp>(args, LinearOp::kQkv)) {
     finish_qkv<kAlone>(args, role, block, sums, ahead);

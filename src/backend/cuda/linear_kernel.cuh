@@ -14,7 +14,8 @@
 // A block of `row_warps` R takes R pairs of tiles x (8 / R) segments at a time; R blocks, a
 // cluster, have all 8 segments between them and read each other's sums from shared memory. A wider
 // block prepares fewer activations and adds more across blocks; the bits are the same. With R = 1
-// there is no cluster.
+// there is no cluster. Of sums of which other ranks have segments, too, a cluster has as many
+// blocks less, and warps for which there is no segment add zeros.
 //
 // What a launch takes is mostly latency: of one row's product with a matrix of a few MB all is, as
 // its weights are under way before the activations are written. So there is a kernel for
@@ -135,7 +136,8 @@ __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
     decode_linear(const __grid_constant__ LinearArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
   const LinearPlaces& places = args.places;
-  const WarpRole role(args, Format::kUnit, Format::kSizes.band_step(), kAlone);
+  constexpr bool kPart = kOp == static_cast<int>(LinearOp::kPart);
+  const WarpRole role(args, Format::kUnit, Format::kSizes.band_step(), kAlone, kPart);
   WeightStream<Format, kTiles, kOp> weights(args, role, shared);
   const Inputs inputs = prepared_inputs<Format>(args, shared);
   auto* squares = reinterpret_cast<float*>(shared + places.squares);
@@ -145,7 +147,8 @@ __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
   // 4096 x 4096 product at 4 bits, 5% of a layer's products. Where there is no norm it is as well
   // to let them come before the preparation. Never before the wait: attention reads early what the
   // kernels ahead of this one wrote.
-  const bool normed = !is_op<kOp>(args, LinearOp::kAdd) && (kAlone || args.norm.weight != nullptr);
+  const bool normed =
+      !is_op<kOp>(args, LinearOp::kAdd) && !kPart && (kAlone || args.norm.weight != nullptr);
   Ahead ahead;  // of the first row block before the activations, with which it comes
   const auto prepare = [&]<bool kNormed>() {
     Preparation<Format, kNormed, kAlone> preparation(args, role);
@@ -204,7 +207,7 @@ __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
 #pragma unroll 1
       for (int unit = 0; there && unit < units; unit += Format::kStageUnits) {
         if constexpr (kStreamed<Format>) {
-          constexpr bool kMayNorm = kOp != static_cast<int>(LinearOp::kAdd);
+          constexpr bool kMayNorm = kOp != static_cast<int>(LinearOp::kAdd) && !kPart;
           Format::template multiply<kMayNorm>(lane_inputs, weights.next(), sums,
                                               [&] { weights.give_back(); });
         } else if constexpr (Format::kStageUnits == 1) {
@@ -217,13 +220,17 @@ __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
       }
       if (group == role.row && block != role.first_block) {
         __syncwarp();
-        if (role.row_warps > 1) {
+        if (role.cluster_shift > 0) {
           cluster_wait();
         } else {
           __syncthreads();
         }
-        const Sums of_before{partials + (1 - parity) * room, normed ? squares : nullptr,
-                             afresh(rows), width, role.row_shift};
+        const Sums<kPart> of_before{partials + (1 - parity) * room,
+                                    normed ? squares : nullptr,
+                                    afresh(rows),
+                                    width,
+                                    role.row_shift,
+                                    role.cluster_shift};
         finish<kOp, kAlone>(args, role, block - role.stride, of_before, ahead);
         if (one_buffer) __syncthreads();
       }
@@ -246,10 +253,10 @@ __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
     } while (!last && (group += role.row_warps) < groups);
     if (last) break;
     __syncwarp();
-    if (role.row_warps > 1) cluster_arrive();
+    if (role.cluster_shift > 0) cluster_arrive();
     parity = 1 - parity;
   }
-  if (role.row_warps > 1) {  // others read this block's sums
+  if (role.cluster_shift > 0) {  // others read this block's sums
     __syncwarp();
     cluster_arrive();
     cluster_wait();

@@ -29,7 +29,8 @@ inline LinearShape shape_of(const LinearArgs& args) {
                     .tiles = {},
                     .normed = args.norm.weight != nullptr,
                     .heads_normed = heads_are_normed(args),
-                    .head_dim = args.op == LinearOp::kQkv ? args.qkv.shape.head_dim : 0};
+                    .head_dim = args.op == LinearOp::kQkv ? args.qkv.shape.head_dim : 0,
+                    .segments = args.segments};
   for (int i = 0; i < kMaxSources; ++i) shape.tiles[i] = args.sources[i].tiles;
   return shape;
 }
@@ -56,6 +57,7 @@ inline void set(LinearArgs& args, const LinearConfig& config) {
   args.pair_tiles = config.pair_tiles;
   args.row_warps = config.row_warps;
   args.row_shift = std::countr_zero(static_cast<unsigned>(config.row_warps));
+  args.cluster_shift = std::countr_zero(static_cast<unsigned>(config.cluster));
   args.depth = config.depth;
   args.buffers = config.buffers;
   args.places = config.places;
@@ -97,20 +99,22 @@ void launch(OpLaunches& op, const LinearArgs& args) {
   cudaLaunchAttribute attributes[2];
   attributes[0] = launch_attribute(op.next());
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(args.row_warps), 1, 1};
+  const int cluster = 1 << args.cluster_shift;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   config.attrs = attributes;
-  config.numAttrs = device.capability() < 90 ? 0 : args.row_warps == 1 ? 1 : 2;
-  const int resident = device.kernels().resident_clusters(kernel, config, args.row_warps);
+  config.numAttrs = device.capability() < 90 ? 0 : cluster == 1 ? 1 : 2;
+  const int resident = device.kernels().resident_clusters(kernel, config, cluster);
   const int clusters = clusters_of_launch(machine_of(device), Format::kSizes, shape_of(args),
-                                          args.row_blocks, args.row_warps, resident);
-  config.gridDim = clusters * args.row_warps;
+                                          args.row_blocks, cluster, resident);
+  config.gridDim = clusters * cluster;
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args));
 }
 
 // Whether there are no clusters, and activations and their norms are as models mostly have them.
 inline bool is_alone(const LinearArgs& args) {
   return args.row_warps == 1 && args.x_stride % 4 == 0 &&
-         (args.op == LinearOp::kAdd || args.norm.weight != nullptr) && !heads_are_normed(args);
+         (args.op == LinearOp::kAdd || args.op == LinearOp::kPart || args.norm.weight != nullptr) &&
+         !heads_are_normed(args);
 }
 
 // Calls f.operator()<kOp>().
@@ -125,11 +129,14 @@ void with_op(LinearOp op, const F& f) {
       return f.template operator()<static_cast<int>(LinearOp::kGateUp)>();
     case LinearOp::kQkv:
       return f.template operator()<static_cast<int>(LinearOp::kQkv)>();
+    case LinearOp::kPart:
+      return f.template operator()<static_cast<int>(LinearOp::kPart)>();
   }
 }
 
 // Formats that models mostly have get kernels of their own for each op, and again for a row or a
-// few where is_alone(): small ones, which come into the instruction cache sooner.
+// few where is_alone(): small ones, which come into the instruction cache sooner. kPart always has
+// its own, so that what ranks need costs others nothing.
 template <LinearFormat Format, int kTiles>
 void launch_op(OpLaunches& op, const LinearArgs& args) {
   if constexpr (Format::kOfEachOp && (kTiles == 1 || kStreamed<Format>)) {
@@ -139,6 +146,8 @@ void launch_op(OpLaunches& op, const LinearArgs& args) {
   }
   if constexpr (Format::kOfEachOp) {
     with_op(args.op, [&]<int kOp>() { launch<Format, kTiles, kOp, false>(op, args); });
+  } else if (args.op == LinearOp::kPart) {
+    launch<Format, kTiles, static_cast<int>(LinearOp::kPart), false>(op, args);
   } else {
     launch<Format, kTiles, kAnyOp, false>(op, args);
   }
@@ -157,6 +166,7 @@ void run_rows(OpLaunches& op, LinearArgs args, int end) {
            args.cols, op.device().max_shared_bytes());
     }
     set(args, *config);
+    args.odd_segment = odd_segment(args.bands / Format::kSizes.band_step());
     bool done = false;
     const auto launch_where_enough = [&]<int kCount>() {
       if (done || args.num_rows > Format::max_rows(kCount)) return;
@@ -196,6 +206,7 @@ bool run_alone(OpLaunches& op, LinearArgs args, int end) {
   const auto config = share_out<Format>(op.device(), args);
   if (!config || config->num_rows < num_rows) return false;
   set(args, *config);
+  args.odd_segment = odd_segment(args.bands / Format::kSizes.band_step());
   if (!is_alone(args)) return false;
   with_op(args.op, [&]<int kOp>() { launch<Format, 1, kOp, true>(op, args); });
   return true;

@@ -60,9 +60,10 @@ __device__ __forceinline__ TilePlace partner(const LinearArgs& args, TilePlace p
 // What a warp is: its place in the block, its segment.
 struct WarpRole {
   int lane;
-  int row_warps, row_shift;  // of the arguments; what a kernel without clusters knows
-  int row;                   // first of the pairs of tiles of a row block that it takes
-  int segment_of_block;      // of block_segments
+  // Of the arguments; what a kernel without clusters knows.
+  int row_warps, row_shift, cluster_shift;
+  int row;               // first of the pairs of tiles of a row block that it takes
+  int segment_of_block;  // of block_segments
   int block_segments;
   int rank;  // of the block in its cluster
   int first_unit, end_unit;
@@ -70,25 +71,30 @@ struct WarpRole {
   int first_of_segment, end_of_segment;  // bands, since first_band
   int first_block, stride;               // row blocks that it takes
 
-  // Of a format of such units and steps of bands.
-  __device__ WarpRole(const LinearArgs& args, int unit, int band_step, bool alone) {
-    const auto begin = [&](int segment) { return segment_begin(args.bands, band_step, segment); };
+  // Of a format of such units and steps of bands. part: of kPart.
+  __device__ WarpRole(const LinearArgs& args, int unit, int band_step, bool alone, bool part) {
+    const auto begin = [&](int segment) {
+      if (!part) return segment_begin_of_all(args.bands, band_step, args.odd_segment, segment);
+      // Beyond the last: where that ends.
+      return segment_begin(args.bands, band_step, args.segments, min(segment, args.segments));
+    };
     const int warp = warp_index();
     lane = threadIdx.x % 32;
     row_warps = alone ? 1 : args.row_warps;
     row_shift = alone ? 0 : args.row_shift;
+    cluster_shift = part && !alone ? args.cluster_shift : row_shift;
     row = warp & (row_warps - 1);
     segment_of_block = warp >> row_shift;
     block_segments = kSegments >> row_shift;
-    rank = blockIdx.x & (row_warps - 1);
+    rank = blockIdx.x & ((1 << cluster_shift) - 1);
     const int segment = rank * block_segments + segment_of_block;
     first_unit = begin(segment) * kBandInputs / unit;
     end_unit = min(begin(segment + 1) * kBandInputs / unit, args.units);
     first_band = begin(rank * block_segments);
     first_of_segment = begin(segment) - first_band;
     end_of_segment = begin(segment + 1) - first_band;
-    first_block = blockIdx.x >> row_shift;
-    stride = gridDim.x >> row_shift;
+    first_block = blockIdx.x >> cluster_shift;
+    stride = gridDim.x >> cluster_shift;
   }
 };
 

@@ -43,7 +43,7 @@ struct Linear {
   Matrix draft;                 // data null: no planes were made
   const float* bias = nullptr;  // [outputs] or null
   // Into how many a sum over inputs is cut (segments.h): a power of two, kMostSegments at most. The
-  // processor and the reference cut so, CUDA by a rule of its own.
+  // processor and the reference cut so; CUDA cuts those of the whole into kMostSegments, always.
   int segments = 1;
 
   int outputs() const { return target.rows; }

@@ -28,7 +28,8 @@ constexpr int segment_unit(const WeightFormat& format) { return std::max(format.
 constexpr int segment_begin(int inputs, int unit, int count, int segment) {
   if (segment == count) return inputs;
   int begin = 0, end = (inputs + unit - 1) / unit;
-  for (int half = count / 2; half > 0; half /= 2) {
+  for (int half = kMostSegments / 2; half > 0; half /= 2) {
+    if (half >= count) continue;
     const int middle = begin + (end - begin) / 2;
     ((segment & half) != 0 ? begin : end) = middle;
   }

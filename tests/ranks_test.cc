@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -14,7 +17,9 @@ namespace quantspec::testing {
 namespace {
 
 struct Said {
-  std::vector<float> logits;  // after the prompt
+  std::vector<float> decoded;  // logits of every token of a text that decoding reads
+  std::vector<float> drafted;  // and of a draft that follows
+  std::vector<float> logits;   // after the text as a prompt
   std::vector<TokenId> tokens;
 };
 
@@ -24,9 +29,11 @@ struct Case {
   WeightFormat format;
   const char* backend;
   int prompt;  // tokens
+  std::vector<int> ranks = {2, 4};
 
   ModelConfig config() const {
-    ModelConfig config = made_config(8, 4, 256, 2304);
+    ModelConfig config =
+        ranks.back() == 8 ? made_config(16, 8, 256, 4608) : made_config(8, 4, 256, 2304);
     config.num_layers = 2;
     config.qkv_bias = config.output_bias = config.qk_norm = config.tied_head = true;
     return config;
@@ -34,13 +41,63 @@ struct Case {
   std::unique_ptr<WeightSource> source() const {
     return std::make_unique<MadeSource>(config(), format);
   }
+  bool on_gpu() const { return std::string(backend) == "cuda"; }
+  // Whether several ranks read a prompt with the bits of one, and not only go on from it so.
+  bool prompts_as_one() const { return !on_gpu(); }
+  // Whether they draft so, too: where shares are cut between the blocks of what drafts read. The
+  // processor has larger ones where it makes them of elements.
+  bool drafts_as_one() const { return on_gpu() || !format.dense(); }
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
+// Before CUDA begins: as many ranks on a GPU as there are.
+const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+
+// The GPUs that there are, on which ranks take turns; of other backends 0.
+int num_devices(const std::string& backend) {
+  int count = 0;
+  try {
+    while (backend == "cuda") {
+      make_backend({.name = backend, .device = count});
+      ++count;
+    }
+  } catch (const Error&) {
+  }
+  return count;
+}
+
+// Reads a text by target passes of up to 17 rows, then drafts.
+void decode(const Model& model, PagePool& pool, std::span<const TokenId> text,
+            const std::vector<Plan>& drafts, Said& said) {
+  const auto vocab = static_cast<std::size_t>(model.config().vocab_size);
+  KvCache cache(model.backend(), pool, static_cast<int>(text.size()) + 1, kv_options(drafts));
+  const auto pass = [&](std::span<const TokenId> tokens, const Plan& plan,
+                        std::vector<float>& logits) {
+    const SequenceInput input{tokens, &cache};
+    const std::size_t before = logits.size();
+    logits.resize(before + tokens.size() * vocab);
+    model.forward({&input, 1}, plan, std::span(logits).subspan(before));
+  };
+  const Plan target = Plan::target(model.config().num_layers);
+  for (int rows = 1; !text.empty(); rows = rows % 17 + 1) {
+    const int most = std::min(cache.max_rows(), static_cast<int>(text.size()));
+    const auto tokens = text.first(std::min(rows, most));
+    cache.reserve(static_cast<int>(tokens.size()));
+    pass(tokens, target, said.decoded);
+    cache.settle(static_cast<int>(tokens.size()));
+    text = text.subspan(tokens.size());
+  }
+  cache.reserve(1);
+  const TokenId next = 3;
+  for (const Plan& draft : drafts) pass({&next, 1}, draft, said.drafted);
+}
+
 Said say(const Case& c, const ModelConfig& config, std::unique_ptr<WeightSource> source,
-         int draft_len, Communicator* ranks) {
-  const auto backend =
-      make_backend({.name = c.backend, .num_threads = ranks != nullptr ? 2 : 1, .ranks = ranks});
+         int draft_len, Communicator* ranks, std::optional<int> device = {}) {
+  const auto backend = make_backend({.name = c.backend,
+                                     .num_threads = ranks != nullptr ? 2 : 1,
+                                     .device = device,
+                                     .ranks = ranks});
   Weights weights(config, std::move(source), *backend);
   weights.make_draft_planes(*backend, WeightRead::kBoth);
   const Model model(config, std::move(weights), *backend, 512);
@@ -55,10 +112,12 @@ Said say(const Case& c, const ModelConfig& config, std::unique_ptr<WeightSource>
   std::vector<TokenId> prompt(c.prompt);
   for (int i = 0; i < c.prompt; ++i) prompt[i] = (i * i + 7 * i + 3) % config.vocab_size;
 
-  Said said{std::vector<float>(config.vocab_size), {}};
+  Said said;
+  decode(model, pool, prompt, options.plans, said);
+  said.logits.resize(config.vocab_size);
   KvCache cache(*backend, pool, c.prompt, {});
   model.prefill(prompt, cache, said.logits);
-  constexpr int kTokens = 40;
+  constexpr int kTokens = 60;
   Sequence sequence(model, pool, c.prompt + kTokens, options, kv_options(options.plans));
   said.tokens.push_back(decoder.prefill(sequence, prompt));
   while (std::ssize(said.tokens) < kTokens) {
@@ -68,39 +127,71 @@ Said say(const Case& c, const ModelConfig& config, std::unique_ptr<WeightSource>
   return said;
 }
 
+// What so many ranks say, each in a thread.
+std::vector<Said> say_as_ranks(const Case& c, int size, int draft_len) {
+  const int devices = num_devices(c.backend);
+  std::vector<Said> said(size);
+  SharedRanks all(size);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      EXPECT_NO_THROW(as_rank(all, rank, [&](Communicator& ranks) {
+        Share share = share_of(c.config(), c.source(), rank, size);
+        std::optional<int> device;
+        if (devices > 0) device = rank % devices;
+        said[rank] = say(c, share.config, std::move(share.source), draft_len, &ranks, device);
+      }));
+    });
+  }
+  threads.clear();
+  return said;
+}
+
 class Ranks : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Ranks, SayWhatOneSays) {
   const Case& c = GetParam();
+  if (c.on_gpu() && !has_gpu()) GTEST_SKIP() << "no GPU";
   const Said one = say(c, c.config(), c.source(), 0, nullptr);
   EXPECT_GT(std::set<TokenId>(one.tokens.begin(), one.tokens.end()).size(), 5u);
-  for (const int size : {2, 4}) {
+  for (const int size : c.ranks) {
+    std::optional<Said> wanted;  // after a prompt
+    if (c.prompts_as_one()) wanted = one;
     for (const int draft_len : {0, 4}) {
-      SharedRanks all(size);
-      std::vector<std::jthread> threads;
+      const std::vector<Said> said = say_as_ranks(c, size, draft_len);
+      if (!wanted) wanted = said[0];
       for (int rank = 0; rank < size; ++rank) {
-        threads.emplace_back([&, rank] {
-          EXPECT_NO_THROW(as_rank(all, rank, [&](Communicator& ranks) {
-            Share share = share_of(c.config(), c.source(), rank, size);
-            const Said said = say(c, share.config, std::move(share.source), draft_len, &ranks);
-            EXPECT_EQ(said.logits, one.logits) << "rank " << rank << " of " << size;
-            EXPECT_EQ(said.tokens, one.tokens)
-                << "rank " << rank << " of " << size << ", " << draft_len << " drafted";
-          }));
-        });
+        SCOPED_TRACE(::testing::Message()
+                     << "rank " << rank << " of " << size << ", " << draft_len << " drafted");
+        EXPECT_EQ(said[rank].decoded, one.decoded);
+        if (c.drafts_as_one()) {
+          EXPECT_EQ(said[rank].drafted, one.drafted);
+        }
+        EXPECT_EQ(said[rank].logits, wanted->logits);
+        EXPECT_EQ(said[rank].tokens, wanted->tokens);
+      }
+      for (std::size_t i = 0; i < std::min(one.logits.size(), wanted->logits.size()); ++i) {
+        EXPECT_NEAR(one.logits[i], wanted->logits[i], 0.02) << i;
       }
     }
   }
 }
 
 constexpr WeightFormat kQ4K{.bits = 4, .group = 32, .block = 256, .has_offset = true};
+constexpr WeightFormat kQ80{.bits = 8, .group = 32, .block = 32, .zero = 128};
 INSTANTIATE_TEST_SUITE_P(
     Models, Ranks,
     ::testing::Values(Case{"fp32", dense_format(DType::kF32), "cpu", 300},
                       Case{"bf16", dense_format(DType::kBF16), "cpu", 300},
                       Case{"eight_bits", sliced_format(kFineGroup), "cpu", 300},
                       Case{"Q4_K", kQ4K, "cpu", 300},
-                      Case{"reference", dense_format(DType::kF32), "reference", 20}),
+                      Case{"reference", dense_format(DType::kF32), "reference", 20},
+                      Case{"cuda_fp32", dense_format(DType::kF32), "cuda", 300},
+                      Case{"cuda_bf16", dense_format(DType::kBF16), "cuda", 300},
+                      Case{"cuda_eight_bits", sliced_format(128), "cuda", 300},
+                      Case{"cuda_Q4_K", kQ4K, "cuda", 300}, Case{"cuda_Q8_0", kQ80, "cuda", 300},
+                      Case{"cuda_fp32_of_8", dense_format(DType::kF32), "cuda", 150, {8}},
+                      Case{"cuda_Q4_K_of_8", kQ4K, "cuda", 150, {8}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

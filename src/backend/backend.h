@@ -45,9 +45,10 @@ struct BackendOptions {
   // The GPU, by ordinal; nullopt: 0, where there is one. `auto` means cuda where it is given.
   std::optional<int> device = {};
   // Those among whom the model is shared (model/share.h), with whom every add_linear() sums and
-  // every head() gathers: all call the same ops, on their shares. Of cpu and reference alone. Null:
-  // nobody. REQUIRES: it outlives the backend, and who drives it tells the others of what an op
-  // throws (as_rank()).
+  // every head() gathers: all call the same ops, on their shares, on backends of one name. Of cuda
+  // they are threads of one process, each with a GPU, or on one GPU together. Null: nobody.
+  // REQUIRES: it outlives the backend, and who drives it tells the others of what an op throws
+  // (as_rank()).
   Communicator* ranks = nullptr;
 };
 

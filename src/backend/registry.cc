@@ -50,7 +50,7 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
          field::kBackend);
   }
 #ifdef QUANTSPEC_CUDA
-  return cuda::make_cuda_backend(device, options.num_threads);
+  return cuda::make_cuda_backend(device, options.num_threads, options.ranks);
 #else
   return nullptr;
 #endif
@@ -67,10 +67,6 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   }
   const std::string& name = options.name;
   if (name == "cuda" || (name == "auto" && (options.device || cuda_unavailable().empty()))) {
-    if (options.ranks != nullptr) {
-      fail(ErrorKind::kInvalidRequest, "{} cuda: ranks share a model on cpu or reference alone",
-           field::kBackend);
-    }
     return make_cuda_backend(options);
   }
   if (name != "auto" && name != "cpu" && name != "reference") {

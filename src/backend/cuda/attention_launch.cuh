@@ -10,7 +10,8 @@
 namespace quantspec::cuda {
 
 // How the work of a sequence's kv head is divided. It decides bits, so it depends on the machine
-// and on the shapes that every pass of a model has, and not on the number of columns.
+// and on the shapes that every pass of a model has, all ranks' heads included, and not on the
+// number of columns.
 template <class S>
 struct AttentionSplit {
   static constexpr int kWidest = S::kHeadDim <= 128 ? 4 : 2;  // column tiles, by registers
@@ -21,7 +22,8 @@ struct AttentionSplit {
 
   static AttentionSplit of(const Device& device, int num_kv_heads) {
     AttentionSplit split;
-    split.splits = std::max(1, Narrowest::kCtas * device.num_sms() / num_kv_heads);
+    const int heads = num_kv_heads * device.num_ranks();
+    split.splits = std::max(1, Narrowest::kCtas * device.num_sms() / heads);
     split.teams = S::kMaxTeams;
     while (split.teams > S::kBeside &&
            split.shared_bytes<Widest>() > static_cast<int>(device.max_shared_bytes())) {

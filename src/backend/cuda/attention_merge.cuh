@@ -107,15 +107,6 @@ __device__ __forceinline__ float4 add(float4 x, float4 y) {
   return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w};
 }
 
-// Zeros as -0, so that no word is zero.
-__device__ __forceinline__ float nonzero(float x) { return __fadd_rd(x, -0.0f); }
-__device__ __forceinline__ bool is_there(float2 x) {
-  return min(__float_as_uint(x.x), __float_as_uint(x.y)) != 0;
-}
-__device__ __forceinline__ bool is_there(float4 x) {
-  return is_there(make_float2(x.x, x.y)) && is_there(make_float2(x.z, x.w));
-}
-
 // The partial result of this CTA's split, of `live` columns.
 template <class S>
 __device__ __forceinline__ void store_partial(const TeamPartials<S>& partials, int live,

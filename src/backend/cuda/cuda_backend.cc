@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "backend/cuda/cublas_lt.h"
@@ -8,6 +9,7 @@
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ops.h"
 #include "backend/cuda/prefill_gemm.h"
+#include "backend/cuda/ranks.h"
 #include "backend/cuda/round_graphs.h"
 #include "backend/cuda/row_upload.h"
 #include "backend/cuda/sampling.h"
@@ -37,7 +39,14 @@ class UsedDevice {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int ordinal, int num_threads) : device_(ordinal), rows_(device_, num_threads) {}
+  CudaBackend(int ordinal, int num_threads, Communicator* ranks)
+      : device_(ordinal), rows_(device_, num_threads) {
+    if (ranks == nullptr || ranks->size() == 1) return;
+    const UsedDevice used = use();
+    ranks_.emplace(device_, *ranks);
+    device_.set_ranks(&*ranks_);
+  }
+  ~CudaBackend() override { device_.set_ranks(nullptr); }
 
   std::string name() const override { return "cuda"; }
   std::string description() const override {
@@ -204,19 +213,19 @@ class CudaBackend final : public Backend {
 
   mutable Device device_;  // reading waits for its stream
   RowUpload rows_;
+  std::optional<Ranks> ranks_;
   RoundGraphs rounds_{device_};
   int vocab_size_ = 0;  // of the batch
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int ordinal, int num_threads) {
+std::unique_ptr<Backend> make_cuda_backend(int ordinal, int num_threads, Communicator* ranks) {
   if (const std::string why = unavailable(ordinal); !why.empty()) {
     fail(ErrorKind::kDevice, "no GPU that can be used: {}", why);
   }
-  auto backend = std::make_unique<CudaBackend>(ordinal, num_threads);
   cublas_lt();  // or an error now, not after the weights were loaded
-  return backend;
+  return std::make_unique<CudaBackend>(ordinal, num_threads, ranks);
 }
 
 }  // namespace quantspec::cuda

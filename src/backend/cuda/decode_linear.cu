@@ -5,6 +5,7 @@
 #include "backend/cuda/linear_planes.cuh"
 #include "backend/cuda/linear_rows.h"
 #include "backend/cuda/ops.h"
+#include "backend/cuda/ranks.h"
 #include "backend/params/pass.h"
 #include "base/error.h"
 
@@ -26,8 +27,10 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
       case DType::kF16:
         return run<FullFormat<__half>, 1, 2, 3>(op, args, end);
       case DType::kBF16:
-        if (end - args.first_row >= kLeastBatchRows && batches_rows(op.device()))
+        if (end - args.first_row >= kLeastBatchRows && batches_rows(op.device()) &&
+            args.segments == kSegments) {
           return run_batch(op, args, end);
+        }
         return run<FullFormat<__nv_bfloat16>, 1, 2, 3>(op, args, end);
     }
   }
@@ -118,10 +121,25 @@ void decode_qkv(Device& device, const QkvParams& params) {
   }
 }
 
+// Of ranks each has some segments of the sums, which the others wait for.
 void decode_add_linear(Device& device, const AddLinearParams& params) {
+  const Linear& linear = *params.linear;
+  if (device.ranks() == nullptr) {
+    return run_alone(device, params.order,
+                     {.op = LinearOp::kAdd, .x = params.in, .norm = {}, .out = params.x}, linear,
+                     params.weights, params.num_rows);
+  }
+  Linear columns = linear;
+  columns.bias = nullptr;
+  float* const sums = rank_scratch(device, params.num_rows, linear.outputs());
   run_alone(device, params.order,
-            {.op = LinearOp::kAdd, .x = params.in, .norm = {}, .out = params.x}, *params.linear,
-            params.weights, params.num_rows);
+            {.op = LinearOp::kPart,
+             .segments = kSegments / device.num_ranks(),
+             .x = params.in,
+             .norm = {},
+             .out = sums},
+            columns, params.weights, params.num_rows);
+  device.ranks()->add_sums(sums, linear.bias, params.num_rows, linear.outputs(), params.x);
 }
 
 // One launch if both matrices have one format, as models mostly have them.
@@ -149,6 +167,12 @@ void decode_gate_up(Device& device, const GateUpParams& params) {
       params.weights, gate, params.num_rows);
 }
 
-void head(Device& device, const HeadParams& params) { store(device, params); }
+void head(Device& device, const HeadParams& params) {
+  if (params.num_rows == 0 || device.ranks() == nullptr) return store(device, params);
+  HeadParams own = params;
+  own.logits = rank_scratch(device, params.num_rows, params.head->outputs());
+  store(device, own);
+  device.ranks()->gather(own.logits, params.num_rows, params.head->outputs(), params.logits);
+}
 
 }  // namespace quantspec::cuda

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/ranks.h"
 #include "backend/params/pass.h"
 #include "backend/params/round.h"
 #include "base/error.h"
@@ -140,7 +141,10 @@ void Device::upload_rows(void* to, std::size_t stride, const void* from, std::si
 void Device::synchronize() {
   QUANTSPEC_CUDA(cudaStreamSynchronize(stream_));
   staged_ = 0;
+  if (ranks_ != nullptr) ranks_->require_well();
 }
+
+int Device::num_ranks() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
 
 int padded(int count) {
   if (count <= 2) return count;

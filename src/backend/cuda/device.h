@@ -28,6 +28,7 @@
 namespace quantspec::cuda {
 
 class PrefillGemm;
+class Ranks;
 
 // --- sequences of a pass -------------------------------------------------------------------------
 //
@@ -125,7 +126,16 @@ int kernels_capability();
 
 // Memory between the kernels of an op. What an op leaves there is gone when another of the same
 // kind begins; kCounters is zero at every op's begin, and left so.
-enum class Scratch { kActivations, kAttention, kBatch, kCounters, kRounds, kWorkspace, kCount };
+enum class Scratch {
+  kActivations,
+  kAttention,
+  kBatch,
+  kCounters,
+  kRounds,
+  kWorkspace,
+  kOfRank,
+  kCount
+};
 
 class Device {
  public:
@@ -193,6 +203,12 @@ class Device {
   // How often memory of this GPU, or pinned for it, was allocated, by whomever.
   int allocations() const { return gpu_.allocations(); }
 
+  // Those with whom sums and logits are shared (ranks.h); null: nobody. Who sets them takes them
+  // back before they go.
+  Ranks* ranks() const { return ranks_; }
+  void set_ranks(Ranks* ranks) { ranks_ = ranks; }
+  int num_ranks() const;
+
   // Null until a prefill makes it (prefill_gemm.h).
   std::shared_ptr<PrefillGemm>& prefill_gemm() { return prefill_gemm_; }
 
@@ -250,6 +266,7 @@ class Device {
   std::vector<RowPlace> rows_to_put_;
   std::vector<SequenceKv> kv_to_put_;
   std::shared_ptr<PrefillGemm> prefill_gemm_;
+  Ranks* ranks_ = nullptr;
 };
 
 // The launches of one op. Kernels that can begin early (ptx.cuh) read some things before they wait

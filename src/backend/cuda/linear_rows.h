@@ -13,6 +13,12 @@ namespace quantspec::cuda {
 void norm_rows(Device& device, DType dtype, const Norm& norm, const float* x, int rows, int cols,
                std::byte* out);
 
+// Where a rank leaves what the others take of it: [rows, outputs], and room to whole quads.
+inline float* rank_scratch(Device& device, int rows, int outputs) {
+  const std::size_t count = static_cast<std::size_t>(rows) * outputs + 3;
+  return reinterpret_cast<float*>(device.scratch(Scratch::kOfRank, sizeof(float) * count));
+}
+
 // gate = silu(gate) * up
 void silu_times(Device& device, std::size_t count, float* gate, const float* up);
 

@@ -13,6 +13,7 @@
 #include "backend/cuda/linear_rows.h"
 #include "backend/cuda/ops.h"
 #include "backend/cuda/prefill_gemm.h"
+#include "backend/cuda/ranks.h"
 #include "backend/params/pass.h"
 #include "base/error.h"
 
@@ -111,8 +112,14 @@ void prefill_qkv(Device& device, const QkvParams& params) {
 
 void prefill_add_linear(Device& device, const AddLinearParams& params) {
   check_weights(params.phase, params.weights);
-  PrefillProducts products(device, {}, params.in, params.num_rows, {params.linear});
-  products.multiply(*params.linear, true, params.x);
+  const Linear& linear = *params.linear;
+  PrefillProducts products(device, {}, params.in, params.num_rows, {&linear});
+  if (device.ranks() == nullptr) return products.multiply(linear, true, params.x);
+  Linear columns = linear;
+  columns.bias = nullptr;
+  float* const sums = rank_scratch(device, params.num_rows, linear.outputs());
+  products.multiply(columns, false, sums);
+  device.ranks()->add_sums(sums, linear.bias, params.num_rows, linear.outputs(), params.x);
 }
 
 void prefill_gate_up(Device& device, const GateUpParams& params) {

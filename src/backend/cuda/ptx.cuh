@@ -291,6 +291,46 @@ __device__ __forceinline__ void store_relaxed(float4* to, float4 x) {
 __device__ __forceinline__ void store_relaxed(float2* to, float2 x) {
   asm volatile("st.relaxed.gpu.v2.f32 [%0], {%1,%2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
 }
+// The same between GPUs, and between a GPU and the host.
+__device__ __forceinline__ float4 load_system(const float4* from) {
+  float4 x;
+  asm volatile("ld.relaxed.sys.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(from)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_system(float4* to, float4 x) {
+  asm volatile("st.relaxed.sys.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z),
+               "f"(x.w)
+               : "memory");
+}
+__device__ __forceinline__ int load_system(const int* from) {
+  int x;
+  asm volatile("ld.relaxed.sys.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_system(int* to, int x) {
+  asm volatile("st.relaxed.sys.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+// Where a word is zero until it comes: zeros as -0, so that none is, and whether it has come.
+__device__ __forceinline__ float nonzero(float x) { return __fadd_rd(x, -0.0f); }
+__device__ __forceinline__ float4 nonzero(float4 x) {
+  return {nonzero(x.x), nonzero(x.y), nonzero(x.z), nonzero(x.w)};
+}
+__device__ __forceinline__ bool is_there(float2 x) {
+  return min(__float_as_uint(x.x), __float_as_uint(x.y)) != 0;
+}
+__device__ __forceinline__ bool is_there(float4 x) {
+  return is_there(make_float2(x.x, x.y)) && is_there(make_float2(x.z, x.w));
+}
+
+// Nanoseconds of a clock that runs on.
+__device__ __forceinline__ std::uint64_t nanoseconds() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
 
 // --- kernels in a row, blocks in a cluster -------------------------------------------------------
 

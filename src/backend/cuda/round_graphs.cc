@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/cuda/ranks.h"
+
 namespace quantspec::cuda {
 
 RoundGraphs::RoundGraphs(Device& device) : device_(device) {
@@ -56,16 +58,27 @@ bool RoundGraphs::run(const RoundKey& key, const std::function<void()>& issue) {
     forget(round);
     round.issues = std::min(round.issues, kIssues - 1);
   }
-  if (round.graph != nullptr) {
+  Ranks* const ranks = device_.ranks();
+  // Ranks issue a round together, or repeat it together: what waits for others is under way at all
+  // of them before a host goes on (ranks.h).
+  if (round.graph != nullptr && ranks == nullptr) {
     QUANTSPEC_CUDA(cudaGraphLaunch(round.graph, device_.stream()));
     return false;
   }
+  if (ranks != nullptr && ranks->at_all(round.graph != nullptr)) {
+    QUANTSPEC_CUDA(cudaGraphLaunch(round.graph, device_.stream()));
+    ranks->meet();
+    return false;
+  }
   issue();
+  // Nobody captures while another takes memory: that waits for the GPU, which a capture forbids.
+  if (ranks != nullptr) ranks->meet();
   ++issues_;
   const bool moved = round.generation != device_.generation();
   round.generation = device_.generation();
   ++round.issues;
-  if (round.issues >= kIssues && !moved) round.graph = capture(issue);
+  if (round.issues >= kIssues && !moved && round.graph == nullptr) round.graph = capture(issue);
+  if (ranks != nullptr) ranks->meet();
   return true;
 }
 
@@ -89,6 +102,10 @@ cudaGraphExec_t RoundGraphs::capture(const std::function<void()>& issue) {
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
   require(status, "cudaGraphInstantiate");
+  if (device_.ranks() != nullptr) {  // its first launch takes no memory then, which others wait for
+    QUANTSPEC_CUDA(cudaGraphUpload(executable, device_.stream()));
+    QUANTSPEC_CUDA(cudaStreamSynchronize(device_.stream()));
+  }
   return executable;
 }
 

@@ -1,0 +1,185 @@
+#include "backend/cuda/ranks.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <span>
+
+#include "backend/cuda/device.h"
+#include "base/error.h"
+
+namespace quantspec::cuda {
+
+namespace {
+
+// What a rank tells the others at first. The address is good in one process; a rank of another
+// would have to be told of memory by a handle (cudaIpcGetMemHandle), which it opens.
+template <typename Mailbox>
+struct Address {
+  pid_t process;
+  const std::shared_ptr<Mailbox>* mailbox;
+};
+
+// Streams of a GPU share queues where there are more of them than queues, of which there are 8
+// unless the environment says how many: a kernel behind one that waits for it would never come.
+void require_queues(int ranks_on_gpu) {
+  constexpr int kFewRanks = 4;
+  const char* const queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (ranks_on_gpu <= kFewRanks || (queues != nullptr && std::atoi(queues) >= 4 * kFewRanks))
+    return;
+  fail(ErrorKind::kDevice,
+       "{} ranks on one GPU: more than {} need queues of their own, with "
+       "CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment",
+       ranks_on_gpu, kFewRanks);
+}
+
+// Of what GPUs and other ranks' hosts read and write, too.
+std::atomic_ref<int> sign(int& word) { return std::atomic_ref<int>(word); }
+
+}  // namespace
+
+Ranks::Ranks(Device& device, Communicator& all, std::chrono::milliseconds patience)
+    : device_(device), all_(all), patience_(patience), mailboxes_(all.size()) {
+  if (size() != 2 && size() != 4 && size() != kMostRanks) {
+    fail(ErrorKind::kInvalidRequest, "{} ranks: on GPUs 2, 4 or 8 share a model", size());
+  }
+  load_rank_kernels(size());
+  const int ordinal = device.gpu().ordinal();
+  const auto own = std::make_shared<Mailbox>(ordinal, device.allocate(inbox_bytes(size())),
+                                             device.allocate(sizeof(RankCounts)),
+                                             device.allocate_on_host(sizeof(RankSigns)));
+  const Address<Mailbox> address{getpid(), &own};
+  std::vector<Address<Mailbox>> addresses(size());
+  all.all_gather(std::as_writable_bytes(std::span(addresses)),
+                 std::as_bytes(std::span(&address, 1)));
+  for (int rank = 0; rank < size(); ++rank) {
+    if (addresses[rank].process == address.process) continue;
+    fail(ErrorKind::kDevice,
+         "ranks {} and {} are of two processes: on GPUs the ranks are threads of one", rank,
+         this->rank());
+  }
+  for (int rank = 0; rank < size(); ++rank) mailboxes_[rank] = *addresses[rank].mailbox;
+  all.barrier();  // nobody's `own` goes before all have a share in it
+  int most = 0;   // ranks on a GPU
+  for (const auto& mailbox : mailboxes_) {
+    const auto on = [&](const auto& other) { return other->ordinal == mailbox->ordinal; };
+    most = std::max(most, static_cast<int>(std::ranges::count_if(mailboxes_, on)));
+  }
+  require_queues(most);
+  for (const auto& mailbox : mailboxes_) {
+    if (mailbox->ordinal != ordinal) reach(mailbox->ordinal);
+  }
+  places_ = {.rank = rank(),
+             .size = size(),
+             .blocks = most > 1 ? kSharingBlocks : kRankBlocks,
+             .alone = most == 1,
+             .counts = own->counts.as<RankCounts>(),
+             .signs = own->signs.as<RankSigns>(),
+             .patience = static_cast<std::uint64_t>(
+                 std::chrono::duration_cast<std::chrono::nanoseconds>(patience).count())};
+  for (int rank = 0; rank < size(); ++rank) {
+    places_.inboxes[rank] = mailboxes_[rank]->inbox.as<float4>();
+  }
+  all.barrier();  // all can be reached
+}
+
+Ranks::~Ranks() {
+  const CurrentGpu current(device_.gpu(), CurrentGpu::Failing::kIsLeft);
+  cudaStreamSynchronize(device_.stream());  // ends: other ranks leave, too, where they fail
+  leave();
+}
+
+// Kernels of others, and of this rank, wait for it no longer.
+void Ranks::leave() const {
+  for (const auto& mailbox : mailboxes_) {
+    sign(mailbox->signs.as<RankSigns>()->left) = 1 + rank();
+  }
+}
+
+// Lets this GPU write to another's memory.
+void Ranks::reach(int ordinal) const {
+  const int own = device_.gpu().ordinal();
+  int can = 0;
+  QUANTSPEC_CUDA(cudaDeviceCanAccessPeer(&can, own, ordinal));
+  if (can == 0) {
+    fail(ErrorKind::kDevice,
+         "GPU {} cannot reach the memory of GPU {}: ranks need GPUs that do (nvidia-smi topo -p2p "
+         "w lists them), or one GPU together",
+         own, ordinal);
+  }
+  const cudaError_t status = cudaDeviceEnablePeerAccess(ordinal, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();  // it is not the next call's
+  } else {
+    require(status, "cudaDeviceEnablePeerAccess");
+  }
+}
+
+template <typename F>
+void Ranks::launch_together(const F& launch) {
+  cudaStreamCaptureStatus capture;
+  QUANTSPEC_CUDA(cudaStreamIsCapturing(device_.stream(), &capture));
+  const bool runs = capture == cudaStreamCaptureStatusNone;
+  // NOTE: of ranks on one GPU, kernels of cuBLAS may wait for blocks that find no multiprocessor
+  // without a kernel that waits for them. So those end first.
+  if (runs && !places_.alone) device_.synchronize();
+  if (!runs) return launch();
+  meet();
+  try {
+    launch();
+  } catch (...) {
+    leave();
+    throw;
+  }
+  meet();
+}
+
+// Who is told here that another failed may have launched what waits for it.
+void Ranks::meet() {
+  try {
+    all_.barrier();
+  } catch (...) {
+    leave();
+    throw;
+  }
+}
+
+void Ranks::add_sums(const float* sums, const float* bias, int rows, int outputs, float* x) {
+  launch_together([&] {
+    launch_add_sums(places_, device_.stream(), device_.capability() >= 90, sums, bias, rows,
+                    outputs, x);
+  });
+}
+
+void Ranks::gather(const float* own, int rows, int outputs, float* all) {
+  launch_together([&] {
+    launch_gather(places_, device_.stream(), device_.capability() >= 90, own, rows, outputs, all);
+  });
+}
+
+bool Ranks::at_all(bool so) {
+  std::vector<std::byte> answers(size());
+  const std::byte own{so};
+  try {
+    all_.all_gather(answers, std::span(&own, 1));
+  } catch (...) {
+    leave();
+    throw;
+  }
+  return std::ranges::count(answers, std::byte{0}) == 0;
+}
+
+void Ranks::require_well() const {
+  const int missing = sign(places_.signs->missing);
+  if (missing == 0) return;
+  const int left = sign(places_.signs->left);
+  if (left == missing) {
+    fail(ErrorKind::kDevice, "the ranks of this model stopped: rank {} has left", missing - 1);
+  }
+  fail(ErrorKind::kDevice, "the ranks of this model stopped: rank {} did not come within {} ms",
+       missing - 1, patience_.count());
+}
+
+}  // namespace quantspec::cuda

@@ -1,0 +1,272 @@
+// The kernels of ranks.h.
+#include "backend/cuda/device.h"
+#include "backend/cuda/ptx.cuh"
+#include "backend/cuda/ranks_kernel.h"
+#include "base/error.h"
+
+namespace quantspec::cuda {
+
+namespace {
+
+// How long this thread has waited.
+class Watch {
+ public:
+  __device__ Watch(const RankPlaces& places)
+      : places_(places), over_(load_system(&places.counts->given_up) != 0) {}
+
+  // Whether to wait no longer for words of a rank that are not there.
+  __device__ bool is_over(int rank) {
+    if (over_) return true;
+    if (++looks_ % kLooks != 0) return false;
+    const std::uint64_t now = nanoseconds();
+    if (since_ == 0) since_ = now;
+    const int left = load_system(&places_.signs->left);
+    const bool late = now - since_ > places_.patience;
+    if (left == 0 && !late && load_system(&places_.counts->given_up) == 0) return false;
+    over_ = true;
+    if (left != 0 || late) give_up(left != 0 ? left : 1 + rank);
+    return false;  // one more look: who left may have sent before
+  }
+
+ private:
+  static constexpr int kLooks = 1024;  // at a word; about a millisecond
+  __device__ void give_up(int missing) {
+    store_system(&places_.signs->missing, missing);
+    store_system(&places_.counts->given_up, 1);
+  }
+
+  const RankPlaces& places_;
+  bool over_;
+  int looks_ = 0;
+  std::uint64_t since_ = 0;
+};
+
+// A balanced tree, ((0 + 1) + (2 + 3)).
+template <int kRanks>
+__device__ __forceinline__ float4 tree_sum(float4 (&parts)[kRanks]) {
+#pragma unroll
+  for (int step = 1; step < kRanks; step *= 2) {
+#pragma unroll
+    for (int rank = 0; rank < kRanks; rank += 2 * step) {
+      const float4 other = parts[rank + step];
+      parts[rank].x += other.x;
+      parts[rank].y += other.y;
+      parts[rank].z += other.z;
+      parts[rank].w += other.w;
+    }
+  }
+  return parts[0];
+}
+
+// Which elements a quad is of: up to four of a row, or, where rows are no whole quads, of two.
+struct Rows {
+  unsigned outputs;
+  unsigned count;  // of elements
+  bool quads;      // rows are whole quads, 16-byte aligned
+
+  // Calls f(index of the quad's element, row, output).
+  template <typename F>
+  __device__ __forceinline__ void for_each(unsigned quad, const F& f) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const unsigned element = 4 * quad + i;
+      if (element < count) f(i, element / outputs, element % outputs);
+    }
+  }
+};
+
+__device__ __forceinline__ float& at(float4& x, int i) {
+  return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+// x = sum + (bias + x), as finish_plain() of linear_finish.cuh has it.
+struct Add {
+  Rows rows;
+  const float* bias;
+  float* x;
+
+  using Ahead = float4;  // bias + x
+  __device__ __forceinline__ float4 ahead(unsigned quad) const {
+    float4 to{};
+    if (rows.quads) {
+      const float4 there = __ldcg(reinterpret_cast<const float4*>(x) + quad);
+      if (bias != nullptr) {
+        to = *reinterpret_cast<const float4*>(bias + 4 * quad % rows.outputs);
+      }
+      return {to.x + there.x, to.y + there.y, to.z + there.z, to.w + there.w};
+    }
+    rows.for_each(quad, [&](int i, unsigned row, unsigned output) {
+      at(to, i) = (bias == nullptr ? 0.0f : bias[output]) + __ldcg(x + row * rows.outputs + output);
+    });
+    return to;
+  }
+  template <int kRanks>
+  __device__ __forceinline__ void use(unsigned quad, float4 to, float4 (&parts)[kRanks]) const {
+    float4 sum = tree_sum(parts);
+    sum = {sum.x + to.x, sum.y + to.y, sum.z + to.z, sum.w + to.w};
+    if (rows.quads) {
+      reinterpret_cast<float4*>(x)[quad] = sum;
+      return;
+    }
+    rows.for_each(quad, [&](int i, unsigned row, unsigned output) {
+      x[row * rows.outputs + output] = at(sum, i);
+    });
+  }
+};
+
+// Rows side by side.
+struct Gather {
+  Rows rows;
+  float* all;
+
+  struct Ahead {};
+  __device__ __forceinline__ Ahead ahead(unsigned) const { return {}; }
+  template <int kRanks>
+  __device__ __forceinline__ void use(unsigned quad, Ahead, float4 (&parts)[kRanks]) const {
+    const auto place = [&](int rank, unsigned row, unsigned output) {
+      return all + (static_cast<std::size_t>(row) * kRanks + rank) * rows.outputs + output;
+    };
+    if (rows.quads) {
+      const unsigned row = 4 * quad / rows.outputs, output = 4 * quad % rows.outputs;
+#pragma unroll
+      for (int rank = 0; rank < kRanks; ++rank) {
+        *reinterpret_cast<float4*>(place(rank, row, output)) = parts[rank];
+      }
+      return;
+    }
+    rows.for_each(quad, [&](int i, unsigned row, unsigned output) {
+#pragma unroll
+      for (int rank = 0; rank < kRanks; ++rank) *place(rank, row, output) = at(parts[rank], i);
+    });
+  }
+};
+
+// What all ranks have, quad by quad: own[quad] and what the others sent. A thread sends the quads
+// that it takes, in every step: so what it took before is what others may send next.
+template <int kRanks, typename Op>
+__global__ void __launch_bounds__(kRankThreads)
+    exchange(const __grid_constant__ RankPlaces places, const float4* own, unsigned quads,
+             const __grid_constant__ Op op) {
+  wait_for_previous_kernels();
+  // Not where products of other ranks may need what the next kernel's blocks would take.
+  if (places.alone) let_next_kernel_start();
+  const unsigned threads = gridDim.x * kRankThreads;
+  const unsigned thread = blockIdx.x * kRankThreads + threadIdx.x;
+  std::uint32_t step = __ldcg(&places.counts->steps[blockIdx.x]);
+  Watch watch(places);
+  // Pieces are of equal size, so that each thread has a part in each: see above.
+  const unsigned pieces = (quads + kPieceQuads - 1) / kPieceQuads;
+  const unsigned piece = pieces > 0 ? (quads + pieces - 1) / pieces : 0;
+  for (unsigned first = 0; first < quads; first += piece, ++step) {
+    if (first > 0) __threadfence_system();  // places are zero again before anybody learns of it
+    const unsigned count = min(quads - first, piece);
+    const unsigned slot = step % 2 * kRanks * kPieceQuads;
+    const unsigned mine = slot + places.rank * kPieceQuads;
+#pragma unroll 4
+    for (unsigned i = thread; i < count; i += threads) {
+      const float4 words = nonzero(__ldcg(own + first + i));
+#pragma unroll
+      for (int rank = 0; rank < kRanks; ++rank) {
+        if (rank != places.rank) store_system(places.inboxes[rank] + mine + i, words);
+      }
+    }
+    float4* const inbox = places.inboxes[places.rank] + slot;
+    constexpr int kBatch = kMostRanks / kRanks;  // quads whose loads are under way together
+#pragma unroll 1
+    for (unsigned base = thread; base < count; base += kBatch * threads) {
+      float4 parts[kBatch][kRanks];
+      typename Op::Ahead ahead[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const unsigned i = base + k * threads;
+        if (i >= count) break;
+#pragma unroll
+        for (int rank = 0; rank < kRanks; ++rank) {
+          parts[k][rank] = rank == places.rank ? __ldcg(own + first + i)
+                                               : load_system(inbox + rank * kPieceQuads + i);
+        }
+        ahead[k] = op.ahead(first + i);
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const unsigned i = base + k * threads;
+        if (i >= count) break;
+#pragma unroll
+        for (int rank = 0; rank < kRanks; ++rank) {
+          if (rank == places.rank) continue;
+          float4& part = parts[k][rank];
+          float4* const from = inbox + rank * kPieceQuads + i;
+          while (!is_there(part) && !watch.is_over(rank)) part = load_system(from);
+          store_system(from, {0.0f, 0.0f, 0.0f, 0.0f});
+          part = {part.x + 0.0f, part.y + 0.0f, part.z + 0.0f, part.w + 0.0f};  // -0 was 0
+        }
+        op.use(first + i, ahead[k], parts[k]);
+      }
+    }
+  }
+  if (!places.alone) let_next_kernel_start();
+  __syncthreads();
+  if (threadIdx.x == 0) places.counts->steps[blockIdx.x] = step;
+}
+
+// f.operator()<size>()
+template <typename F>
+void with_ranks(int size, const F& f) {
+  switch (size) {
+    case 2:
+      return f.template operator()<2>();
+    case 4:
+      return f.template operator()<4>();
+    case 8:
+      return f.template operator()<8>();
+  }
+  check(false, "ranks are 2, 4 or 8");
+}
+
+Rows rows_of(int rows, int outputs, const void* to) {
+  const std::size_t count = static_cast<std::size_t>(rows) * outputs;
+  check(count < std::size_t{1} << 31, "ranks exchange less than 2^31 numbers at a time");
+  const bool quads = outputs % 4 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0;
+  return {static_cast<unsigned>(outputs), static_cast<unsigned>(count), quads};
+}
+
+template <typename Op>
+void launch(const RankPlaces& places, cudaStream_t stream, bool overlaps, const float* own,
+            const Op& op) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = places.blocks;
+  config.blockDim = kRankThreads;
+  config.stream = stream;
+  cudaLaunchAttribute attribute = launch_attribute(OpOrder::kOverlaps);
+  config.attrs = &attribute;
+  config.numAttrs = overlaps ? 1 : 0;
+  with_ranks(places.size, [&]<int kRanks>() {
+    QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, exchange<kRanks, Op>, places,
+                                      reinterpret_cast<const float4*>(own), (op.rows.count + 3) / 4,
+                                      op));
+  });
+}
+
+}  // namespace
+
+void launch_add_sums(const RankPlaces& places, cudaStream_t stream, bool overlaps,
+                     const float* sums, const float* bias, int rows, int outputs, float* x) {
+  Rows of = rows_of(rows, outputs, x);
+  of.quads = of.quads && reinterpret_cast<std::uintptr_t>(bias) % 16 == 0;
+  launch(places, stream, overlaps, sums, Add{of, bias, x});
+}
+
+void launch_gather(const RankPlaces& places, cudaStream_t stream, bool overlaps, const float* own,
+                   int rows, int outputs, float* all) {
+  launch(places, stream, overlaps, own, Gather{rows_of(rows, outputs, all), all});
+}
+
+void load_rank_kernels(int size) {
+  with_ranks(size, [&]<int kRanks>() {
+    cudaFuncAttributes attributes;
+    QUANTSPEC_CUDA(cudaFuncGetAttributes(&attributes, exchange<kRanks, Add>));
+    QUANTSPEC_CUDA(cudaFuncGetAttributes(&attributes, exchange<kRanks, Gather>));
+  });
+}
+
+}  // namespace quantspec::cuda

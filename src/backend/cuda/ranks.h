@@ -1,0 +1,81 @@
+// What ranks on GPUs tell each other while they compute a model together (model/share.h): sums of
+// o and down, and logits. Each has a thread of one process and a GPU; several may have one GPU, as
+// tests do.
+//
+// One kernel of a rank writes what the others need to their memory, and takes what they wrote from
+// its own. Each word says by itself that it has come: it is zero until then, and whoever takes it
+// makes it zero again. So nothing is waited for but the words: no flag, no fence, one way across.
+// There are places for two steps, by turns: who sends a step's words has taken all of the step
+// before, and so whoever has those may send the next. Where a step's place is follows from a count
+// in device memory, so that a graph can repeat it.
+//
+// A kernel that waits has to be told that nothing will come: each looks now and then whether a rank
+// has left (~Ranks, also where it failed) or whether its patience is over. It then goes on with
+// whatever is there, and so do all that follow, and the host throws when it next waits for the GPU.
+// The kernels of all ranks are launched together: no thread begins what may wait for a GPU, as
+// taking memory does, while a kernel runs there that waits for one not yet launched.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "backend/cuda/ranks_kernel.h"
+#include "base/buffer.h"
+#include "comm/comm.h"
+
+namespace quantspec::cuda {
+
+class Device;
+
+// Not thread-safe; the device's GPU is current in all of its functions.
+class Ranks {
+ public:
+  // All ranks make theirs at a time. Throws kDevice where they cannot reach each other's memory.
+  // REQUIRES: device and all outlive this.
+  Ranks(Device& device, Communicator& all,
+        std::chrono::milliseconds patience = SharedRanks::kPatience);
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  int rank() const { return all_.rank(); }
+  int size() const { return all_.size(); }
+
+  // x += bias + the sum of all ranks' sums, each [rows, outputs], as a balanced tree over the ranks
+  // and in the order in which one rank adds; bias: [outputs] or null. sums: 16-byte aligned, with
+  // room to whole quads.
+  void add_sums(const float* sums, const float* bias, int rows, int outputs, float* x);
+  // all = the rows that the ranks have, side by side: [rows, size() * outputs] of [rows, outputs].
+  // own: as sums.
+  void gather(const float* own, int rows, int outputs, float* all);
+
+  // What the host asks: whether it is so at all ranks; and that all have come.
+  bool at_all(bool so);
+  void meet();
+
+  // Throws kDevice where a kernel gave up, or that of another rank. After a wait for the stream.
+  void require_well() const;
+
+ private:
+  // What belongs to a rank and others reach; it lives until the last of them has left.
+  struct Mailbox {
+    int ordinal;   // of its GPU
+    Buffer inbox;  // inbox_bytes()
+    Buffer counts, signs;
+  };
+
+  void reach(int ordinal) const;
+  template <typename F>
+  void launch_together(const F& launch);
+  void leave() const;
+
+  Device& device_;
+  Communicator& all_;
+  std::chrono::milliseconds patience_;
+  std::vector<std::shared_ptr<Mailbox>> mailboxes_;  // by rank
+  RankPlaces places_{};
+};
+
+}  // namespace quantspec::cuda

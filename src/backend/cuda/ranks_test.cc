@@ -1,0 +1,297 @@
+#include "backend/cuda/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <latch>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/device.h"
+#include "base/clock.h"
+#include "base/expect_error.h"
+
+namespace quantspec::cuda {
+namespace {
+
+using Floats = std::vector<float>;
+
+// Before CUDA begins: as many ranks on a GPU as tests have.
+const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+
+// What a rank's thread has.
+struct Rank {
+  Device& device;
+  Ranks& ranks;
+  Communicator& all;
+
+  int index() const { return ranks.rank(); }
+  Buffer upload(const Floats& values) const {
+    Buffer buffer = device.allocate(sizeof(float) * (values.size() + 3));
+    device.upload(buffer.data(), values.data(), sizeof(float) * values.size());
+    return buffer;
+  }
+  Floats download(const Buffer& buffer, std::size_t count) const {
+    Floats values(count);
+    device.download(values.data(), buffer.data(), sizeof(float) * count);
+    return values;
+  }
+};
+
+// Normal values, some of them zeros of either sign.
+Floats random_floats(std::size_t count, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  Floats values(count);
+  for (float& value : values) {
+    const unsigned kind = rng() % 64;
+    value = kind == 0 ? 0.0f : kind == 1 ? -0.0f : normal(rng);
+  }
+  return values;
+}
+
+// x + bias + the ranks' sums, as documented.
+Floats expected_sums(const std::vector<Floats>& sums, const Floats& bias, const Floats& x) {
+  Floats result(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    std::vector<float> parts;
+    for (const Floats& of_rank : sums) parts.push_back(of_rank[i] + 0.0f);
+    for (; parts.size() > 1; parts.resize(parts.size() / 2)) {
+      for (std::size_t k = 0; k < parts.size() / 2; ++k) {
+        parts[k] = parts[2 * k] + parts[2 * k + 1];
+      }
+    }
+    result[i] = parts[0] + ((bias.empty() ? 0.0f : bias[i % bias.size()]) + x[i]);
+  }
+  return result;
+}
+
+class CudaRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = unavailable(0); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+  }
+  // Calls f as each of the ranks, in threads, of which what fails says why; on one GPU, or each on
+  // one of its own.
+  using AsRank = std::function<void(const Rank&)>;
+  static void run(int size, const AsRank& f, bool on_one = true,
+                  std::chrono::milliseconds patience = SharedRanks::kPatience) {
+    SharedRanks shared(size);
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        EXPECT_NO_THROW(as_rank(shared, rank, [&](Communicator& all) {
+          Device device(on_one ? 0 : rank);
+          const CurrentGpu current(device.gpu());
+          Ranks ranks(device, all, patience);
+          device.set_ranks(&ranks);
+          try {
+            f({device, ranks, all});
+          } catch (...) {
+            device.set_ranks(nullptr);
+            throw;
+          }
+          device.set_ranks(nullptr);
+        }));
+      });
+    }
+  }
+  // Many steps of all numbers of rows, with and without a bias.
+  static void expect_sums(int size, bool on_one) {
+    run(
+        size,
+        [&](const Rank& rank) {
+          for (const int outputs : {4096, 48, 51}) {
+            for (int rows = 1; rows <= 17; ++rows) {
+              const std::size_t count = static_cast<std::size_t>(rows) * outputs;
+              std::vector<Floats> sums;
+              for (int i = 0; i < size; ++i) sums.push_back(random_floats(count, 100 * rows + i));
+              Floats x = random_floats(count, 7);
+              const Floats bias = random_floats(outputs, 8);
+              Buffer own = rank.upload(sums[rank.index()]), there = rank.upload(x);
+              const Buffer biases = rank.upload(bias);
+              for (int step = 0; step < 3; ++step) {
+                const bool biased = step % 2 == 0;
+                rank.ranks.add_sums(own.as<float>(), biased ? biases.as<float>() : nullptr, rows,
+                                    outputs, there.as<float>());
+                x = expected_sums(sums, biased ? bias : Floats(), x);
+              }
+              ASSERT_EQ(x, rank.download(there, count)) << rows << " rows of " << outputs;
+            }
+          }
+        },
+        on_one);
+  }
+};
+
+TEST_F(CudaRanks, SumsAreATree) {
+  for (const int size : {2, 4, 8}) expect_sums(size, true);
+}
+
+TEST_F(CudaRanks, SumsAreATreeAcrossGpus) {
+  const int gpus = static_cast<int>(gpu_names().size());
+  if (gpus < 2) GTEST_SKIP() << "one GPU: nothing to reach";
+  for (const int size : {2, 4, 8}) {
+    if (size <= gpus) expect_sums(size, false);
+  }
+}
+
+// More than a step has room for, too.
+TEST_F(CudaRanks, LogitsAreSideBySide) {
+  run(4, [](const Rank& rank) {
+    for (const auto& [rows, outputs] : {std::pair{1, 24}, {3, 17}, {17, 16032}, {40, 32064}}) {
+      const std::size_t count = static_cast<std::size_t>(rows) * outputs;
+      std::vector<Floats> own;
+      for (int i = 0; i < 4; ++i) own.push_back(random_floats(count, 10 + i));
+      Buffer from = rank.upload(own[rank.index()]);
+      Buffer to = rank.device.allocate(4 * sizeof(float) * count);
+      Floats expected;
+      for (int row = 0; row < rows; ++row) {
+        for (const Floats& of_rank : own) {
+          expected.insert(expected.end(), of_rank.begin() + row * outputs,
+                          of_rank.begin() + (row + 1) * outputs);
+        }
+      }
+      for (int step = 0; step < 3; ++step) {
+        rank.ranks.gather(from.as<float>(), rows, outputs, to.as<float>());
+        ASSERT_EQ(expected, rank.download(to, 4 * count)) << rows << " rows of " << outputs;
+      }
+    }
+  });
+}
+
+// A graph of some ops, for which f issues them.
+template <typename F>
+cudaGraphExec_t captured(const Rank& rank, const F& f) {
+  QUANTSPEC_CUDA(cudaStreamBeginCapture(rank.device.stream(), cudaStreamCaptureModeThreadLocal));
+  f();
+  cudaGraph_t graph = nullptr;
+  QUANTSPEC_CUDA(cudaStreamEndCapture(rank.device.stream(), &graph));
+  cudaGraphExec_t executable = nullptr;
+  QUANTSPEC_CUDA(cudaGraphInstantiate(&executable, graph, 0));
+  QUANTSPEC_CUDA(cudaGraphDestroy(graph));
+  return executable;
+}
+
+// An odd number of steps, so that replays take their places by turns.
+TEST_F(CudaRanks, GraphsRepeatThem) {
+  constexpr int kRows = 5, kOutputs = 4096, kReplays = 50;
+  run(4, [](const Rank& rank) {
+    constexpr std::size_t kCount = std::size_t{kRows} * kOutputs;
+    const int steps = 3;
+    std::vector<std::vector<Floats>> sums(steps);  // of a step, by rank
+    std::vector<Buffer> own;
+    for (int step = 0; step < steps; ++step) {
+      for (int i = 0; i < 4; ++i) sums[step].push_back(random_floats(kCount, 20 + 4 * step + i));
+      own.push_back(rank.upload(sums[step][rank.index()]));
+    }
+    Floats x = random_floats(kCount, 3);
+    Buffer there = rank.upload(x);
+    const auto add = [&](int step) {
+      rank.ranks.add_sums(own[step].as<float>(), nullptr, kRows, kOutputs, there.as<float>());
+    };
+    rank.ranks.meet();  // nobody takes memory while others capture
+    const cudaGraphExec_t graph = captured(rank, [&] {
+      for (int step = 0; step < steps; ++step) add(step);
+    });
+    rank.ranks.meet();
+    for (int replay = 0; replay < kReplays; ++replay) {
+      ASSERT_TRUE(rank.ranks.at_all(true));
+      QUANTSPEC_CUDA(cudaGraphLaunch(graph, rank.device.stream()));
+      rank.ranks.meet();
+      for (const std::vector<Floats>& of_step : sums) x = expected_sums(of_step, {}, x);
+      if (replay % 7 != 0) continue;
+      add(0);  // by itself, in between
+      x = expected_sums(sums[0], {}, x);
+    }
+    EXPECT_EQ(x, rank.download(there, kCount));
+    QUANTSPEC_CUDA(cudaGraphExecDestroy(graph));
+  });
+}
+
+// Rank 0 launches a graph, in which no host waits for another.
+void launch_alone(const Rank& rank, Buffer& own, Buffer& x) {
+  const cudaGraphExec_t graph = captured(
+      rank, [&] { rank.ranks.add_sums(own.as<float>(), nullptr, 1, 4096, x.as<float>()); });
+  QUANTSPEC_CUDA(cudaGraphLaunch(graph, rank.device.stream()));
+  QUANTSPEC_CUDA(cudaGraphExecDestroy(graph));
+}
+
+TEST_F(CudaRanks, WhoDoesNotComeIsAnErrorWithinThePatience) {
+  std::latch done(2);
+  run(
+      2,
+      [&](const Rank& rank) {
+        Buffer own = rank.upload(random_floats(4096, 1)), x = rank.upload(random_floats(4096, 2));
+        rank.ranks.meet();
+        if (rank.index() == 0) {
+          const Stopwatch watch;
+          launch_alone(rank, own, x);
+          for (int i = 0; i < 2; ++i) {  // and from then on
+            expect_error(ErrorKind::kDevice,
+                         {"the ranks of this model stopped: rank 1", "did not come within 300 ms"},
+                         [&] { rank.device.synchronize(); });
+            launch_alone(rank, own, x);
+          }
+          EXPECT_LT(watch.milliseconds(), 3000);
+        }
+        done.arrive_and_wait();
+      },
+      true, std::chrono::milliseconds(300));
+}
+
+TEST_F(CudaRanks, WhoLeavesIsWaitedForNoLonger) {
+  run(2, [](const Rank& rank) {
+    if (rank.index() == 1) {  // with no memory, as giving it back waits for the GPU
+      rank.ranks.meet();
+      return;
+    }
+    Buffer own = rank.upload(random_floats(4096, 1)), x = rank.upload(random_floats(4096, 2));
+    rank.ranks.meet();
+    const Stopwatch watch;
+    launch_alone(rank, own, x);
+    expect_error(ErrorKind::kDevice, {"the ranks of this model stopped: rank 1 has left"},
+                 [&] { rank.device.synchronize(); });
+    EXPECT_LT(watch.milliseconds(), 3000);
+  });
+}
+
+// Only the host knows that a rank fails; its backend leaves, and who waits for it hears why.
+TEST_F(CudaRanks, WhatFailsAtOneEndsAll) {
+  SharedRanks shared(2);
+  std::vector<std::jthread> threads;
+  for (int index = 0; index < 2; ++index) {
+    threads.emplace_back([&, index] {
+      expect_error(index == 0 ? ErrorKind::kDevice : ErrorKind::kInvalidRequest,
+                   {index == 0 ? "the ranks of this model stopped" : "out of luck"}, [&] {
+                     as_rank(shared, index, [&](Communicator& all) {
+                       const auto backend = make_cuda_backend(0, 1, &all);
+                       all.barrier();
+                       if (index == 1) fail(ErrorKind::kInvalidRequest, "out of luck");
+                       all.barrier();
+                     });
+                   });
+    });
+  }
+}
+
+TEST_F(CudaRanks, NumbersThatCannotShareAreRefused) {
+  SharedRanks shared(3);
+  std::vector<std::jthread> threads;
+  for (int index = 0; index < 3; ++index) {
+    threads.emplace_back([&, index] {
+      expect_error(ErrorKind::kInvalidRequest, {"3 ranks", "2, 4 or 8"}, [&] {
+        const std::unique_ptr<Communicator> all = shared.join(index);
+        make_cuda_backend(0, 1, all.get());
+      });
+    });
+  }
+}
+
+}  // namespace
+}  // namespace quantspec::cuda

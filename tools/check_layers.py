@@ -75,9 +75,10 @@ SEES_ONLY = {
     "examples": set(),
     "apps/cli": {"engine", "tokenizer", "sampler", "base", "datasets", "roofline", "prepare", "bench",
                  "eval", "api", "net"},
-    "apps/bench": {"speculative", "gguf", "backend", "backend/params", "sampler", "base"},
+    "apps/bench": {"speculative", "gguf", "backend", "backend/params", "sampler", "comm", "base"},
 }
-SEEN_BY_ALL = {"model/model_files.h", "model/weight_source.h"}  # a model, before it is loaded
+# A model, before it is loaded.
+SEEN_BY_ALL = {"model/model_files.h", "model/weight_source.h", "model/share.h"}
 NAMES_ROOMS = "src/backend/registry.cc"
 SEES_BOOST = "src/net/"  # whose headers take seconds to compile, and are no part of what is installed
 

@@ -11,13 +11,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "apps/bench/gpu_program.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "comm/comm.h"
 #include "model/model_files.h"
+#include "model/share.h"
 #include "model/weight_source.h"
 #include "speculative/speculative.h"
 
@@ -29,6 +32,7 @@ struct Args {
   std::string target = "checkpoint";
   std::string backend = "cuda";
   std::optional<int> device;
+  int ranks = 1;
   std::vector<int> contexts = {4096, 32768, 131072};
   std::vector<int> draft_lens = {4, 6, 8};
   std::vector<int> budgets = {4096};
@@ -78,7 +82,13 @@ void add_options(CLI::App& app, Args& args) {
       ->option_text("FILE")
       ->check(writable_file());
   app.add_option("--backend", args.backend, "what runs it (default: cuda)")->option_text("NAME");
-  app.add_option("--device", args.device, "which GPU (default: 0)")->option_text("N");
+  CLI::Option* device =
+      app.add_option("--device", args.device, "which GPU (default: 0)")->option_text("N");
+  app.add_option("--ranks", args.ranks,
+                 "share the model among so many GPUs, from 0 on:\n2, 4 or 8 (default: 1)")
+      ->option_text("N")
+      ->check(CLI::IsMember({1, 2, 4, 8}))
+      ->excludes(device);
 }
 
 // How one kind of decoding went on from a prompt.
@@ -92,11 +102,15 @@ struct Run {
 
 class Lab {
  public:
-  explicit Lab(const Args& args)
+  // ranks: null where the model is not shared. The first of them says what is measured.
+  explicit Lab(const Args& args, Communicator* ranks = nullptr)
       : args_(args),
-        backend_(make_backend({.name = args.backend, .device = args.device})),
+        ranks_(ranks),
+        backend_(make_backend({.name = args.backend,
+                               .device = ranks == nullptr ? args.device : ranks->rank(),
+                               .ranks = ranks})),
         before_(backend_->available_bytes()),
-        model_(load(args, *backend_)),
+        model_(load(args, *backend_, ranks)),
         pool_(std::make_unique<PagePool>(*backend_, kv_shape(model_.config(), 0))),
         decoder_(model_) {}
 
@@ -105,24 +119,37 @@ class Lab {
                    {"model", args_.model.filename().string()},
                    {"target_weights", model_.weights().target_description()},
                    {"simulated_acceptance", args_.acceptance},
+                   {"ranks", args_.ranks},
                    {"contexts", Json::array()}};
-    fmt::print("{}, {}: drafted tokens accepted with probability {} (not judged)\n",
-               args_.model.filename().string(), backend_->description(), args_.acceptance);
+    print("{}, {}{}: drafted tokens accepted with probability {} (not judged)\n",
+          args_.model.filename().string(), backend_->description(),
+          ranks_ == nullptr ? "" : fmt::format(" and others, {} ranks", args_.ranks),
+          args_.acceptance);
     for (const int context : args_.contexts) {
       report["contexts"].push_back(run_context(context));
-      if (!args_.json.empty()) std::ofstream(args_.json) << report.dump(1) << '\n';
+      if (!args_.json.empty() && tells()) std::ofstream(args_.json) << report.dump(1) << '\n';
     }
   }
 
  private:
-  static Model load(const Args& args, Backend& backend) {
+  bool tells() const { return ranks_ == nullptr || ranks_->rank() == 0; }
+  template <typename... T>
+  void print(fmt::format_string<T...> format, T&&... values) const {
+    if (tells()) fmt::print(format, std::forward<T>(values)...);
+  }
+
+  static Model load(const Args& args, Backend& backend, Communicator* ranks) {
     const auto files = open_model(args.model);
     const TargetWeights target =
         args.target == "8" ? TargetWeights::k8Bits : TargetWeights::kCheckpoint;
     backend.require_supported(kv_shape(files->config(), 0));
-    Weights weights(files->config(), files->weights(target, backend), backend);
+    Share share{files->config(), files->weights(target, backend)};
+    if (ranks != nullptr) {
+      share = share_of(share.config, std::move(share.source), ranks->rank(), ranks->size());
+    }
+    Weights weights(share.config, std::move(share.source), backend);
     weights.make_draft_planes(backend, WeightRead::kUpper);
-    return Model(files->config(), std::move(weights), backend);
+    return Model(share.config, std::move(weights), backend);
   }
 
   std::vector<TokenId> prompt(int context) const {
@@ -148,17 +175,17 @@ class Lab {
     const int capacity = context + args_.warm_up + args_.tokens + 2 * kMaxDraftLen;
     const int layers = model_.config().num_layers;
     Json runs = Json::array();
-    fmt::print(
+    print(
         "\n{:>7} tokens        tokens/s   speed-up   round ms  draft step ms  verify ms  "
         "tokens/round\n",
         context);
     double plain = 0;
     const auto note = [&](const Run& run) {
       if (plain == 0) plain = run.tokens_per_second;
-      fmt::print("{:<20} {:>9.1f} {:>9.2f}x {:>10.3f} {:>14.3f} {:>10.3f} {:>13.2f}\n",
-                 run.draft_len > 0 ? fmt::format("{}, {}", run.name, run.draft_len) : run.name,
-                 run.tokens_per_second, run.tokens_per_second / plain, run.round_ms,
-                 run.draft_step_ms, run.verify_ms, run.tokens_per_round);
+      print("{:<20} {:>9.1f} {:>9.2f}x {:>10.3f} {:>14.3f} {:>10.3f} {:>13.2f}\n",
+            run.draft_len > 0 ? fmt::format("{}, {}", run.name, run.draft_len) : run.name,
+            run.tokens_per_second, run.tokens_per_second / plain, run.round_ms, run.draft_step_ms,
+            run.verify_ms, run.tokens_per_round);
       std::fflush(stdout);
       runs.push_back({{"name", run.name},
                       {"draft_len", run.draft_len},
@@ -215,7 +242,7 @@ class Lab {
     const Stopwatch clock;
     decoder_.prefill(sequence, prompt(context));
     backend_->synchronize();
-    fmt::print("  (prefill: {:.2f} s)\n", clock.seconds());
+    print("  (prefill: {:.2f} s)\n", clock.seconds());
     return clock.seconds();
   }
 
@@ -249,12 +276,33 @@ class Lab {
   }
 
   const Args& args_;
+  Communicator* ranks_;
   std::unique_ptr<Backend> backend_;
   std::size_t before_;  // bytes available before anything was loaded, the backend made
   Model model_;
   std::unique_ptr<PagePool> pool_;
   Decoder decoder_;
 };
+
+// Each rank in a thread; throws what the first of them threw.
+void run_as_ranks(const Args& args) {
+  SharedRanks shared(args.ranks);
+  std::vector<std::exception_ptr> errors(args.ranks);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < args.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        as_rank(shared, rank, [&](Communicator& ranks) { Lab(args, &ranks).run(); });
+      } catch (...) {
+        errors[rank] = std::current_exception();
+      }
+    });
+  }
+  threads.clear();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
 
 }  // namespace
 }  // namespace quantspec
@@ -265,7 +313,7 @@ int main(int argc, char** argv) {
   quantspec::Args args;
   quantspec::add_options(app, args);
   return quantspec::run_program(app, argc, argv, [&] {
-    quantspec::Lab(args).run();
+    args.ranks == 1 ? quantspec::Lab(args).run() : quantspec::run_as_ranks(args);
     return 0;
   });
 }

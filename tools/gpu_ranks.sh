@@ -1,0 +1,34 @@
+#!/bin/bash
+# Ranks that share a model on this machine's GPUs: builds, tests their sums and that they say what
+# one says, to the bit, and times what they share. With several GPUs each rank has one; with one all
+# are on it, which shows the bits, not the speed.
+#   tools/gpu_ranks.sh [--deps DIR]
+#     --deps DIR    as tools/gpu_check.sh has it, whose BUILD, CMAKE_FLAGS and OUT hold here, too
+# The last lines are a table of microseconds and the results of the tests. Exit code 1: something
+# failed; 2: wrong options, or no GPU.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+  sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit
+fi
+export BUILD=${BUILD:-build-gpu} CUDA_DEVICE_MAX_CONNECTIONS=32
+logs=${OUT:-$BUILD/logs}
+filter='CudaRanks.*:*Ranks*cuda*'
+failed=0
+# On each GPU by itself, all ranks on one.
+tools/gpu_check.sh --tests --filter "$filter" "$@" || failed=$?
+[[ $failed -ne 2 ]] || exit 2
+# With all GPUs that there are.
+if [[ $(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l) -gt 1 ]]; then
+  for test in src/cuda_test tests/quantspec_test; do
+    "$BUILD/$test" --gtest_filter="$filter" >"$logs/ranks_${test##*/}.log" 2>&1 || failed=1
+    grep -E '^\[  (PASSED|FAILED)' "$logs/ranks_${test##*/}.log" || true
+  done
+fi
+cmake --build "$BUILD" -j "$(nproc)" --target gpu_ranks >"$logs/build_ranks.log" 2>&1 || failed=1
+for weights in bf16 4-bit; do
+  "$BUILD/gpu_ranks" --weights "$weights" 2>&1 | tee "$logs/ranks_$weights.txt" || failed=1
+done
+[[ $failed -eq 0 ]] && echo "ranks: all well" || echo "ranks: FAILED, see $logs"
+exit "$failed"

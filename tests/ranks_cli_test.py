@@ -169,6 +169,9 @@ class Wrong(RanksTest):
         self.check_error(quantspec("info", "-m", model, "--ranks", "launched"), 2, "generate, chat and serve")
         self.check_error(quantspec("bench", "-m", model, "-d", "text:x", "--ranks", "2", "--streams", "2"), 2,
                          "--ranks and --streams exclude each other")
+        self.check_error(generate("-p", "x", "--ranks", "2", "--gpus", "2"), 2, "--ranks and --gpus exclude each other")
+        self.check_error(generate("-p", "x", "--gpus", "2", "--backend", "cpu"), 2, "exclude each other")
+        self.check_error(generate("-p", "x", "--gpus", "none"), 2, "--gpus 'none': must be 1, 2, 4 or 8")
         self.check_error(quantspec("serve", "-m", model, "--ranks", "2", "--cache-disk", "x", "--port", "0"), 2,
                          "cache on disk", "one rank works")
         with tempfile.TemporaryDirectory() as folder:

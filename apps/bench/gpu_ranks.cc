@@ -67,10 +67,11 @@ std::vector<float> normal_floats(std::size_t count, float deviation, unsigned se
 // Adds of one shape on a backend, in graphs.
 class Adds {
  public:
-  Adds(Backend& backend, const Shape& shape, int inputs, bool four_bits)
+  // Ranks have weights and inputs of their own: sums of others' are not theirs.
+  Adds(Backend& backend, const Shape& shape, int inputs, bool four_bits, int rank)
       : backend_(backend), outputs_(shape.outputs), inputs_(inputs), four_bits_(four_bits) {
     std::vector<std::uint16_t> values(std::size_t{1} * outputs_ * inputs_);
-    std::mt19937 rng(5);
+    std::mt19937 rng(5 + rank);
     for (auto& value : values) {  // of either sign, around 2^-6
       value = static_cast<std::uint16_t>((rng() & 0x80ff) | 0x3c00);
     }
@@ -89,7 +90,7 @@ class Adds {
       }
       linears_.push_back(linear);
     }
-    in_ = upload(normal_floats(std::size_t{kMostRows} * inputs_, 1, 1));
+    in_ = upload(normal_floats(std::size_t{kMostRows} * inputs_, 1, 10 + rank));
     x_ = upload(normal_floats(std::size_t{kMostRows} * outputs_, 1, 2));
   }
 
@@ -170,10 +171,10 @@ bool measure(const Args& args, Communicator& all, int device, bool alone_there) 
   }
   bool right = true;
   for (const Shape& shape : kShapes) {
-    Adds of_ranks(*shared, shape, shape.inputs / all.size(), four_bits);
+    Adds of_ranks(*shared, shape, shape.inputs / all.size(), four_bits, all.rank());
     // Of a sum alone, what it comes beside: the product with a rank's columns.
     const bool sum = shape.inputs == 1024;
-    Adds of_one(*single, shape, sum ? shape.inputs / all.size() : shape.inputs, four_bits);
+    Adds of_one(*single, shape, sum ? shape.inputs / all.size() : shape.inputs, four_bits, 0);
     if (prints) fmt::print("{:14}", shape.name);
     for (const int rows : kRows) {
       const double ours = of_ranks.time(rows, [&] { all.barrier(); });

@@ -319,9 +319,7 @@ Subcommand add_bench(CLI::App& app) {
       add_command(app, "bench", "Measure speed, acceptance and memory of drafting plans.");
   const auto args = std::make_shared<BenchArgs>();
   add_engine_options(*command, args->engine);
-  add_int(*command, "--ranks", "N",
-          "threads that share the model, of plans one at a time: 1,\n2, 4 or 8 (default: 1)",
-          args->engine.ranks, 1);
+  add_ranks(*command, args->engine.ranks, /*or_launched=*/false);
   add_gpus(*command, args->engine);
   add_texts(*command, *args);
   add_drafts(*command, *args);

@@ -66,33 +66,36 @@ void add_device(CLI::App& app, std::optional<int>& device) {
   add_int(app, "--device", "N", "which GPU, counted from 0 (default: 0)", device, 0, kMostDevice);
 }
 
-void add_ranks(CLI::App& app, int& ranks) {
-  add_value(app, "--ranks", "N",
-            "share the model among so many threads, each with some\n"
-            "of its heads; answers are the same: 1, 2, 4 or 8; or\n"
-            "launched: among the processes that torchrun, mpirun or\n"
-            "srun made (default: 1)",
-            [&ranks](const std::string& text) {
-              if (text == "launched") {
-                ranks = EngineOptions::kLaunchedRanks;
-                return;
-              }
-              const auto number = parse_number<int>(text);
-              if (!number || *number < 1) {
-                throw UsageError(fmt::format("--ranks '{}': must be 1, 2, 4, 8 or launched", text));
-              }
-              ranks = *number;
-            });
+namespace {
+
+int parse_ranks(const char* flag, const std::string& text, bool or_launched) {
+  const auto number = parse_number<int>(text);
+  for (const int ranks : {1, 2, 4, 8}) {
+    if (number == ranks) return ranks;
+  }
+  throw UsageError(fmt::format("{} '{}': must be {}", flag, text,
+                               or_launched ? "1, 2, 4, 8 or launched" : "1, 2, 4 or 8"));
+}
+
+}  // namespace
+
+void add_ranks(CLI::App& app, int& ranks, bool or_launched) {
+  const std::string help =
+      "share the model among so many threads, each with some\n"
+      "of its heads: 1, 2, 4 or 8";
+  const char* const more =
+      or_launched ? "; or launched: among processes\nof torchrun, mpirun or srun (default: 1)"
+                  : " (default: 1)";
+  add_value(app, "--ranks", "N", help + more, [&ranks, or_launched](const std::string& text) {
+    ranks = or_launched && text == "launched" ? EngineOptions::kLaunchedRanks
+                                              : parse_ranks("--ranks", text, or_launched);
+  });
 }
 
 void add_gpus(CLI::App& app, EngineOptions& engine) {
   add_value(app, "--gpus", "N", "share it among so many GPUs, from --device on: 1, 2, 4\nor 8",
             [&engine](const std::string& text) {
-              const auto number = parse_number<int>(text);
-              if (!number || *number < 1) {
-                throw UsageError(fmt::format("--gpus '{}': must be 1, 2, 4 or 8", text));
-              }
-              engine.ranks = *number;
+              engine.ranks = parse_ranks("--gpus", text, false);
               engine.backend = "cuda";
             });
 }

@@ -32,7 +32,7 @@ void add_draft_len(CLI::App& app, std::optional<int>& target) {
 
 // --- groups of options ---------------------------------------------------------------------------
 
-void add_engine(CLI::App& app, EngineOptions& engine) {
+void add_engine(CLI::App& app, EngineOptions& engine, bool runs = true) {
   engine.sequences = 1;  // commands generate one text at a time
   app.option_defaults()->group("Model");
   add_int(app, "-c,--ctx-size", "N",
@@ -69,7 +69,7 @@ void add_engine(CLI::App& app, EngineOptions& engine) {
       {{"auto", "auto"}, {"cuda", "cuda"}, {"cpu", "cpu"}, {"reference", "reference"}},
       engine.backend);
   add_device(app, engine.device);
-  add_ranks(app, engine.ranks);
+  add_ranks(app, engine.ranks, /*or_launched=*/runs);
   add_gpus(app, engine);
 }
 
@@ -256,7 +256,7 @@ void add_chat(CLI::App& app, ChatArgs& args) {
 void add_info(CLI::App& app, InfoArgs& args) {
   CLI::App* command = add_command(app, "info", "Print what a model is, and what memory it needs.");
   add_model(*command, args.engine.model);
-  add_engine(*command, args.engine);
+  add_engine(*command, args.engine, /*runs=*/false);
   command->option_defaults()->group("Output");
   command->add_flag("--json", args.json, "print one JSON object");
   finish_command(*command,
@@ -391,6 +391,10 @@ void require_sense(const GenerateArgs& args) {
   }
   if (args.compare && args.quiet && !args.json) {
     throw UsageError("--compare has nowhere to print with --quiet; --json works with both");
+  }
+  if (!args.session.empty() && args.engine.ranks != 1) {
+    throw UsageError(
+        "--session: what several ranks have of a text goes to no file; one rank works");
   }
   if (!args.system.empty() && !args.chat) {
     throw UsageError("--system: is a message of a conversation; --chat makes one");

@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "comm/comm.h"
 
 namespace quantspec {
@@ -120,8 +121,49 @@ bool is_of_this_user(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 && other.uid == getuid();
 }
 
+// Milliseconds after which who waits says so.
+constexpr double kQuiet = 3000;
+
 struct Hello {
   int rank, size;
+};
+
+// A message with room for a descriptor that goes with it.
+class Passing {
+ public:
+  explicit Passing(Hello& hello) : data_{&hello, sizeof(hello)} {
+    message_.msg_iov = &data_;
+    message_.msg_iovlen = 1;
+    message_.msg_control = control_.data();
+    message_.msg_controllen = control_.size();
+  }
+  Passing(const Passing&) = delete;
+  Passing& operator=(const Passing&) = delete;
+
+  bool send(int socket, int file) {
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message_);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(file));
+    std::memcpy(CMSG_DATA(rights), &file, sizeof(file));
+    return sendmsg(socket, &message_, MSG_NOSIGNAL) == static_cast<ssize_t>(data_.iov_len);
+  }
+  std::optional<int> receive(int socket) {
+    const ssize_t size = recvmsg(socket, &message_, MSG_CMSG_CLOEXEC);
+    const cmsghdr* const rights = CMSG_FIRSTHDR(&message_);
+    if (size != static_cast<ssize_t>(data_.iov_len) || rights == nullptr ||
+        rights->cmsg_type != SCM_RIGHTS) {
+      return std::nullopt;
+    }
+    int file = -1;
+    std::memcpy(&file, CMSG_DATA(rights), sizeof(file));
+    return file;
+  }
+
+ private:
+  iovec data_;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control_{};
+  msghdr message_{};
 };
 
 // Within a second, which is long for a process of the same machine.
@@ -141,10 +183,16 @@ void give_memory(const SharedRanks& ranks, const Launched& launched, const Stopw
          launched.job, std::strerror(errno));
   }
   std::vector<bool> has_come(launched.size);
+  bool has_said = false;
   for (int come = 1; come < launched.size;) {
     const double left = static_cast<double>(patience.count()) - clock.milliseconds();
+    if (clock.milliseconds() > kQuiet && !std::exchange(has_said, true)) {
+      log_warning(
+          Message::format("rank 0 waits for others, of {} ranks {} are here", launched.size, come));
+    }
     pollfd at{door.number(), POLLIN, 0};
-    if (left <= 0 || poll(&at, 1, static_cast<int>(left)) == 0) {
+    if (left > 0 && poll(&at, 1, static_cast<int>(std::min(left, kQuiet))) == 0) continue;
+    if (left <= 0) {
       fail(ErrorKind::kDevice, "{} of {} ranks came within {} s", come, launched.size,
            patience.count() / 1000);
     }
@@ -160,20 +208,7 @@ void give_memory(const SharedRanks& ranks, const Launched& launched, const Stopw
       fail(ErrorKind::kDevice, "a process of the job {} is rank {} of {}, which cannot be",
            launched.job, hello.rank, hello.size);
     }
-    iovec data{&hello, sizeof(hello)};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    const int file = ranks.memory_file();
-    std::memcpy(CMSG_DATA(rights), &file, sizeof(file));
-    if (sendmsg(other.number(), &message, MSG_NOSIGNAL) != sizeof(hello)) continue;
+    if (!Passing(hello).send(other.number(), ranks.memory_file())) continue;
     has_come[hello.rank] = true;
     ++come;
   }
@@ -191,29 +226,19 @@ std::optional<int> ask_for_memory(const Launched& launched) {
   if (send(socket.number(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
     return std::nullopt;
   }
-  iovec data{&hello, sizeof(hello)};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (!has_answer(socket.number()) ||
-      recvmsg(socket.number(), &message, MSG_CMSG_CLOEXEC) != sizeof(hello)) {
-    return std::nullopt;
-  }
-  const cmsghdr* rights = CMSG_FIRSTHDR(&message);
-  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return std::nullopt;
-  int file = -1;
-  std::memcpy(&file, CMSG_DATA(rights), sizeof(file));
-  return file;
+  if (!has_answer(socket.number())) return std::nullopt;
+  return Passing(hello).receive(socket.number());
 }
 
 int take_memory(const Launched& launched, const Stopwatch& clock,
                 std::chrono::milliseconds patience) {
   constexpr std::chrono::milliseconds kNap{20};
+  bool has_said = false;
   while (clock.milliseconds() < static_cast<double>(patience.count())) {
     if (const auto file = ask_for_memory(launched)) return *file;
+    if (clock.milliseconds() > kQuiet && !std::exchange(has_said, true)) {
+      log_warning(Message::format("rank {} waits for rank 0", launched.rank));
+    }
     std::this_thread::sleep_for(kNap);
   }
   fail(ErrorKind::kDevice, "rank {} found no rank 0 within {} s", launched.rank,

@@ -92,8 +92,8 @@ std::unique_ptr<Backend> backend_of_rank(const EngineOptions& options, Communica
   try {
     return make_backend(backend);
   } catch (const Error& error) {
-    fail(error.kind(), "{} {} on GPUs, one for each from {} on: {}", field::kRanks, ranks.size(),
-         first, error.what());
+    fail(error.kind(), "{} ranks on GPUs, one for each from {} on: {}", ranks.size(), first,
+         error.what());
   }
 }
 

@@ -12,8 +12,8 @@ namespace quantspec {
 void RequestLoop::Impl::visit(std::function<void()> work) {
   if (agreement.shared()) {
     fail(ErrorKind::kInvalidRequest,
-         "what is kept of a text is in parts, one at each rank, and goes to no file; an engine of "
-         "one rank writes and reads such files");
+         "several ranks have parts of what is kept of a text, which goes to no file; one rank "
+         "works");
   }
   std::future<void> done;
   {

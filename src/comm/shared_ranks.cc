@@ -216,8 +216,11 @@ class SharedRanks::Rank final : public Communicator {
     while (!has_come(rank)) {
       throw_if_given_up();
       const std::int32_t process = other.process.load();
-      if (process == Memory::kLeft && !has_come(rank)) stop(fmt::format("rank {} has left", rank));
-      if (process > 0 && has_ended(process)) stop(fmt::format("rank {} has ended", rank));
+      // Who came and then went is looked for once more.
+      const bool has_left = process == Memory::kLeft;
+      if ((has_left || (process > 0 && has_ended(process))) && !has_come(rank)) {
+        stop(fmt::format("rank {} has {}", rank, has_left ? "left" : "ended"));
+      }
       const bool is_late = waited > static_cast<double>(ranks_.patience_.count());
       if (is_late && (impatient || process == Memory::kNotYet)) {
         stop(fmt::format("rank {} did not come within {} ms", rank, ranks_.patience_.count()));

@@ -2,13 +2,13 @@
 """Writes GGUF files for tools/real_models.sh.
 
     tools/write_gguf.py folder FOLDER OUT.gguf [--type bf16|f16|f32]
-    tools/write_gguf.py random SHAPE OUT.gguf --vocabulary FILE.gguf
+    tools/write_gguf.py random SHAPE OUT.gguf --vocabulary FILE.gguf [--type f16|q8_0]
 
     folder    a model folder of Hugging Face: llama architecture, SentencePiece (tokenizer.model), as the
               bundled models/pg-24m. As llama.cpp's converter does, which needs PyTorch: rows of Q and K go
               from halves to pairs, norms stay fp32, one shared table of embeddings is written once.
-    random    a model of a well-known shape with random weights in fp16, for measurements of speed. Its tokens
-              and merges are those of FILE.gguf, filled up with unused ones.
+    random    a model of a well-known shape with random weights, for measurements of speed. Its tokens and
+              merges are those of FILE.gguf, filled up with unused ones.
 
 Needs the package gguf, and sentencepiece for a folder.
 """
@@ -55,9 +55,25 @@ SHAPES = {
         "biases": False,
         "tied": False,
     },
+    "llama-3.1-70b": {
+        "architecture": "llama",
+        "layers": 80,
+        "hidden": 8192,
+        "heads": 64,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "inner": 28672,
+        "vocabulary": 128256,
+        "context": 131072,
+        "rope": 5e5,
+        "eps": 1e-5,
+        "biases": False,
+        "tied": False,
+    },
 }
-DRAWN = (1 << 22) + 1  # odd, so that rows differ
-FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32}  # general.file_type
+DRAWN = (1 << 17) + 1  # blocks; odd, so that rows differ
+FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type
+FOLDER_TYPES = ["f32", "f16", "bf16"]
 NAMES = {  # of Hugging Face's folders
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -76,6 +92,7 @@ LAYER_NAMES = {
 }
 SAFETENSORS = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 BF16 = gguf.GGMLQuantizationType.BF16
+Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
 
 def add_shape(writer, shape):
@@ -196,7 +213,10 @@ def write_folder(options):
             values = to_pairs(values, heads if "q_proj" in name else kv_heads)
         data, kind = (values, None) if values.ndim == 1 else from_fp32(values, options.type)
         writer.add_tensor(gguf_name(name), data, raw_dtype=kind)
-    return writer
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 # ---- A shape ----
@@ -222,24 +242,50 @@ def add_vocabulary(writer, path, size):
     writer.add_add_bos_token(False)
 
 
+class RandomMatrices:
+    """As trained ones are initialized: blocks of 32 values, of those that were drawn once."""
+
+    def __init__(self, kind):
+        self.draw = np.random.default_rng(1)
+        self.drawn = self.draw.standard_normal((DRAWN, 32), dtype=np.float32)
+        self.coded = gguf.quants.quantize(self.drawn, Q8_0) if kind == "q8_0" else None
+
+    def row(self, columns):  # shape and type
+        if self.coded is None:
+            return (columns,), np.float16, None
+        return (columns // 32 * self.coded.shape[1],), np.uint8, Q8_0
+
+    def values(self, rows, columns):
+        scale = columns**-0.5
+        if self.coded is None:
+            blocks = (self.drawn * scale).astype(np.float16)
+        else:  # an fp16 scale and 32 codes
+            scales = (self.coded[:, :2].copy().view(np.float16) * scale).astype(np.float16)
+            blocks = np.concatenate([scales.view(np.uint8), self.coded[:, 2:]], axis=1)
+        blocks = np.roll(blocks, int(self.draw.integers(DRAWN)), axis=0)
+        return np.resize(blocks, (rows, columns // 32 * blocks.shape[1]))
+
+
 def write_random(options):
     shape = SHAPES[options.shape]
-    writer = gguf.GGUFWriter(options.out, shape["architecture"], use_temp_file=True)
+    writer = gguf.GGUFWriter(options.out, shape["architecture"])
     writer.add_name(f"{options.shape}, random weights")
-    writer.add_file_type(FILE_TYPES["f16"])
+    writer.add_file_type(FILE_TYPES[options.type])
     add_shape(writer, shape)
     add_vocabulary(writer, options.vocabulary, shape["vocabulary"])
-    draw = np.random.default_rng(1)
-    drawn = draw.standard_normal(DRAWN, dtype=np.float32)
+    matrices = RandomMatrices(options.type)
+    makers = []  # of tensors, one after the other: a model may be larger than the memory
 
-    def matrix(name, rows, columns):  # as trained ones are initialized; drawn again and again
-        values = (drawn * columns**-0.5).astype(np.float16)
-        shift = int(draw.integers(DRAWN))
-        values = np.resize(np.roll(values, shift), (rows, columns))
-        writer.add_tensor(f"{name}.weight", values)
+    def matrix(name, rows, columns):
+        (width,), dtype, kind = matrices.row(columns)
+        size = rows * width * np.dtype(dtype).itemsize
+        writer.add_tensor_info(f"{name}.weight", (rows, width), np.dtype(dtype), size, kind)
+        makers.append(lambda: matrices.values(rows, columns))
 
     def vector(name, size, value):
-        writer.add_tensor(name, np.full(size, value, dtype=np.float32))
+        values = np.full(size, value, dtype=np.float32)
+        writer.add_tensor_info(name, values.shape, values.dtype, values.nbytes)
+        makers.append(lambda: values)
 
     hidden, inner = shape["hidden"], shape["inner"]
     rows, kv_rows = shape["heads"] * shape["head_dim"], shape["kv_heads"] * shape["head_dim"]
@@ -259,7 +305,12 @@ def write_random(options):
     vector("output_norm.weight", hidden, 1)
     if not shape["tied"]:
         matrix("output", shape["vocabulary"], hidden)
-    return writer
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for make in makers:
+        writer.write_tensor_data(make())
+    writer.close()
 
 
 def main():
@@ -269,19 +320,16 @@ def main():
     folder = commands.add_parser("folder", help="of a folder as from Hugging Face")
     folder.add_argument("folder", type=Path)
     folder.add_argument("out", type=Path)
-    folder.add_argument("--type", choices=FILE_TYPES, default="bf16", help="of matrices (default: bf16)")
+    folder.add_argument("--type", choices=FOLDER_TYPES, default="bf16", help="of matrices (default: bf16)")
     folder.set_defaults(write=write_folder)
     random = commands.add_parser("random", help="of random weights")
     random.add_argument("shape", choices=SHAPES)
     random.add_argument("out", type=Path)
     random.add_argument("--vocabulary", type=Path, required=True, help="a GGUF file with a gpt2 vocabulary")
+    random.add_argument("--type", choices=["f16", "q8_0"], default="f16", help="of matrices (default: f16)")
     random.set_defaults(write=write_random)
     options = parser.parse_args()
-    writer = options.write(options)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    options.write(options)
 
 
 if __name__ == "__main__":

@@ -128,9 +128,7 @@ std::string Engine::make_fingerprint() const {
   const auto type = c.rope.type;
   const bool rope_by_context =
       type == RopeConfig::Type::kDynamic || type == RopeConfig::Type::kLongrope;
-  // On GPUs products of prompts are a library's, which cuts sums elsewhere for a rank's inputs.
-  const int ranks_of_prompts = backend_name() == "cuda" ? ranks() : 1;
-  std::string text = fmt::format(
+  const std::string text = fmt::format(
       "numerics {} checkpoint {:016x} as {} tokenizer {:016x} ends {} templates {:016x} model {} "
       "{} {} {} {} {} {} {} {} {} "
       "{} {} {} rope {} window {} context {} page {} chunk {} cache {} full {} backend {} {} on {}",
@@ -143,7 +141,6 @@ std::string Engine::make_fingerprint() const {
       impl_->backend->prefill_chunk(), static_cast<int>(impl_->options.kv_store),
       full_layers(draft_plans()), backend_name(), without_threads(impl_->backend->description()),
       processor(backend_name()));
-  if (ranks_of_prompts > 1) text += fmt::format(" ranks {}", ranks_of_prompts);
   return "b" + hash_text_128(text);
 }
 

@@ -83,8 +83,10 @@ class CudaBackend final : public Backend {
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
     // Rows in the weights' type for a GEMM, and its outputs. Where weights are unpacked, rows are
     // of 16 bits, for which and for the outputs row_floats suffices, and kUnpackedRows are the
-    // rest.
-    return sizeof(float) * (static_cast<std::size_t>(kPrefillRows) * inputs + row_floats);
+    // rest. Of several ranks each takes the inputs of all, and as many rows of weights.
+    const std::size_t most_inputs = static_cast<std::size_t>(inputs) * device_.num_ranks();
+    const std::size_t gathered = device_.ranks() != nullptr ? kUnpackedRows : 0;
+    return sizeof(float) * ((kPrefillRows + gathered) * most_inputs + row_floats);
   }
   void reserve_scratch(int inputs, std::size_t row_floats) override {
     use()->scratch(Scratch::kActivations, scratch_bytes(inputs, row_floats));

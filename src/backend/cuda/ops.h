@@ -54,9 +54,11 @@ void import_planes(Device& device, RowUpload& rows, const CodedMatrix& coded, st
                    std::byte* lower);
 
 // --- unpack_planes.cu ----------------------------------------------------------------------------
-// Rows [first, first + count) of planes as a target reads them, rounded to bf16: [count,
-// padded_cols(cols)], zeros beyond. `first` is a multiple of kTileRows; `out`: 16-byte aligned.
-void unpack_rows(Device& device, const Matrix& matrix, int first, int count, std::byte* out);
+// Rows [first, first + count) of planes as a target reads them, rounded to bf16: padded_cols(cols)
+// of each, zeros beyond cols, rows `stride` elements apart. `first` is a multiple of kTileRows;
+// `out`: 16-byte aligned.
+void unpack_rows(Device& device, const Matrix& matrix, int first, int count, std::byte* out,
+                 int stride);
 
 // --- decode_linear.cu: Phase::kDecode ------------------------------------------------------------
 void decode_qkv(Device& device, const QkvParams& params);

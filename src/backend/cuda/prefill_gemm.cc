@@ -73,11 +73,11 @@ struct PrefillGemm::Problem {
       set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
     const int stride = padded_cols(shape.inputs);
-    QUANTSPEC_CUBLAS(
-        cublas_lt().layout_init(&weights, sizeof(weights), type, stride, shape.outputs, stride));
+    QUANTSPEC_CUBLAS(cublas_lt().layout_init(&weights, sizeof(weights), type, stride,
+                                             shape.outputs.count, stride));
     QUANTSPEC_CUBLAS(cublas_lt().layout_init(&x, sizeof(x), type, stride, rows, stride));
-    QUANTSPEC_CUBLAS(cublas_lt().layout_init(&out, sizeof(out), CUDA_R_32F, shape.outputs, rows,
-                                             shape.out_stride));
+    QUANTSPEC_CUBLAS(cublas_lt().layout_init(&out, sizeof(out), CUDA_R_32F, shape.outputs.count,
+                                             rows, shape.outputs.stride));
   }
 };
 
@@ -105,8 +105,8 @@ const cublasLtMatmulAlgo_t& PrefillGemm::algorithm(const Shape& shape, const flo
   cublasLtMatmulPreferenceOpaque_t preference;
   QUANTSPEC_CUBLAS(cublas_lt().preference_init(&preference, sizeof(preference)));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out_alignment(shape.out_stride));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out_alignment(shape.out_stride));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out_alignment(shape.outputs.stride));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out_alignment(shape.outputs.stride));
   // NOTE: partial sums only through the workspace: in place they are added by atomics, in any
   // order, and two runs differ.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -124,22 +124,22 @@ const cublasLtMatmulAlgo_t& PrefillGemm::algorithm(const Shape& shape, const flo
   fail(ErrorKind::kDevice,
        "cuBLASLt has no algorithm that takes 1 to {} rows of a [{}, {}] matrix in {} ({}; of {} "
        "none)",
-       kMostRows, shape.outputs, shape.inputs, name_of(shape.dtype),
+       kMostRows, shape.outputs.count, shape.inputs, name_of(shape.dtype),
        cublas_lt().status_string(status), count);
 }
 
 void PrefillGemm::multiply(Device& device, const Matrix& weights, const float* bias, const void* x,
-                           int rows, bool add, float* out, int out_stride) {
+                           int rows, bool add, float* out, int out_stride, const Outputs& as) {
   check(weights.format.dense(), "a GEMM is of elements");
-  const Shape shape{.dtype = weights.format.dtype,
-                    .inputs = weights.cols,
-                    .outputs = weights.rows,
-                    .out_stride = out_stride,
-                    .add = add,
-                    .bias = bias != nullptr};
-  check(reinterpret_cast<std::uintptr_t>(out) % out_alignment(shape.out_stride) == 0,
-        "rows of a product are aligned");
+  Shape shape{.dtype = weights.format.dtype,
+              .inputs = weights.cols,
+              .outputs = as,
+              .add = add,
+              .bias = bias != nullptr};
   const cublasLtMatmulAlgo_t& chosen = algorithm(shape, bias);
+  shape.outputs = {weights.rows, out_stride};
+  check(reinterpret_cast<std::uintptr_t>(out) % out_alignment(out_stride) == 0,
+        "rows of a product are aligned");
   const float alpha = 1.0f, beta = add ? 1.0f : 0.0f;
   const std::size_t x_bytes =
       static_cast<std::size_t>(padded_cols(shape.inputs)) * size_of(shape.dtype);

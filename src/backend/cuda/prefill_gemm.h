@@ -23,18 +23,25 @@ class PrefillGemm {
   PrefillGemm(const PrefillGemm&) = delete;
   PrefillGemm& operator=(const PrefillGemm&) = delete;
 
+  // What an algorithm is chosen for, beside dtype, inputs, and what is added.
+  struct Outputs {
+    int count, stride;  // stride: from row to row of out
+    auto operator<=>(const Outputs&) const = default;
+  };
+
   // out = x W^T + bias, or out += where `add`; fp32 sums. bias may be null.
   // weights: of elements. x: [rows, padded_cols(inputs)] of their dtype, zeros beyond `inputs`,
   // 16-byte aligned. out: fp32 [rows, outputs], rows out_stride apart, aligned as they are to each
-  // other, up to 128 bytes.
+  // other, up to 128 bytes. as: where the weights are some rows of a matrix, what that one's
+  // outputs would be: each output has the bits of there.
   void multiply(Device& device, const Matrix& weights, const float* bias, const void* x, int rows,
-                bool add, float* out, int out_stride);
+                bool add, float* out, int out_stride, const Outputs& as);
 
  private:
-  // What an algorithm was chosen for.
   struct Shape {
     DType dtype;
-    int inputs, outputs, out_stride;
+    int inputs;
+    Outputs outputs;
     bool add, bias;
     auto operator<=>(const Shape&) const = default;
   };

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <span>
 
 #include "backend/cuda/device.h"
 #include "base/error.h"
@@ -45,7 +44,6 @@ Ranks::Ranks(Device& device, Communicator& all, std::chrono::milliseconds patien
   if (size() != 2 && size() != 4 && size() != kMostRanks) {
     fail(ErrorKind::kInvalidRequest, "{} ranks: on GPUs 2, 4 or 8 share a model", size());
   }
-  load_rank_kernels(size());
   const int ordinal = device.gpu().ordinal();
   const auto own = std::make_shared<Mailbox>(ordinal, device.allocate(inbox_bytes(size())),
                                              device.allocate(sizeof(RankCounts)),
@@ -82,6 +80,7 @@ Ranks::Ranks(Device& device, Communicator& all, std::chrono::milliseconds patien
   for (int rank = 0; rank < size(); ++rank) {
     places_.inboxes[rank] = mailboxes_[rank]->inbox.as<float4>();
   }
+  load_rank_kernels(size(), places_.alone);
   all.barrier();  // all can be reached
 }
 
@@ -159,17 +158,20 @@ void Ranks::gather(const float* own, int rows, int outputs, float* all) {
   });
 }
 
-bool Ranks::at_all(bool so) {
-  std::vector<std::byte> answers(size());
-  const std::byte own{so};
+void Ranks::meet_on_gpus() {
+  launch_together([&] { launch_meeting(places_, device_.stream()); });
+}
+
+void Ranks::all_gather(std::span<std::byte> out, std::span<const std::byte> own) {
   try {
-    all_.all_gather(answers, std::span(&own, 1));
+    all_.all_gather(out, own);
   } catch (...) {
     leave();
     throw;
   }
-  return std::ranges::count(answers, std::byte{0}) == 0;
 }
+
+bool Ranks::at_all(bool so) { return std::ranges::count(told(std::byte{so}), std::byte{0}) == 0; }
 
 void Ranks::require_well() const {
   const int missing = sign(places_.signs->missing);

@@ -1,5 +1,6 @@
 // The kernels of ranks.h.
 #include "backend/cuda/device.h"
+#include "backend/cuda/layout.h"
 #include "backend/cuda/ptx.cuh"
 #include "backend/cuda/ranks_kernel.h"
 #include "base/error.h"
@@ -79,12 +80,26 @@ __device__ __forceinline__ float& at(float4& x, int i) {
   return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
+// Nothing but that all have come; what they wrote before can be read.
+struct Meeting {
+  static constexpr bool kFences = true;
+  Rows rows{.outputs = 4, .count = 4, .quads = true};
+
+  struct Ahead {};
+  __device__ __forceinline__ Ahead ahead(unsigned) const { return {}; }
+  template <int kRanks>
+  __device__ __forceinline__ void use(unsigned, Ahead, float4 (&)[kRanks]) const {
+    __threadfence_system();
+  }
+};
+
 // x = sum + (bias + x), as finish_plain() of linear_finish.cuh has it.
 struct Add {
   Rows rows;
   const float* bias;
   float* x;
 
+  static constexpr bool kFences = false;
   using Ahead = float4;  // bias + x
   __device__ __forceinline__ float4 ahead(unsigned quad) const {
     float4 to{};
@@ -119,6 +134,7 @@ struct Gather {
   Rows rows;
   float* all;
 
+  static constexpr bool kFences = false;
   struct Ahead {};
   __device__ __forceinline__ Ahead ahead(unsigned) const { return {}; }
   template <int kRanks>
@@ -158,7 +174,8 @@ __global__ void __launch_bounds__(kRankThreads)
   const unsigned pieces = (quads + kPieceQuads - 1) / kPieceQuads;
   const unsigned piece = pieces > 0 ? (quads + pieces - 1) / pieces : 0;
   for (unsigned first = 0; first < quads; first += piece, ++step) {
-    if (first > 0) __threadfence_system();  // places are zero again before anybody learns of it
+    // Places are zero again before anybody learns of it.
+    if (Op::kFences || first > 0) __threadfence_system();
     const unsigned count = min(quads - first, piece);
     const unsigned slot = step % 2 * kRanks * kPieceQuads;
     const unsigned mine = slot + places.rank * kPieceQuads;
@@ -207,6 +224,23 @@ __global__ void __launch_bounds__(kRankThreads)
   if (!places.alone) let_next_kernel_start();
   __syncthreads();
   if (threadIdx.x == 0) places.counts->steps[blockIdx.x] = step;
+}
+
+// A copy for each y; a word is what all addresses are multiples of.
+template <typename Word>
+__global__ void __launch_bounds__(kRankThreads) copy(const __grid_constant__ RowCopies copies) {
+  const RowCopy& one = copies.of[blockIdx.y];
+  const auto words = static_cast<unsigned>(one.bytes / sizeof(Word));
+  const unsigned count = words * copies.rows;
+  const auto* const from = static_cast<const std::byte*>(one.from);
+  auto* const to = static_cast<std::byte*>(one.to);
+#pragma unroll 4
+  for (unsigned i = blockIdx.x * kRankThreads + threadIdx.x; i < count;
+       i += gridDim.x * kRankThreads) {
+    const unsigned row = i / words, at = i % words * static_cast<unsigned>(sizeof(Word));
+    *reinterpret_cast<Word*>(to + row * one.to_stride + at) =
+        __ldcg(reinterpret_cast<const Word*>(from + row * one.from_stride + at));
+  }
 }
 
 // f.operator()<size>()
@@ -261,11 +295,44 @@ void launch_gather(const RankPlaces& places, cudaStream_t stream, bool overlaps,
   launch(places, stream, overlaps, own, Gather{rows_of(rows, outputs, all), all});
 }
 
-void load_rank_kernels(int size) {
-  with_ranks(size, [&]<int kRanks>() {
+void launch_meeting(const RankPlaces& places, cudaStream_t stream) {
+  launch(places, stream, /*overlaps=*/false, &places.counts->greeting.x, Meeting{});
+}
+
+void launch_copies(const RowCopies& copies, cudaStream_t stream) {
+  constexpr int kBlocks = 264;  // of all copies: two for each multiprocessor of a large GPU
+  std::uintptr_t all = 0;
+  std::size_t bytes = 0;
+  for (int i = 0; i < copies.count; ++i) {
+    const RowCopy& one = copies.of[i];
+    all |= reinterpret_cast<std::uintptr_t>(one.from) | one.from_stride |
+           reinterpret_cast<std::uintptr_t>(one.to) | one.to_stride | one.bytes;
+    bytes += one.bytes * copies.rows;
+  }
+  if (bytes == 0) return;
+  check(bytes < std::size_t{1} << 32, "ranks copy less than 4 GiB at a time");
+  const dim3 grid(divide_up(kBlocks, copies.count), copies.count);
+  if (all % sizeof(uint4) == 0) {
+    copy<uint4><<<grid, kRankThreads, 0, stream>>>(copies);
+  } else {
+    copy<unsigned><<<grid, kRankThreads, 0, stream>>>(copies);
+  }
+  require_launch("launch_copies");
+}
+
+void load_rank_kernels(int size, bool alone) {
+  const auto load = [&](auto* kernel) {
     cudaFuncAttributes attributes;
-    QUANTSPEC_CUDA(cudaFuncGetAttributes(&attributes, exchange<kRanks, Add>));
-    QUANTSPEC_CUDA(cudaFuncGetAttributes(&attributes, exchange<kRanks, Gather>));
+    QUANTSPEC_CUDA(cudaFuncGetAttributes(&attributes, kernel));
+    // A multiprocessor on which it waits has as much shared memory as others' kernels may want.
+    if (alone) return;
+    QUANTSPEC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                        cudaSharedmemCarveoutMaxShared));
+  };
+  with_ranks(size, [&]<int kRanks>() {
+    load(exchange<kRanks, Add>);
+    load(exchange<kRanks, Gather>);
+    load(exchange<kRanks, Meeting>);
   });
 }
 

@@ -1,6 +1,6 @@
 // What ranks on GPUs tell each other while they compute a model together (model/share.h): sums of
-// o and down, and logits. Each has a thread of one process and a GPU; several may have one GPU, as
-// tests do.
+// o and down, and logits; in prompts where they may read and write in each other's memory. Each has
+// a thread of one process and a GPU; several may have one GPU, as tests do.
 //
 // One kernel of a rank writes what the others need to their memory, and takes what they wrote from
 // its own. Each word says by itself that it has come: it is zero until then, and whoever takes it
@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/cuda/ranks_kernel.h"
@@ -51,8 +52,15 @@ class Ranks {
   // own: as sums.
   void gather(const float* own, int rows, int outputs, float* all);
 
-  // What the host asks: whether it is so at all ranks; and that all have come.
+  // GPUs meet: what follows in the streams begins when all have come here, and finds in other
+  // ranks' memory what they wrote there before.
+  void meet_on_gpus();
+
+  // Hosts tell each other: whether it is so at all ranks; what each says, by rank, in whose order
+  // pointers lead to memory that this GPU reaches; and that all have come.
   bool at_all(bool so);
+  template <typename T>
+  std::vector<T> told(const T& own);
   void meet();
 
   // Throws kDevice where a kernel gave up, or that of another rank. After a wait for the stream.
@@ -69,6 +77,7 @@ class Ranks {
   void reach(int ordinal) const;
   template <typename F>
   void launch_together(const F& launch);
+  void all_gather(std::span<std::byte> out, std::span<const std::byte> own);
   void leave() const;
 
   Device& device_;
@@ -77,5 +86,12 @@ class Ranks {
   std::vector<std::shared_ptr<Mailbox>> mailboxes_;  // by rank
   RankPlaces places_{};
 };
+
+template <typename T>
+std::vector<T> Ranks::told(const T& own) {
+  std::vector<T> all(size());
+  all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(&own, 1)));
+  return all;
+}
 
 }  // namespace quantspec::cuda

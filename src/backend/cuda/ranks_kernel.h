@@ -16,14 +16,16 @@ constexpr std::size_t inbox_bytes(int ranks) {
 }
 
 // Blocks of a launch, always as many. NOTE: of ranks that share a GPU the kernels of all but one
-// may wait while that one's products need multiprocessors of their own, so they take few.
-inline constexpr int kRankBlocks = 64, kSharingBlocks = 8;
+// may wait while that one's products and clusters need multiprocessors of their own, so they take
+// few. With 8 of them 4 ranks on an H200 stood still, and 8 on an H100.
+inline constexpr int kRankBlocks = 64, kSharingBlocks = 2;
 inline constexpr int kRankThreads = 256;
 
 // In device memory.
 struct RankCounts {
   std::uint32_t steps[kRankBlocks];  // that a block has taken part in
   int given_up;                      // some kernel has
+  alignas(16) float4 greeting;       // what ranks say that only meet
 };
 // In the host's memory, which the GPU reads now and then while it waits.
 struct RankSigns {
@@ -41,12 +43,30 @@ struct RankPlaces {
   std::uint64_t patience;       // nanoseconds
 };
 
+// Rows of bytes, `stride`s apart, from and to the memory of any ranks.
+struct RowCopy {
+  const void* from;
+  std::size_t from_stride;
+  void* to;
+  std::size_t to_stride, bytes;
+};
+struct RowCopies {
+  int rows;
+  int count = 0;
+  RowCopy of[kMostRanks];
+
+  void add(const RowCopy& copy) { of[count++] = copy; }
+};
+void launch_copies(const RowCopies& copies, cudaStream_t stream);
+
 // As Ranks::add_sums() and gather().
 void launch_add_sums(const RankPlaces& places, cudaStream_t stream, bool overlaps,
                      const float* sums, const float* bias, int rows, int outputs, float* x);
 void launch_gather(const RankPlaces& places, cudaStream_t stream, bool overlaps, const float* own,
                    int rows, int outputs, float* all);
-// Loads them, so that no launch has to wait for the GPU.
-void load_rank_kernels(int size);
+// As Ranks::meet_on_gpus().
+void launch_meeting(const RankPlaces& places, cudaStream_t stream);
+// Loads them, so that no launch has to wait for the GPU. alone: RankPlaces'.
+void load_rank_kernels(int size, bool alone);
 
 }  // namespace quantspec::cuda

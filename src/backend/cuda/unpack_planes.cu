@@ -12,16 +12,15 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// Rows [first, first + count), rounded to bf16, [count, padded_cols(cols)] with zeros beyond. Block
-// (some spans, tile); a warp per span.
+// As unpack_rows(). Block (some spans, tile); a warp per span.
 template <int kLowerBits>
 __global__ void __launch_bounds__(kThreads)
-    unpack(const __grid_constant__ CodedPlanes planes, int first, int count, __nv_bfloat16* out) {
+    unpack(const __grid_constant__ CodedPlanes planes, int first, int count, __nv_bfloat16* out,
+           int stride) {
   __shared__ float values[16];
   share_values(planes, values);
-  const int stride = padded_cols(planes.cols), lane = threadIdx.x % 32;
-  const int span = blockIdx.x * kWarps + threadIdx.x / 32;
-  if (span * kSpanInputs >= stride) return;
+  const int lane = threadIdx.x % 32, span = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (span * kSpanInputs >= padded_cols(planes.cols)) return;
   const LaneCodes<kLowerBits> codes(planes, first / kTileRows + blockIdx.y, span, lane);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -44,12 +43,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void unpack_rows(Device& device, const Matrix& matrix, int first, int count, std::byte* out) {
+void unpack_rows(Device& device, const Matrix& matrix, int first, int count, std::byte* out,
+                 int stride) {
   check(first % kTileRows == 0, "whole tiles");
   const dim3 grid(divide_up(padded_cols(matrix.cols) / kSpanInputs, kWarps), row_tiles(count));
   with_lower_bits(matrix, [&]<int kLowerBits>() {
     unpack<kLowerBits><<<grid, kThreads, 0, device.stream()>>>(
-        CodedPlanes(matrix), first, count, reinterpret_cast<__nv_bfloat16*>(out));
+        CodedPlanes(matrix), first, count, reinterpret_cast<__nv_bfloat16*>(out), stride);
     require_launch("unpack_rows");
   });
 }

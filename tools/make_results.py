@@ -36,7 +36,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from plot_results import plot  # noqa: E402
-from plots import gpu_page, gpu_set, kernel_tables, pages, reports, tables  # noqa: E402
+from plots import gpu_page, gpu_set, kernel_tables, pages, ranks_page, reports, tables  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MADE = pathlib.Path("build/results")  # from the root, as the commands show it: what runs make and read
@@ -440,7 +440,10 @@ def written(root=ROOT, show=None):
     files[shown] = json.dumps(names) + "\n"
     cpu, gpu = pages.Set(root / "results" / names["cpu"]), gpu_set.GpuSet(root / "results" / names["gpu"])
     files[root / "docs/results.md"] = pages.cpu_page(cpu)
-    files[root / "docs/results-gpu.md"] = gpu_page.page(gpu)
+    ranks = root / "results/ranks"
+    if ranks.exists():
+        files[ranks / "README.md"] = ranks_page.page(ranks)
+    files[root / "docs/results-gpu.md"] = gpu_page.page(gpu, ranks_page.section(ranks) if ranks.exists() else "")
     blocks = {"README.md": pages.readme_blocks(cpu) | gpu_page.readme_blocks(gpu),
               "docs/compare.md": gpu_page.compare_blocks(gpu)}
     for name, contents in blocks.items():

@@ -1,13 +1,11 @@
 """Pages that show one set of results of a GPU: README.md of the set, with all tables, docs/results-gpu.md
 whole, and blocks of README.md and docs/compare.md."""
 
-import textwrap
-
 from plots import gpu_goals, gpu_tables
 from plots.gpu_tables import HEADS, LAYERS, MATRICES, ROWS, context_name, times
 from plots.pages import MAX_LINES, head, listed, picture
 from plots.reports import Unusable
-from plots.tables import table
+from plots.tables import prose, table
 
 K = 1024
 FIGURES = {
@@ -26,10 +24,6 @@ def draw(results):
     folder.mkdir(exist_ok=True)
     for name in FIGURES:
         getattr(gpu_figures, name.replace("-", "_"))(results, folder / f"{name}.svg")
-
-
-def prose(text):
-    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def short(report):
@@ -267,8 +261,8 @@ def figure(results, name):
     return picture(results, name, FIGURES[name])
 
 
-def page(results):
-    """docs/results-gpu.md."""
+def page(results, of_ranks=""):
+    """docs/results-gpu.md. of_ranks: its section on several GPUs (ranks_page.py)."""
     if not results.is_of_a_commit():
         raise Unusable(f"{results.name} was measured with changes that are in no commit")
     eight, goals = results.eight(), results.goals()
@@ -327,6 +321,7 @@ A layer's four products, one after the other; over cuBLAS with bf16 weights and 
 {memory_said}
 
 {memory(results)}
+{of_ranks}
 ## Goals
 
 {goals_said}

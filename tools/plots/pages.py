@@ -16,7 +16,7 @@ COPIES = {"copy-recall": "a passage repeated (`recall`)", "copy-quotes": "a pass
           "copy-edits": "a passage edited", "copy-code": "code with other names",
           "copy-prose": "a book gone on with, which asks for no copy"}
 WAYS = {1: "temperature 1", 0: "greedy"}  # of sampling
-MAX_LINES = 150
+MAX_LINES = 165
 
 
 class Set:

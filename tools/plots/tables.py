@@ -2,9 +2,15 @@
 more. Each takes the reports of a section and returns text."""
 
 import pathlib
+import textwrap
 
 from plots.reports import (PLAIN, counted, dataset_name, machine_name, plan_name,
                            temperature_name, tokens_name)
+
+
+def prose(text):
+    """A paragraph, in lines."""
+    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def table(titles, rows, texts=1):

@@ -211,20 +211,21 @@ TEST_P(KvOps, QkvOfManyRowsHasTheBitsOfFew) {
         const int index = static_cast<int>(spans.size());
         spans.push_back({std::min(left, 1 + 7 * index % 17), 11 * index});
       }
-      const WeightRead read = WeightRead::kTarget;
-      const QkvResult all = setup.run(Phase::kDecode, read, x, spans);
-      auto q = all.q.begin();
-      auto kv = all.kv.begin();
-      auto in = x.begin();
-      for (const Span& span : spans) {
-        const auto end = in + std::ptrdiff_t{span.rows} * c.hidden;
-        const QkvResult few = setup.run(Phase::kDecode, read, Floats(in, end), {span});
-        ASSERT_TRUE(same_bits(few.q.data(), &*q, few.q.size())) << rows << " rows";
-        const Floats a = joined(few.kv), b = joined({kv, kv + std::ssize(few.kv)});
-        ASSERT_TRUE(same_bits(a.data(), b.data(), a.size())) << rows << " rows";
-        q += std::ssize(few.q);
-        kv += std::ssize(few.kv);
-        in = end;
+      for (const WeightRead read : {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget}) {
+        const QkvResult all = setup.run(Phase::kDecode, read, x, spans);
+        auto q = all.q.begin();
+        auto kv = all.kv.begin();
+        auto in = x.begin();
+        for (const Span& span : spans) {
+          const auto end = in + std::ptrdiff_t{span.rows} * c.hidden;
+          const QkvResult few = setup.run(Phase::kDecode, read, Floats(in, end), {span});
+          ASSERT_TRUE(same_bits(few.q.data(), &*q, few.q.size())) << rows << ", read " << int(read);
+          const Floats a = joined(few.kv), b = joined({kv, kv + std::ssize(few.kv)});
+          ASSERT_TRUE(same_bits(a.data(), b.data(), a.size())) << rows << ", read " << int(read);
+          q += std::ssize(few.q);
+          kv += std::ssize(few.kv);
+          in = end;
+        }
       }
     }
   }

@@ -10,7 +10,7 @@ namespace {
 class RowsOps : public OpTest {};
 
 constexpr int kMostRows = 256;
-constexpr int kRowCounts[] = {18, 31, 32, 33, 64, 65, 128, 200, kMostRows};
+constexpr int kRowCounts[] = {17, 18, 31, 32, 33, 48, 64, 65, 128, 200, kMostRows};
 constexpr WeightRead kReads[] = {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget};
 constexpr WeightFormat kQ4K{.bits = 4, .group = 32, .block = 256, .has_offset = true};
 constexpr WeightFormat kFormats[] = {dense_format(DType::kBF16), dense_format(DType::kF16),

@@ -15,6 +15,7 @@ struct BatchSums {
   const float* nodes;    // [kNodes, rows, columns]
   const float* squares;  // [kSegments, square_stride]; null: no norm
   int rows, columns, square_stride;
+  int up_column;  // of gate and up: the first of up; 0: 8 columns of each by turns
 
   // Of V's columns, a float or four: add(a, b) adds them.
   template <int kNodes, typename V, typename Add>
@@ -85,8 +86,10 @@ __global__ void __launch_bounds__(kFinishThreads)
   if (count <= 0) return;
   float4 result;
   if constexpr (kGateUp) {
-    const int column = output / 8 * kTileRows + output % 8;
-    float4 gate = sums.four_at<kNodes>(row, column), up = sums.four_at<kNodes>(row, column + 8);
+    const bool by_turns = sums.up_column == 0;
+    const int column = by_turns ? output / 8 * kTileRows + output % 8 : output;
+    const int up_column = column + (by_turns ? kTileRows / 2 : sums.up_column);
+    float4 gate = sums.four_at<kNodes>(row, column), up = sums.four_at<kNodes>(row, up_column);
     const float factor = sums.factor(args, row);
     gate = gate * factor;
     up = up * factor;

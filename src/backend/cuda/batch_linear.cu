@@ -1,23 +1,27 @@
 #include <algorithm>
 
 #include "backend/cuda/batch_finish.cuh"
+#include "backend/cuda/batch_half.cuh"
 #include "backend/cuda/batch_linear.h"
+#include "backend/cuda/batch_planes.cuh"
 #include "backend/cuda/batch_products.cuh"
 #include "backend/cuda/linear_launch.cuh"
 #include "base/error.h"
 
 // Two or three launches of an op:
 //
-//   make_operands   activations times the norm's weights, as hi + lo of bf16, in the order in which
-//                   the matrix units take them; each segment's sums of squares
-//   batch_linear    products on the matrix units of compute capability 9.0: weights are A, from
-//                   registers, activations B. What it has of a sum of all segments goes through
-//                   what the op does; nodes of the sum over segments go to memory
-//   finish_batch    adds those; bias, factor, and what the op does. Queries, keys and values always
-//                   have it, as both halves of a head meet there
+//   make_*_operands  activations times the norm's weights, as hi + lo (of bf16, or of integers
+//                    beside planes), in the order in which the matrix units take them; each
+//                    segment's sums of squares
+//   batch_linear     products on the matrix units of compute capability 9.0: weights are A, from
+//                    registers, activations B. What it has of a sum of all segments goes through
+//                    what the op does; nodes of the sum over segments go to memory
+//   finish_batch     adds those; bias, factor, and what the op does. Queries, keys and values
+//                    always have it, as both halves of a head meet there; of planes gate and up
+//                    too, which have tiles of their own
 //
-// The order of a row's sum is that of FullFormat (linear_full.cuh): a product of 16 terms has those
-// inputs in those places that it has there, hi and lo have sums of their own until a segment ends.
+// The order of a row's sum is that of the formats of linear_kernel.cuh (batch_half.cuh,
+// batch_planes.cuh).
 
 namespace quantspec::cuda {
 
@@ -38,7 +42,7 @@ void launch(OpLaunches& op, void (*kernel)(Params...), dim3 grid, int threads,
 }
 
 // An op of up to kRows rows, args.num_rows.
-template <int kRows>
+template <typename Format, int kRows>
 class BatchOp {
  public:
   BatchOp(OpLaunches& op, const LinearArgs& args)
@@ -48,7 +52,8 @@ class BatchOp {
         sharing_(share_out_batch(op.device().num_sms(), tiles_)) {}
 
   void run() {
-    const bool in_memory = args_.op == LinearOp::kQkv || sharing_.nodes() > 1;
+    const bool in_memory = args_.op == LinearOp::kQkv || sharing_.nodes() > 1 ||
+                           (args_.op == LinearOp::kGateUp && !Format::kHalvesTiles);
     take_scratch(in_memory);
     launch_operands();
     if (in_memory) {
@@ -61,15 +66,22 @@ class BatchOp {
       case LinearOp::kAdd:
         return multiply<BatchEnd::kAdd>();
       case LinearOp::kGateUp:
-        return multiply<BatchEnd::kGateUp>();
+        if constexpr (Format::kHalvesTiles) multiply<BatchEnd::kGateUp>();
+        return;
       case LinearOp::kQkv:
+      case LinearOp::kPart:
         break;
     }
   }
 
  private:
+  using Shared = BatchShared<Format, kRows>;
+
+  static bool halves_tiles(const LinearArgs& args) {
+    return Format::kHalvesTiles && args.op == LinearOp::kGateUp;
+  }
   static int count_tiles(const LinearArgs& args) {
-    if (args.op == LinearOp::kGateUp) return divide_up(args.sources[0].outputs, kTileRows / 2);
+    if (halves_tiles(args)) return divide_up(args.sources[0].outputs, kTileRows / 2);
     int tiles = 0;
     for (const LinearSource& source : args.sources) tiles += source.tiles;
     return tiles;
@@ -79,13 +91,14 @@ class BatchOp {
   // As much as the most rows take: memory that grew with the rows of a batch would make every graph
   // anew each time.
   void take_scratch(bool in_memory) {
-    const std::size_t of_operands = std::size_t(args_.units) * operand_bytes(kMostBatchRows);
-    const std::size_t num_nodes =
-        in_memory ? std::size_t(sharing_.nodes()) * kMostBatchRows * columns() : 0;
-    operands_ = op_.device().scratch(
-        Scratch::kBatch, of_operands + sizeof(float) * (kSegments * kMostBatchRows + num_nodes));
+    constexpr int kMost = Format::kMostRows;
+    const std::size_t of_operands =
+        std::size_t(args_.units) * BatchShared<Format, kMost>::kOperandBytes;
+    const std::size_t num_nodes = in_memory ? std::size_t(sharing_.nodes()) * kMost * columns() : 0;
+    operands_ = op_.device().scratch(Scratch::kBatch,
+                                     of_operands + sizeof(float) * (kSegments * kMost + num_nodes));
     squares_ = reinterpret_cast<float*>(operands_ + of_operands);
-    nodes_ = squares_ + kSegments * kMostBatchRows;
+    nodes_ = squares_ + kSegments * Format::kMostRows;
   }
   const float* squares() const { return args_.norm.weight != nullptr ? squares_ : nullptr; }
 
@@ -99,20 +112,26 @@ class BatchOp {
                          .norm = args_.norm.weight,
                          .operands = operands_,
                          .squares = squares_};
-    const int units = divide_up(args_.bands, kSegments) * (kBandInputs / BatchFormat::kUnit);
-    const dim3 grid(kRows / 8, kSegments, divide_up(units, kOperandWarps));
-    launch(op_, make_operands, grid, 32 * kOperandWarps, 0, of);
+    if constexpr (Format::kHalvesTiles) {
+      const int units = divide_up(args_.bands, kSegments) * (kBandInputs / Format::kUnit);
+      const dim3 grid(kRows / 8, kSegments, divide_up(units, kHalfOperandWarps));
+      launch(op_, make_half_operands, grid, 32 * kHalfOperandWarps, 0, of);
+    } else {
+      const dim3 grid(kRows / kPlaneOperandWarps, kSegments);
+      launch(op_, make_plane_operands<Format::kBothPlanes>, grid, 32 * kPlaneOperandWarps, 0, of);
+    }
   }
 
   template <BatchEnd kEnd>
   void multiply() {
     const LinearSource* const sources = args_.sources;
-    const bool gate_up = args_.op == LinearOp::kGateUp;
+    const bool halves = halves_tiles(args_);
     BatchArgs batch{.stride = args_.stride,
-                    .tile_rows = gate_up ? kTileRows / 2 : kTileRows,
-                    .second_half = gate_up
+                    .tile_rows = halves ? kTileRows / 2 : kTileRows,
+                    .second_half = halves
                                        ? sources[1].data - sources[0].data
                                        : kTileRows / 2 * static_cast<std::ptrdiff_t>(args_.stride),
+                    .lower_stride = args_.lower_stride,
                     .all_tiles = tiles_,
                     .units = args_.units,
                     .bands = args_.bands,
@@ -129,11 +148,12 @@ class BatchOp {
                     .outputs = sources[0].outputs};
     for (int i = 0; i < kMaxSources; ++i) {
       batch.data[i] = sources[i].data;
-      batch.tiles[i] = gate_up ? (i == 0 ? tiles_ : 0) : sources[i].tiles;
+      batch.lower[i] = sources[i].lower;
+      batch.tiles[i] = halves ? (i == 0 ? tiles_ : 0) : sources[i].tiles;
     }
-    const auto kernel = batch_linear<kRows, kEnd>;
+    const auto kernel = batch_linear<Format, kRows, kEnd>;
     op_.device().kernels().allow_shared(kernel, Kernels::Prefers::kShared);
-    launch(op_, kernel, sharing_.blocks, kBatchThreads, sizeof(BatchShared<kRows>), batch);
+    launch(op_, kernel, sharing_.blocks, kBatchThreads, sizeof(Shared), batch);
   }
 
   void finish() {
@@ -150,24 +170,25 @@ class BatchOp {
   }
   template <int kNodes>
   void finish() {
-    const BatchSums sums{.nodes = nodes_,
-                         .squares = squares(),
-                         .rows = args_.num_rows,
-                         .columns = columns(),
-                         .square_stride = kRows};
+    const BatchSums sums{
+        .nodes = nodes_,
+        .squares = squares(),
+        .rows = args_.num_rows,
+        .columns = columns(),
+        .square_stride = kRows,
+        .up_column = Format::kHalvesTiles ? 0 : args_.sources[0].tiles * kTileRows};
     if (args_.op == LinearOp::kQkv) {
       const int heads = columns() / args_.qkv.shape.head_dim;
       const int blocks = divide_up(heads * args_.num_rows, kFinishThreads / 32);
       return launch(op_, finish_batch_qkv<kNodes>, blocks, kFinishThreads, 0, args_, sums, heads);
     }
-    if constexpr (kNodes > 1) {
-      const dim3 grid(divide_up(args_.sources[0].outputs, 4 * kFinishThreads), args_.num_rows);
-      with_op(args_.op, [&]<int kOp>() {
-        if constexpr (kOp != static_cast<int>(LinearOp::kQkv)) {
-          launch(op_, finish_batch<kOp, kNodes>, grid, kFinishThreads, 0, args_, sums);
-        }
-      });
-    }
+    const dim3 grid(divide_up(args_.sources[0].outputs, 4 * kFinishThreads), args_.num_rows);
+    with_op(args_.op, [&]<int kOp>() {
+      constexpr bool kGateUp = kOp == static_cast<int>(LinearOp::kGateUp);
+      if constexpr (kOp != static_cast<int>(LinearOp::kQkv) && (kNodes > 1 || kGateUp)) {
+        launch(op_, finish_batch<kOp, kNodes>, grid, kFinishThreads, 0, args_, sums);
+      }
+    });
   }
 
   OpLaunches& op_;
@@ -184,15 +205,30 @@ class BatchOp {
 
 bool batches_rows(const Device& device) { return device.capability() == 90; }
 
-void run_batch(OpLaunches& op, const LinearArgs& args, int end) {
+namespace {
+
+template <typename Format>
+void run_rows(OpLaunches& op, const LinearArgs& args, int end) {
   LinearArgs some = args;
-  some.bands = bands_of<BatchFormat>(args.cols);
-  some.units = divide_up(args.cols, BatchFormat::kUnit);
+  some.units = divide_up(args.cols, Format::kUnit);
   for (; some.first_row < end; some.first_row += some.num_rows) {
     const int left = end - some.first_row;
-    some.num_rows = std::min(left, kMostBatchRows);
-    left <= 32 ? BatchOp<32>(op, some).run() : BatchOp<kMostBatchRows>(op, some).run();
+    some.num_rows = std::min(left, Format::kMostRows);
+    if (left <= 32) {
+      BatchOp<Format, 32>(op, some).run();
+    } else {
+      BatchOp<Format, Format::kMostRows>(op, some).run();
+    }
   }
+}
+
+}  // namespace
+
+void run_batch(OpLaunches& op, const LinearArgs& args, int end) {
+  run_rows<BatchHalf>(op, args, end);
+}
+void run_batch_of_planes(OpLaunches& op, const LinearArgs& args, bool both, int end) {
+  both ? run_rows<BatchPlanes<true>>(op, args, end) : run_rows<BatchPlanes<false>>(op, args, end);
 }
 
 }  // namespace quantspec::cuda

@@ -29,10 +29,12 @@ BatchSharing share_out_batch(int num_sms, int tiles);
 inline constexpr int kLeastBatchRows = 18;  // from which on it is used
 inline constexpr int kMostBatchRows = 64;   // of a launch; of more, weights are read again
 
-// Whether there is a kernel for bf16 weights on this GPU.
+// Whether this GPU has the kernel.
 bool batches_rows(const Device& device);
 
-// The op's rows [args.first_row, end), with weights of bf16. args: what decode_linear.cu fills in.
+// The op's rows [args.first_row, end), with weights of bf16, or with the upper or both planes of
+// groups of 128. args: what decode_linear.cu fills in, args.bands those of all inputs.
 void run_batch(OpLaunches& op, const LinearArgs& args, int end);
+void run_batch_of_planes(OpLaunches& op, const LinearArgs& args, bool both, int end);
 
 }  // namespace quantspec::cuda

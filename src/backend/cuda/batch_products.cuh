@@ -1,88 +1,34 @@
 // The kernel of products of batch_linear.cu.
 #pragma once
 
-#include "backend/cuda/batch_linear.h"
-#include "backend/cuda/batch_operands.cuh"
-#include "backend/cuda/linear_finish.cuh"
-#include "backend/cuda/wgmma.cuh"
+#include "backend/cuda/batch_items.cuh"
 
 namespace quantspec::cuda {
 
-constexpr int kBatchWarps = kBatchTiles;               // a tile each
-constexpr int kBatchThreads = 32 * kBatchWarps + 128;  // and those of which one brings operands
+// And a warpgroup of which one thread brings operands.
+constexpr int kBatchThreads = 32 * kBatchWarps + 128;
 
-// What becomes of an item's sums: nodes of a sum in memory, or what the op does.
-enum class BatchEnd { kNodes, kStore, kAdd, kGateUp };
-
-// A tile is 16 outputs of a matrix; of gate and up, 8 of each.
-struct BatchArgs {
-  const std::byte* data[kMaxSources];
-  int tiles[kMaxSources];
-  std::size_t stride;          // bytes from row to row of a matrix
-  int tile_rows;               // of a matrix
-  std::ptrdiff_t second_half;  // bytes from row 0 of a tile to row 8
-  int all_tiles;
-  int units, bands, cols;
-  int run, items;  // BatchSharing
-  const std::byte* operands;
-  const float* squares;  // [kSegments, kRows]; null: no norm
-  float epsilon;
-  int num_rows;
-  float* nodes;  // [BatchSharing::nodes(), num_rows, 16 * all_tiles]
-  // What the op does, where sums are whole:
-  const float* bias[2];
-  float* out;  // [num_rows, outputs]
-  int outputs;
-};
-
-// Of a block's shared memory.
-template <int kRows>
+// Of a block's shared memory. Format: BatchHalf, BatchPlanes.
+template <typename Format, int kRows>
 struct BatchShared {
-  static constexpr int kDepth = 8;                     // stages of a warp's ring of weights
-  static constexpr int kStages = kRows == 64 ? 5 : 8;  // of operands
-  std::byte weights[kBatchWarps][kDepth][BatchFormat::kUnitBytes];
-  std::byte operands[kStages][operand_bytes(kRows)];
+  static constexpr int kStages = Format::kStages(kRows);
+  static constexpr int kOperandBytes = operand_bytes(kRows) + Format::kRecordBytes(kRows);
+  alignas(128) std::byte weights[kBatchWarps][Format::kDepth][Format::kWeightBytes];
+  alignas(128) std::byte operands[kStages][kOperandBytes];
   std::uint64_t full[kStages], empty[kStages];
-  float factors[kRows];  // of the norm
+  std::uint64_t weights_full[kBatchWarps][Format::kDepth];  // where they come by bulk copies
+  float factors[kRows];                                     // of the norm
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-struct BatchItem {
-  int row_block;
-  int node;     // of the row block
-  int segment;  // the first
-  int unit, end_unit;
-
-  __device__ BatchItem(const BatchArgs& args, int i) {
-    const int nodes = kSegments / args.run;
-    row_block = i / nodes;
-    node = i % nodes;
-    segment = node * args.run;
-    unit = first_unit(args.bands, args.units, segment);
-    end_unit = first_unit(args.bands, args.units, segment + args.run);
-  }
-};
-
-// A stage of a ring, and the parity of its use.
-template <int kStages>
-struct RingPlace {
-  int stage = 0;
-  std::uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 // One thread: all copies of operands.
-template <int kRows>
-__device__ void bring_operands(const BatchArgs& args, BatchShared<kRows>& shared) {
-  constexpr std::uint32_t kBytes = operand_bytes(kRows);
-  RingPlace<BatchShared<kRows>::kStages> place;
+template <typename Format, int kRows>
+__device__ void bring_operands(const BatchArgs& args, BatchShared<Format, kRows>& shared) {
+  constexpr std::uint32_t kBytes = BatchShared<Format, kRows>::kOperandBytes;
+  RingPlace<BatchShared<Format, kRows>::kStages> place;
   for (int i = blockIdx.x; i < args.items; i += gridDim.x) {
-    const BatchItem item(args, i);
+    const BatchItem<Format::kUnit> item(args, i);
     for (int unit = item.unit; unit < item.end_unit; ++unit) {
       std::uint64_t* const full = &shared.full[place.stage];
       barrier_wait(&shared.empty[place.stage], place.parity ^ 1);
@@ -93,70 +39,6 @@ __device__ void bring_operands(const BatchArgs& args, BatchShared<kRows>& shared
     }
   }
 }
-
-// A warp's ring of weights: all but what it multiplies is under way.
-template <int kDepth>
-class BatchWeights {
- public:
-  using Full = BatchFormat;
-
-  __device__ BatchWeights(const BatchArgs& args, std::byte* ring)
-      : args_(args),
-        item_(blockIdx.x),
-        ring_(shared_address(ring)),
-        end_(ring_ + kDepth * Full::kUnitBytes),
-        place_(ring_) {
-    begin();
-    for (int i = 0; i < kDepth; ++i) load();
-  }
-  // The next stage, to be given back before the one after it is asked for.
-  __device__ std::uint32_t next() {
-    wait_async_copies<kDepth - 1>();
-    __syncwarp();
-    return place_;
-  }
-  __device__ void give_back() {
-    __syncwarp();
-    load();
-  }
-
- private:
-  // Finds the next item that has units.
-  __device__ void begin() {
-    for (; units_ == 0 && item_ < args_.items; item_ += gridDim.x) {
-      const BatchItem item(args_, item_);
-      units_ = item.end_unit - item.unit;
-      int tile = min(item.row_block * kBatchTiles + warp_index(), args_.all_tiles - 1), source = 0;
-      while (tile >= args_.tiles[source]) tile -= args_.tiles[source++];
-      const int lane = threadIdx.x % 32;
-      from_ = args_.data[source] +
-              static_cast<std::size_t>(tile * args_.tile_rows + lane / 8) * args_.stride +
-              item.unit * Full::kRowBytes + lane % 8 * 16;
-    }
-  }
-  __device__ void load() {
-    if (units_ > 0) {
-      const int lane = threadIdx.x % 32;
-      const std::uint32_t to = place_ + Full::piece_at(lane / 8, lane % 8);
-      const std::byte* const second = from_ + args_.second_half;
-      copy_stream16(to, from_);
-      copy_stream16(to + 4 * Full::kRowBytes, from_ + 4 * args_.stride);
-      copy_stream16(to + 8 * Full::kRowBytes, second);
-      copy_stream16(to + 12 * Full::kRowBytes, second + 4 * args_.stride);
-      from_ += Full::kRowBytes;
-      if (--units_ == 0) begin();
-    }
-    commit_async_copies();
-    place_ += Full::kUnitBytes;
-    if (place_ == end_) place_ = ring_;
-  }
-
-  const BatchArgs& args_;
-  int item_;  // the next
-  std::uint32_t ring_, end_, place_;
-  int units_ = 0;  // left of the item
-  const std::byte* from_ = nullptr;
-};
 
 // The sum of an item from those of its segments, as a balanced tree.
 template <int N>
@@ -207,14 +89,14 @@ __device__ __forceinline__ void for_rows(int num_rows, float* to, std::size_t st
 
 // What becomes of a lane's sums of a tile.
 template <BatchEnd kEnd, int kRows>
-__device__ __forceinline__ void end_item(const BatchArgs& args, const BatchItem& item, int tile,
+__device__ __forceinline__ void end_item(const BatchArgs& args, int node, int tile,
                                          const float* factors, const float (&v)[kRows / 2]) {
   tile = afresh(tile);
   if (tile >= args.all_tiles) return;
   const int g = threadIdx.x % 32 / 4, rows = args.num_rows, outputs = args.outputs;
   if constexpr (kEnd == BatchEnd::kNodes) {
     const std::size_t columns = kTileRows * args.all_tiles;
-    float* const to = args.nodes + item.node * rows * columns + tile * kTileRows + g;
+    float* const to = args.nodes + node * rows * columns + tile * kTileRows + g;
     for_rows<kRows>(rows, to, columns, [&](int, float* to, int i) {
       to[0] = v[i];
       to[8] = v[i + 2];
@@ -246,8 +128,8 @@ __device__ __forceinline__ void end_item(const BatchArgs& args, const BatchItem&
 }
 
 // Of the rows' norms.
-template <int kRows>
-__device__ void set_factors(const BatchArgs& args, BatchShared<kRows>& shared) {
+template <typename Format, int kRows>
+__device__ void set_factors(const BatchArgs& args, BatchShared<Format, kRows>& shared) {
   if (threadIdx.x < kRows) {
     float factor = 1.0f;
     if (args.squares != nullptr) {
@@ -262,71 +144,41 @@ __device__ void set_factors(const BatchArgs& args, BatchShared<kRows>& shared) {
 }
 
 // A warp's tile of every item.
-template <int kRows, BatchEnd kEnd>
-__device__ void multiply_batch(const BatchArgs& args, BatchShared<kRows>& shared) {
-  using Shared = BatchShared<kRows>;
-  using Full = BatchFormat;
-  constexpr int kSteps = kBatchSteps;
-  constexpr int kStepBytes = operand_bytes(kRows) / kSteps;
-  const int warp = warp_index(), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  BatchWeights<Shared::kDepth> weights(args, shared.weights[warp][0]);
+template <typename Format, int kRows, BatchEnd kEnd>
+__device__ void multiply_batch(const BatchArgs& args, BatchShared<Format, kRows>& shared) {
+  using Shared = BatchShared<Format, kRows>;
+  const int warp = warp_index();
+  typename Format::Weights weights(args, shared.weights[warp][0], shared.weights_full[warp]);
   wait_for_previous_kernels();
   if constexpr (kEnd != BatchEnd::kNodes) set_factors(args, shared);
   RingPlace<Shared::kStages> place;
   SegmentSums<kRows / 2> segments;
-  const std::uint32_t low = Full::piece_at(g, t), high = low ^ 64;  // of both halves of a unit
-  float sums[kRows];  // hi and lo of 8 rows, of the next 8, ..: each a C fragment
-  // NOTE: weights come to registers when products have ended, while the other warpgroup's run. With
-  // copies to registers beside products the compiler has the products wait; where it does not, by
-  // detours, that was no faster.
-  const auto add_unit = [&] {
-    const std::uint32_t from = weights.next();
-    std::uint32_t a[4 * kSteps];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::uint32_t rows = from + (half == 0 ? low : high);
-      const uint4 first = load_shared16(rows), second = load_shared16<8 * Full::kRowBytes>(rows);
-      const std::uint32_t x[8] = {first.x, second.x, first.y, second.y,
-                                  first.z, second.z, first.w, second.w};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) a[8 * half + i] = x[i];
-    }
-    weights.give_back();
-    barrier_wait(&shared.full[place.stage], place.parity);
-    const std::uint32_t b = shared_address(shared.operands[place.stage]);
-    products_begin();
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      wgmma_bf16(sums, a + 4 * i, plain_operand(b + i * kStepBytes, kMatrixBytes, kGroupBytes / 2));
-    }
-    products_commit();
-    products_wait<0>(sums);
-    if (lane == 0) barrier_arrive(&shared.empty[place.stage]);
-    place.advance();
-  };
-
+  typename Format::template Sums<kRows> sums;
   for (int i = blockIdx.x; i < args.items; i += gridDim.x) {
-    const BatchItem item(args, i);
+    const BatchItem<Format::kUnit> item(args, i);
     const int tile = item.row_block * kBatchTiles + warp;
     int unit = item.unit;
 #pragma unroll 1
     for (int segment = 0; segment < args.run; ++segment) {
-      const int end = first_unit(args.bands, args.units, item.segment + segment + 1);
-#pragma unroll
-      for (float& sum : sums) sum = 0.0f;
+      const int end = first_unit<Format::kUnit>(args.bands, args.units, item.segment + segment + 1);
+      sums.clear();
 #pragma unroll 1
-      for (; unit < end; ++unit) add_unit();
-      float of_segment[kRows / 2];
-#pragma unroll
-      for (int j = 0; j < kRows / 2; ++j) {
-        of_segment[j] = sums[j / 4 * 8 + j % 4] + sums[j / 4 * 8 + 4 + j % 4];
+      for (; unit < end; ++unit) {
+        const typename Format::UnitWeights lane(weights.next());
+        weights.give_back();
+        barrier_wait(&shared.full[place.stage], place.parity);
+        sums.add(lane, shared_address(shared.operands[place.stage]));
+        if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[place.stage]);
+        place.advance();
       }
+      float of_segment[kRows / 2];
+      sums.get(of_segment);
       if (segments.add(segment, args.run, of_segment)) {
-        end_item<kEnd, kRows>(args, item, tile, shared.factors, of_segment);
+        end_item<kEnd, kRows>(args, item.node, tile, shared.factors, of_segment);
       }
     }
   }
-  wait_async_copies<0>();
+  weights.finish();
 }
 
 // Registers of a thread; those of all warpgroups are the multiprocessor's 65536 at most.
@@ -334,14 +186,15 @@ constexpr int kBatchRegisters = 240, kOperandRegisters = 24;
 
 #endif
 
-template <int kRows, BatchEnd kEnd>
+template <typename Format, int kRows, BatchEnd kEnd>
 __global__ void __launch_bounds__(kBatchThreads, 1)
     batch_linear(const __grid_constant__ BatchArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(128) std::byte memory[];
-  auto& shared = *reinterpret_cast<BatchShared<kRows>*>(memory);
+  using Shared = BatchShared<Format, kRows>;
+  auto& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < BatchShared<kRows>::kStages; ++i) {
+    for (int i = 0; i < Shared::kStages; ++i) {
       barrier_init(&shared.full[i], 1);
       barrier_init(&shared.empty[i], kBatchWarps);
     }
@@ -350,7 +203,7 @@ __global__ void __launch_bounds__(kBatchThreads, 1)
   __syncthreads();
   if (warp_index() < kBatchWarps) {
     take_registers<kBatchRegisters>();
-    multiply_batch<kRows, kEnd>(args, shared);
+    multiply_batch<Format, kRows, kEnd>(args, shared);
   } else {
     give_registers_back<kOperandRegisters>();
     wait_for_previous_kernels();

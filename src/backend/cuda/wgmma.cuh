@@ -31,7 +31,7 @@ __device__ __forceinline__ std::uint64_t swizzled_operand(const void* tile,
 }
 
 // An operand at a shared_address() in core matrices, a row's next 16 bytes and the next 8 rows so
-// many bytes on. For wgmma_bf16().
+// many bytes on. For wgmma_bf16() and wgmma_bytes().
 __device__ __forceinline__ std::uint64_t plain_operand(std::uint32_t tile, std::uint32_t next_units,
                                                        std::uint32_t next_rows) {
   return std::uint64_t{next_rows / 16} << 32 | std::uint64_t{next_units / 16} << 16 |
@@ -59,6 +59,12 @@ __device__ __forceinline__ void products_wait(float (&x)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i]));  // no use may move up
 }
+template <int Pending, int N>
+__device__ __forceinline__ void products_wait(std::int32_t (&x)[N]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i]));
+}
 
 // --- products of 16 terms ------------------------------------------------------------------------
 
@@ -66,6 +72,9 @@ __device__ __forceinline__ void products_wait(float (&x)[N]) {
 #define QUANTSPEC_F16(x, i) \
   QUANTSPEC_F4(x, i), QUANTSPEC_F4(x, i + 4), QUANTSPEC_F4(x, i + 8), QUANTSPEC_F4(x, i + 12)
 #define QUANTSPEC_F32(x, i) QUANTSPEC_F16(x, i), QUANTSPEC_F16(x, i + 16)
+#define QUANTSPEC_R4(x, i) "+r"(x[i]), "+r"(x[i + 1]), "+r"(x[i + 2]), "+r"(x[i + 3])
+#define QUANTSPEC_R16(x, i) \
+  QUANTSPEC_R4(x, i), QUANTSPEC_R4(x, i + 4), QUANTSPEC_R4(x, i + 8), QUANTSPEC_R4(x, i + 12)
 #define QUANTSPEC_REGISTERS_0_31                                                               \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
   "%25,%26,%27,%28,%29,%30,%31"
@@ -137,9 +146,24 @@ __device__ __forceinline__ void wgmma_bf16(float (&s)[32], const std::uint32_t* 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// s [64, 64] = a b^T of bytes, or += where Add; a unsigned and b signed. a: A fragment of
+// mma.m16n8k32; b: 64 rows of 32 bytes in shared memory.
+template <bool Add>
+__device__ __forceinline__ void wgmma_bytes(std::int32_t (&s)[32], const std::uint32_t* a,
+                                            std::uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 "
+      "{" QUANTSPEC_REGISTERS_0_31 "}, {%32,%33,%34,%35}, %36, add;\n}"
+      : QUANTSPEC_R16(s, 0), QUANTSPEC_R16(s, 16)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Add ? 1 : 0));
+}
+
 #undef QUANTSPEC_F4
 #undef QUANTSPEC_F16
 #undef QUANTSPEC_F32
+#undef QUANTSPEC_R4
+#undef QUANTSPEC_R16
 #undef QUANTSPEC_REGISTERS_0_31
 #undef QUANTSPEC_REGISTERS_32_63
 

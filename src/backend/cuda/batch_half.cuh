@@ -1,0 +1,221 @@
+// Weights of bf16 for the kernel of batch_products.cuh, and activations beside them.
+#pragma once
+
+#include "backend/cuda/batch_items.cuh"
+#include "backend/cuda/linear_full.cuh"
+
+namespace quantspec::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// A warp's ring of weights: all but what it multiplies is under way.
+template <int kDepth>
+class HalfWeights {
+ public:
+  using Full = FullFormat<__nv_bfloat16>;
+
+  __device__ HalfWeights(const BatchArgs& args, std::byte* ring, std::uint64_t*)
+      : args_(args),
+        item_(blockIdx.x),
+        ring_(shared_address(ring)),
+        end_(ring_ + kDepth * Full::kUnitBytes),
+        place_(ring_) {
+    begin();
+    for (int i = 0; i < kDepth; ++i) load();
+  }
+  // The next stage, to be given back before the one after it is asked for.
+  __device__ std::uint32_t next() {
+    wait_async_copies<kDepth - 1>();
+    __syncwarp();
+    return place_;
+  }
+  __device__ void give_back() {
+    __syncwarp();
+    load();
+  }
+  __device__ void finish() { wait_async_copies<0>(); }
+
+ private:
+  // Finds the next item that has units.
+  __device__ void begin() {
+    for (; units_ == 0 && item_ < args_.items; item_ += gridDim.x) {
+      const BatchItem<Full::kUnit> item(args_, item_);
+      units_ = item.end_unit - item.unit;
+      const BatchTile at(args_, item.row_block);
+      const int lane = threadIdx.x % 32;
+      from_ = args_.data[at.source] +
+              static_cast<std::size_t>(at.tile * args_.tile_rows + lane / 8) * args_.stride +
+              item.unit * Full::kRowBytes + lane % 8 * 16;
+    }
+  }
+  __device__ void load() {
+    if (units_ > 0) {
+      const int lane = threadIdx.x % 32;
+      const std::uint32_t to = place_ + Full::piece_at(lane / 8, lane % 8);
+      const std::byte* const second = from_ + args_.second_half;
+      copy_stream16(to, from_);
+      copy_stream16(to + 4 * Full::kRowBytes, from_ + 4 * args_.stride);
+      copy_stream16(to + 8 * Full::kRowBytes, second);
+      copy_stream16(to + 12 * Full::kRowBytes, second + 4 * args_.stride);
+      from_ += Full::kRowBytes;
+      if (--units_ == 0) begin();
+    }
+    commit_async_copies();
+    place_ += Full::kUnitBytes;
+    if (place_ == end_) place_ = ring_;
+  }
+
+  const BatchArgs& args_;
+  int item_;  // the next
+  std::uint32_t ring_, end_, place_;
+  int units_ = 0;  // left of the item
+  const std::byte* from_ = nullptr;
+};
+
+#endif
+
+// The order of a row's sum is that of FullFormat: a product of 16 terms has those inputs in those
+// places that it has there (lane 4 g + t has inputs 8 t .. 8 t + 7 of every 32), and hi and lo have
+// sums of their own until a segment ends.
+struct BatchHalf {
+  using Full = FullFormat<__nv_bfloat16>;
+  static constexpr int kUnit = Full::kUnit;
+  static constexpr int kWeightBytes = Full::kUnitBytes;  // of a unit of a tile
+  static constexpr int kMostRows = kMostBatchRows;
+  static constexpr int kDepth = 8;  // stages of a warp's ring of weights
+  static constexpr int kStages(int rows) { return rows == 64 ? 5 : 8; }  // of operands
+  static constexpr int kRecordBytes(int) { return 0; }  // of a unit, beside operands
+  static constexpr bool kHalvesTiles = true;            // of gate and up
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Weights = HalfWeights<kDepth>;
+
+  // A lane's weights of a unit.
+  struct UnitWeights {
+    std::uint32_t a[4 * kBatchSteps];
+
+    __device__ __forceinline__ explicit UnitWeights(std::uint32_t stage) {
+      const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const std::uint32_t rows = stage + (Full::piece_at(g, t) ^ half * 64);
+        const uint4 first = load_shared16(rows), second = load_shared16<8 * Full::kRowBytes>(rows);
+        const std::uint32_t x[8] = {first.x, second.x, first.y, second.y,
+                                    first.z, second.z, first.w, second.w};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) a[8 * half + i] = x[i];
+      }
+    }
+  };
+  // A lane's sums of a segment: hi and lo of 8 rows, of the next 8, ..: each a C fragment.
+  template <int kRows>
+  struct Sums {
+    float of[kRows];
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+      for (float& sum : of) sum = 0.0f;
+    }
+    // NOTE: weights come to registers when products have ended, while the other warpgroup's run.
+    // With copies to registers beside products the compiler has the products wait; where it does
+    // not, by detours, that was no faster.
+    __device__ __forceinline__ void add(const UnitWeights& lane, std::uint32_t operands) {
+      products_begin();
+#pragma unroll
+      for (int i = 0; i < kBatchSteps; ++i) {
+        wgmma_bf16(of, lane.a + 4 * i, operand_of_step<kRows>(operands, i));
+      }
+      products_commit();
+      products_wait<0>(of);
+    }
+    __device__ __forceinline__ void get(float (&v)[kRows / 2]) const {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) v[i] = of[i / 4 * 8 + i % 4] + of[i / 4 * 8 + 4 + i % 4];
+    }
+  };
+#endif
+};
+
+inline constexpr int kHalfOperandWarps = 8;  // a unit each
+
+// A lane's inputs of a unit.
+__device__ __forceinline__ void load_unit(const float* row, int unit, int cols, bool aligned,
+                                          float4 (&x)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float4 part[1];
+    load_inputs(row, unit * BatchHalf::kUnit + i / 2 * 32 + threadIdx.x % 4 * 8 + i % 2 * 4, cols,
+                aligned, part);
+    x[i] = part[0];
+  }
+}
+
+// A block has kHalfOperandWarps units of a segment of 8 rows. The first of a segment adds up
+// squares, in the order of units. NOTE: the kernel after it reads nothing early but weights, so it
+// may come at once.
+__global__ void __launch_bounds__(32 * kHalfOperandWarps)
+    make_half_operands(const __grid_constant__ OperandArgs args) {
+  __shared__ float4 shared[kHalfOperandWarps][4][32];
+  const int lane = threadIdx.x % 32, warp = warp_index();
+  const int groups = gridDim.x, row = 8 * blockIdx.x + lane / 4, segment = blockIdx.y;
+  const int first = first_unit<BatchHalf::kUnit>(args.bands, args.units, segment);
+  const int end = first_unit<BatchHalf::kUnit>(args.bands, args.units, segment + 1);
+  const int own = first + kHalfOperandWarps * blockIdx.z + warp;
+  const bool there = row < args.num_rows, normed = args.norm != nullptr;
+  const bool aligned = args.x_stride % 4 == 0;
+  const float* const from = args.x + static_cast<std::ptrdiff_t>(row) * args.x_stride;
+  let_next_kernel_start();
+  float4 x[4] = {}, weights[4];
+  if (normed && own < end) load_unit(args.norm, own, args.cols, aligned, weights);
+  wait_for_previous_kernels();
+  if (there && own < end) load_unit(from, own, args.cols, aligned, x);
+  if (normed && blockIdx.z == 0) {
+    float square = 0.0f;
+    float4 next[4] = {x[0], x[1], x[2], x[3]};
+    for (int unit = own;;) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) shared[warp][i][lane] = next[i];
+      __syncthreads();
+      const int left = end - unit;  // of warp 0
+      for (int i = 0; warp == 0 && i < min(left, kHalfOperandWarps); ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float4 v = shared[i][j][lane];
+          square = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, square))));
+        }
+      }
+      unit += kHalfOperandWarps;
+      if (unit - warp >= end) break;
+      if (there && unit < end) load_unit(from, unit, args.cols, aligned, next);
+      __syncthreads();
+    }
+    square = warp_sum(square, 4);
+    if (threadIdx.x < 32 && threadIdx.x % 4 == 0) {
+      args.squares[segment * 8 * groups + row] = square;
+    }
+  }
+  if (own >= end) return;
+  std::byte* to =
+      args.operands +
+      (static_cast<std::size_t>(own) * kBatchSteps * groups + blockIdx.x) * kGroupBytes + lane * 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float4 v = x[i];
+    if (normed) {
+      const float4 w = weights[i];
+      v = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
+    }
+    std::uint32_t high[2], low[2];
+    BatchHalf::Full::split(v.x, v.y, high[0], low[0]);
+    BatchHalf::Full::split(v.z, v.w, high[1], low[1]);
+#pragma unroll
+    for (int places = 0; places < 2; ++places) {
+      std::byte* const matrix = to + places * kMatrixBytes;
+      *reinterpret_cast<std::uint32_t*>(matrix) = high[places];
+      *reinterpret_cast<std::uint32_t*>(matrix + 2 * kMatrixBytes) = low[places];
+    }
+    to += groups * kGroupBytes;
+  }
+}
+
+}  // namespace quantspec::cuda

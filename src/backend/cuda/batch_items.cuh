@@ -1,0 +1,115 @@
+// What kernels of products of many rows (batch_linear.cu) work on, whatever the format of weights.
+#pragma once
+
+#include "backend/cuda/batch_linear.h"
+#include "backend/cuda/linear_finish.cuh"
+#include "backend/cuda/wgmma.cuh"
+
+namespace quantspec::cuda {
+
+inline constexpr int kBatchWarps = kBatchTiles;  // that multiply, a tile each
+
+// --- operands ------------------------------------------------------------------------------------
+
+// Activations of a unit are four steps of products: [step][8 rows][hi, lo][half of the step's
+// places][row of 8][16 bytes], so that 8 rows and 16 bytes of places are a core matrix (wgmma.cuh).
+inline constexpr int kBatchSteps = 4;
+inline constexpr int kMatrixBytes = 128;
+inline constexpr int kGroupBytes = 2 * 2 * kMatrixBytes;  // of 8 activation rows and a step
+constexpr int operand_bytes(int rows) { return rows / 8 * kGroupBytes * kBatchSteps; }
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Step i of them for wgmma.
+template <int kRows>
+__device__ __forceinline__ std::uint64_t operand_of_step(std::uint32_t operands, int i) {
+  return plain_operand(operands + i * (kRows / 8 * kGroupBytes), kMatrixBytes, kGroupBytes / 2);
+}
+#endif
+
+struct OperandArgs {
+  const float* x;  // of the first row
+  int x_stride, cols, num_rows;
+  int units, bands;
+  const float* norm;  // weights or null
+  std::byte* operands;
+  float* squares;  // [kSegments, 8 * gridDim.x], sums of a segment
+};
+
+// --- items ---------------------------------------------------------------------------------------
+
+// What becomes of an item's sums: nodes of a sum in memory, or what the op does.
+enum class BatchEnd { kNodes, kStore, kAdd, kGateUp };
+
+// A tile is 16 outputs of a matrix; of gate and up of elements, 8 of each.
+struct BatchArgs {
+  const std::byte* data[kMaxSources];
+  int tiles[kMaxSources];
+  std::size_t stride;          // bytes from row to row of a matrix, of planes from tile to tile
+  int tile_rows;               // of a matrix
+  std::ptrdiff_t second_half;  // bytes from row 0 of a tile to row 8
+  const std::byte* lower[kMaxSources];  // planes, where they are read
+  std::size_t lower_stride;
+  int all_tiles;
+  int units, bands, cols;
+  int run, items;  // BatchSharing
+  const std::byte* operands;
+  const float* squares;  // [kSegments, kRows]; null: no norm
+  float epsilon;
+  int num_rows;
+  float* nodes;  // [BatchSharing::nodes(), num_rows, 16 * all_tiles]
+  // What the op does, where sums are whole:
+  const float* bias[2];
+  float* out;  // [num_rows, outputs]
+  int outputs;
+};
+
+// First unit of so many inputs of a segment; of segment kSegments: where the last one ends.
+template <int kUnit>
+__device__ __forceinline__ int first_unit(int bands, int units, int segment) {
+  return min(segment_begin(bands, 1, kSegments, segment) * (kBandInputs / kUnit), units);
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <int kUnit>
+struct BatchItem {
+  int row_block;
+  int node;     // of the row block
+  int segment;  // the first
+  int unit, end_unit;
+
+  __device__ BatchItem(const BatchArgs& args, int i) {
+    const int nodes = kSegments / args.run;
+    row_block = i / nodes;
+    node = i % nodes;
+    segment = node * args.run;
+    unit = first_unit<kUnit>(args.bands, args.units, segment);
+    end_unit = first_unit<kUnit>(args.bands, args.units, segment + args.run);
+  }
+};
+
+// A stage of a ring, and the parity of its use.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  std::uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// Where a warp has its tile of a row block, beyond the last the last.
+struct BatchTile {
+  int source, tile;
+
+  __device__ BatchTile(const BatchArgs& args, int row_block)
+      : source(0), tile(min(row_block * kBatchTiles + warp_index(), args.all_tiles - 1)) {
+    while (tile >= args.tiles[source]) tile -= args.tiles[source++];
+  }
+};
+
+#endif
+
+}  // namespace quantspec::cuda

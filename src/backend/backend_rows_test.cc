@@ -10,19 +10,19 @@ namespace {
 class RowsOps : public OpTest {};
 
 constexpr int kMostRows = 256;
-constexpr int kRowCounts[] = {17, 18, 31, 32, 33, 48, 64, 65, 128, 200, kMostRows};
+constexpr int kRowCounts[] = {8, 9, 13, 17, 18, 31, 32, 33, 48, 64, 65, 128, 200, kMostRows};
 constexpr WeightRead kReads[] = {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget};
 constexpr WeightFormat kQ4K{.bits = 4, .group = 32, .block = 256, .has_offset = true};
 constexpr WeightFormat kFormats[] = {dense_format(DType::kBF16), dense_format(DType::kF16),
                                      dense_format(DType::kF32), sliced_format(64), kQ4K};
 
-// Not multiples of what kernels take at a time, and fewer inputs than a sum has segments. Of the
-// last three a multiprocessor of an H100 takes a quarter, a half and the whole of a sum, of which
-// no segment is empty.
+// Not multiples of what kernels take at a time, fewer inputs than a sum has segments, and long
+// rows. Of the last three a multiprocessor of an H100 takes a quarter, a half and the whole of a
+// sum, of which no segment is empty.
 struct Size {
   int inputs, outputs;
 };
-constexpr Size kSizes[] = {{80, 48},     {520, 131},   {1500, 33},
+constexpr Size kSizes[] = {{80, 48},     {520, 131},   {1500, 33},   {8300, 20},
                            {1100, 4096}, {1100, 6144}, {1100, 16888}};
 bool has_bias(const Size& size) { return size.inputs == 520 || size.outputs == 16888; }
 

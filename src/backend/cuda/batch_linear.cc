@@ -24,4 +24,13 @@ BatchSharing share_out_batch(int num_sms, int tiles) {
   return best;
 }
 
+// The kernel of a few rows prepares activations in every block or cluster, so long rows are dear to
+// it.
+// NOTE: measured on an H100 with 4096 outputs of 4096, 11008 and 14336 inputs
+// (docs/decisions/0018), of which the first gain nothing with both planes.
+int least_batch_rows(bool both, int bands) {
+  if (bands <= 8 * kSegments) return kLeastBatchRows;
+  return both ? 9 : 13;
+}
+
 }  // namespace quantspec::cuda

@@ -28,6 +28,8 @@ BatchSharing share_out_batch(int num_sms, int tiles);
 
 inline constexpr int kLeastBatchRows = 18;  // from which on it is used
 inline constexpr int kMostBatchRows = 64;   // of a launch; of more, weights are read again
+// Of one or both planes, with so many bands of inputs.
+int least_batch_rows(bool both, int bands);
 
 // Whether this GPU has the kernel.
 bool batches_rows(const Device& device);

@@ -38,5 +38,15 @@ TEST(CudaBatchSharingOnHost, CoversEveryMatrixOnEveryGpu) {
   }
 }
 
+TEST(CudaBatchRowsOnHost, AreFewerWhereRowsAreLong) {
+  const auto least = [](bool both, int inputs) {
+    return least_batch_rows(both, divide_up(inputs, kBandInputs));
+  };
+  EXPECT_EQ(least(false, 4096), kLeastBatchRows);
+  EXPECT_EQ(least(true, 8192), kLeastBatchRows);
+  EXPECT_EQ(least(false, 11008), 13);
+  EXPECT_EQ(least(true, 14336), 9);
+}
+
 }  // namespace
 }  // namespace quantspec::cuda

@@ -19,8 +19,9 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
   args.bands = divide_up(args.cols, kBandInputs);
   const WeightFormat& format = matrix_of(first, read).format;
   if (!format.dense() && !is_wide(format)) return run_coded(op, args, format, read, end);
-  const bool batched = end - args.first_row >= kLeastBatchRows && batches_rows(op.device()) &&
-                       args.segments == kSegments;
+  const auto batched = [&](int least) {
+    return end - args.first_row >= least && batches_rows(op.device()) && args.segments == kSegments;
+  };
   if (format.dense()) {
     args.stride = padded_cols(args.cols) * size_of(format.dtype);
     switch (format.dtype) {
@@ -29,7 +30,7 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
       case DType::kF16:
         return run<FullFormat<__half>, 1, 2, 3>(op, args, end);
       case DType::kBF16:
-        if (batched) return run_batch(op, args, end);
+        if (batched(kLeastBatchRows)) return run_batch(op, args, end);
         return run<FullFormat<__nv_bfloat16>, 1, 2, 3>(op, args, end);
     }
   }
@@ -37,7 +38,9 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
   args.stride = units * upper_unit_bytes(format.group);
   args.lower_stride = units * kLowerUnitBytes;
   const auto run_planes = [&]<bool kBoth, int kGroup>() {
-    if (kGroup == 128 && batched) return run_batch_of_planes(op, args, kBoth, end);
+    if (kGroup == 128 && batched(least_batch_rows(kBoth, args.bands))) {
+      return run_batch_of_planes(op, args, kBoth, end);
+    }
     if constexpr (!kBoth && kGroup == 128) {
       if (run_alone<PlaneFormat<kBoth, kGroup, 2, 2>>(op, args, end)) return;
     }

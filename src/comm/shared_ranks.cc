@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cerrno>
 #include <climits>
 #include <cstddef>
@@ -27,12 +26,12 @@
 #include "base/error.h"
 #include "base/pause_cpu.h"
 #include "comm/comm.h"
+#include "comm/tree_sum.h"
 
 namespace quantspec {
 namespace {
 
 constexpr std::size_t kPlaceBytes = 256 * 1024;  // of a rank in a step
-constexpr std::size_t kBlock = 1024;             // floats that are added at a time
 constexpr int kNobody = -1, kAll = -2;           // where a rank is named
 constexpr int kSpins = 2000;                     // some 20 us, before a rank sleeps
 constexpr std::chrono::milliseconds kNap{50};    // after which it looks whether the others live
@@ -121,12 +120,7 @@ class SharedRanks::Rank final : public Communicator {
       const std::size_t count = std::min(kMost, x.size() - begin);
       write(std::as_bytes(partial.subspan(begin, count)));
       meet(Step::kReduce, count * sizeof(float));
-      for (std::size_t i = 0; i < count; i += kBlock) {
-        std::array<float, kBlock> sum;
-        const std::size_t part = std::min(kBlock, count - i);
-        add_up(0, size(), i, part, sum.data());
-        for (std::size_t k = 0; k < part; ++k) x[begin + i + k] += sum[k];
-      }
+      add_ranks([this](int rank) { return place(rank); }, size(), x.subspan(begin, count));
     }
   }
 
@@ -163,21 +157,6 @@ class SharedRanks::Rank final : public Communicator {
   // To its own place, of the step to come.
   void write(std::span<const std::byte> data) {
     std::memcpy(memory_.place(size(), rank_, step_ + 1), data.data(), data.size());
-  }
-
-  // The sum of some ranks' floats from `first` on: a balanced tree, whose left half is a power of
-  // two.
-  void add_up(int begin, int end, std::size_t first, std::size_t count, float* out) {
-    if (end - begin == 1) {
-      std::memcpy(out, place(begin) + first * sizeof(float), count * sizeof(float));
-      return;
-    }
-    const int middle =
-        begin + static_cast<int>(std::bit_ceil(static_cast<unsigned>(end - begin)) / 2);
-    std::array<float, kBlock> right;
-    add_up(begin, middle, first, count, out);
-    add_up(middle, end, first, count, right.data());
-    for (std::size_t i = 0; i < count; ++i) out[i] += right[i];
   }
 
   // Comes to the next step, and waits for all: for one of them, or all, as long as they live.

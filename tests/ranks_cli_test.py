@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import struct
 import subprocess
 import tempfile
@@ -95,6 +96,18 @@ def launched(rank, size, job):
     return environment(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_PORT=job)
 
 
+# As if each were on a machine of its own.
+def on_machines(rank, size, port):
+    return environment(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
+                       MASTER_PORT=str(port))
+
+
+def free_port():
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        return door.getsockname()[1]
+
+
 class Same(RanksTest):
     OPTIONS = ["-p", PROMPT, "-n", "60", "--seed", "3", "--ignore-eos"]
 
@@ -110,12 +123,13 @@ class Same(RanksTest):
     def test_processes_of_a_launcher(self):
         model = str(self.models["llama"])
         alone = text_of(generate("-m", model, *self.OPTIONS, "--draft-len", "0"))
-        for size in (2, 4):
-            job = f"test-{os.getpid()}-{size}"
+        for size, environment_of in ((2, launched), (4, launched), (2, on_machines), (4, on_machines)):
+            # Ranks of machines meet at the port after the one that is named.
+            job = f"test-{os.getpid()}-{size}" if environment_of == launched else free_port() - 1
             command = [cli_support.binary, "generate", "-c", "1024", "-t", "1", "-m", model, *self.OPTIONS,
                        "--ranks", "launched"]
             all_ranks = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                          stderr=subprocess.PIPE, env=launched(rank, size, job))
+                                          stderr=subprocess.PIPE, env=environment_of(rank, size, job))
                          for rank in range(size)]
             ends = [(*one.communicate(timeout=HANGS), one.returncode) for one in all_ranks]
             self.assertEqual(ends[0][0], alone)
@@ -176,15 +190,16 @@ class Wrong(RanksTest):
                          "cache on disk", "one rank works")
         self.check_error(generate("-p", "x", "-m", model, "--ranks", "2", "--session", "x"), 2, "one rank works")
 
-    def end_one(self, sent, expected):
+    def end_one(self, sent, expected, environment_of=launched):
         """A server of two processes, of which the second gets a signal while answers come."""
-        job = f"end-{os.getpid()}-{sent}"
+        job = f"end-{os.getpid()}-{sent}" if environment_of == launched else free_port() - 1
         model = str(self.models["llama"])
         command = [cli_support.binary, "serve", "--port", "0", "-c", "2048", "-t", "1", "-m", model, "--ranks",
                    "launched"]
         other = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.PIPE, env=launched(1, 2, job))
-        first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=launched(0, 2, job))
+                                 stderr=subprocess.PIPE, env=environment_of(1, 2, job))
+        first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 env=environment_of(0, 2, job))
         try:
             server = Server()
             server.port = int(first.stdout.readline().decode().rsplit(":", 1)[1].split("/")[0])
@@ -225,6 +240,10 @@ class Wrong(RanksTest):
 
     def test_a_rank_that_hangs_does_too(self):
         self.end_one(signal.SIGSTOP, "rank 1 did not come")
+
+    def test_on_several_machines_too(self):
+        self.end_one(signal.SIGKILL, "rank 1 has ended", on_machines)
+        self.end_one(signal.SIGSTOP, "rank 1 did not come", on_machines)
 
 
     def test_a_rank_without_memory_ends_both(self):

@@ -84,8 +84,9 @@ void add_ranks(CLI::App& app, int& ranks, bool or_launched) {
       "share the model among so many threads, each with some\n"
       "of its heads: 1, 2, 4 or 8";
   const char* const more =
-      or_launched ? "; or launched: among processes\nof torchrun, mpirun or srun (default: 1)"
-                  : " (default: 1)";
+      or_launched
+          ? "; or launched: among processes\nof torchrun, mpirun, srun or others (default: 1)"
+          : " (default: 1)";
   add_value(app, "--ranks", "N", help + more, [&ranks, or_launched](const std::string& text) {
     ranks = or_launched && text == "launched" ? EngineOptions::kLaunchedRanks
                                               : parse_ranks("--ranks", text, or_launched);

@@ -6,9 +6,10 @@
 // ((0 + 1) + (2 + 3)), never as they come.
 //
 // A rank that fails calls give_up(). Then, and where a rank's process ended, a rank left, or one
-// did not come within the patience, every call of every rank throws Error(kDevice) with the same
-// message, from then on. So nothing hangs, and everybody can tell why. The root of a broadcast
-// may take its time, as long as it lives: it may have nothing to say.
+// did not come within the patience, every call of every rank throws Error(kDevice) from then on,
+// with the message of the first, or, over a network, of one of the first. So nothing hangs, and
+// everybody can tell why. The root of a broadcast may take its time, as long as it lives: it may
+// have nothing to say.
 //
 // A communicator is of one thread at a time.
 #pragma once
@@ -19,6 +20,7 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -31,6 +33,8 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // How many of them are on this machine, this one included.
+  virtual int num_here() const { return size(); }
 
   // x += the sum of all ranks' partials. REQUIRES: as long as x, and apart from it.
   virtual void reduce_add(std::span<float> x, std::span<const float> partial) = 0;
@@ -81,11 +85,27 @@ class SharedRanks {
   Memory* memory_;
 };
 
-// Processes of one machine that a launcher made, which know their ranks by its variables:
-// torchrun's RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and MASTER_PORT, mpirun's OMPI_COMM_WORLD_RANK,
-// _SIZE and _LOCAL_SIZE, or srun's SLURM_PROCID, SLURM_NTASKS, SLURM_NNODES and SLURM_JOB_ID. All
-// call this. Throws kInvalidRequest where there are none of these, or they make no sense, or are of
-// several machines; kDevice where the others do not come within the patience.
+// A rank of processes on several machines.
+struct NetworkPlace {
+  int rank, size;
+  std::string address;  // of rank 0, which listens at this port
+  int port;
+  std::string job;  // the same in all processes, and in no other job
+};
+// Ranks that tell each other over TCP, from each to each. NOTE: nothing is encrypted, and whoever
+// knows the job's name can be a rank: for networks of trust. Throws kDevice where not all come
+// within to_meet.
+std::unique_ptr<Communicator> network_ranks(
+    const NetworkPlace& place, std::chrono::milliseconds to_meet,
+    std::chrono::milliseconds patience = SharedRanks::kPatience);
+
+// Processes that a launcher made, which know their ranks by its variables: torchrun's RANK,
+// WORLD_SIZE and LOCAL_WORLD_SIZE, mpirun's OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_SIZE, srun's
+// SLURM_PROCID, SLURM_NTASKS and SLURM_NNODES, or LeaderWorkerSet's LWS_WORKER_INDEX and
+// LWS_GROUP_SIZE. Those of one machine share memory. Others meet at the port after MASTER_PORT of
+// MASTER_ADDR, or where srun and LeaderWorkerSet say that rank 0 is. All call this. Throws
+// kInvalidRequest where there are none of these, or they make no sense; kDevice where the others do
+// not come within the patience.
 std::shared_ptr<Communicator> launched_ranks(
     std::chrono::milliseconds patience = std::chrono::minutes(1));
 
@@ -120,9 +140,10 @@ class Agreement {
   Communicator* ranks_ = nullptr;
 };
 
-// Calls f(communicator) as a rank. What it throws all ranks hear of, and then the caller.
-template <typename F>
-void as_rank(SharedRanks& ranks, int rank, const F& f) {
+// Calls f(communicator) as a rank that joins. What it throws all ranks hear of, and then the
+// caller.
+template <typename Ranks, typename F>
+void as_rank(Ranks& ranks, int rank, const F& f) {
   const std::unique_ptr<Communicator> all = ranks.join(rank);
   try {
     f(*all);

@@ -34,7 +34,7 @@ std::vector<float> floats(std::size_t count, std::uint32_t seed) {
 }
 
 // Runs f for every rank in a thread of its own.
-void on_threads(SharedRanks& ranks, int size, const std::function<void(Communicator&)>& f) {
+void on_threads(TestRanks& ranks, int size, const std::function<void(Communicator&)>& f) {
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] { f(*ranks.join(rank)); });
@@ -52,7 +52,12 @@ std::string thrown_by(const std::function<void()>& call) {
   return "nothing";
 }
 
-class SharedRanksTest : public ::testing::TestWithParam<int> {
+struct Case {
+  Way way;
+  int size;
+};
+
+class AnyRanks : public ::testing::TestWithParam<Case> {
  protected:
   // The sum of the partials of some ranks, as the header says: of two halves, the left one a power
   // of two.
@@ -64,9 +69,9 @@ class SharedRanksTest : public ::testing::TestWithParam<int> {
   }
 };
 
-TEST_P(SharedRanksTest, AddsAsABalancedTree) {
-  const int size = GetParam();
-  SharedRanks ranks(size);
+TEST_P(AnyRanks, AddsAsABalancedTree) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size);
   // Of one, of several places' worth, and not a multiple of anything.
   for (const std::size_t count : {1, 1000, 65536, 3 * 65536 + 17}) {
     std::vector<std::vector<float>> partials(size);
@@ -74,7 +79,7 @@ TEST_P(SharedRanksTest, AddsAsABalancedTree) {
     const std::vector<float> before = floats(count, 7);
     std::vector<float> expected = before;
     for (std::size_t i = 0; i < count; ++i) expected[i] += tree(partials, i, 0, size);
-    SharedRanks those(size);
+    TestRanks those(way, size);
     on_threads(those, size, [&](Communicator& all) {
       std::vector<float> x = before;
       all.reduce_add(x, partials[all.rank()]);
@@ -84,9 +89,9 @@ TEST_P(SharedRanksTest, AddsAsABalancedTree) {
   }
 }
 
-TEST_P(SharedRanksTest, ManyCallsInARow) {
-  const int size = GetParam();
-  SharedRanks ranks(size);
+TEST_P(AnyRanks, ManyCallsInARow) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size);
   on_threads(ranks, size, [&](Communicator& all) {
     std::mt19937 random(3);  // the same for all
     for (int i = 0; i < 500; ++i) {
@@ -119,9 +124,9 @@ TEST_P(SharedRanksTest, ManyCallsInARow) {
   });
 }
 
-TEST_P(SharedRanksTest, NobodyPassesABarrierBeforeAllHaveCome) {
-  const int size = GetParam();
-  SharedRanks ranks(size);
+TEST_P(AnyRanks, NobodyPassesABarrierBeforeAllHaveCome) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size);
   std::atomic<int> come = 0;
   on_threads(ranks, size, [&](Communicator& all) {
     for (int i = 1; i <= 20; ++i) {
@@ -134,12 +139,13 @@ TEST_P(SharedRanksTest, NobodyPassesABarrierBeforeAllHaveCome) {
 }
 
 // Everybody hears the same, at once and later.
-TEST_P(SharedRanksTest, WhoGivesUpTellsAll) {
-  const int size = GetParam();
-  SharedRanks ranks(size);
+TEST_P(AnyRanks, WhoGivesUpTellsAll) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size);
   on_threads(ranks, size, [&](Communicator& all) {
     all.barrier();
     if (all.rank() == size - 1) {
+      std::this_thread::sleep_for(100ms);  // a notice may overtake what a barrier sends
       all.give_up("its memory ran out");
       all.give_up("and another thing");
     }
@@ -150,12 +156,12 @@ TEST_P(SharedRanksTest, WhoGivesUpTellsAll) {
   });
 }
 
-TEST_P(SharedRanksTest, WhoThrowsTellsAll) {
-  const int size = GetParam();
-  SharedRanks ranks(size);
+TEST_P(AnyRanks, WhoThrowsTellsAll) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size);
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
+    threads.emplace_back([&, rank, size = size] {
       const std::string said = thrown_by([&] {
         as_rank(ranks, rank, [&](Communicator& all) {
           all.barrier();
@@ -169,22 +175,25 @@ TEST_P(SharedRanksTest, WhoThrowsTellsAll) {
   }
 }
 
-TEST_P(SharedRanksTest, WhoLeavesStopsWhoWaits) {
-  const int size = GetParam();
+TEST_P(AnyRanks, WhoLeavesStopsWhoWaits) {
+  const auto [way, size] = GetParam();
   if (size == 1) return;
-  SharedRanks ranks(size);
+  TestRanks ranks(way, size);
   on_threads(ranks, size, [&](Communicator& all) {
     all.barrier();
-    if (all.rank() == 0) return;
+    if (all.rank() == 0) {
+      std::this_thread::sleep_for(100ms);  // a notice may overtake what a barrier sends
+      return;
+    }
     EXPECT_EQ(thrown_by([&] { all.barrier(); }),
               "the ranks of this model stopped: rank 0 has left");
   });
 }
 
-TEST_P(SharedRanksTest, WhoDoesSomethingElseStopsAll) {
-  const int size = GetParam();
+TEST_P(AnyRanks, WhoDoesSomethingElseStopsAll) {
+  const auto [way, size] = GetParam();
   if (size == 1) return;
-  SharedRanks ranks(size);
+  TestRanks ranks(way, size);
   on_threads(ranks, size, [&](Communicator& all) {
     std::vector<std::byte> data(all.rank() == 0 ? 8 : 16);
     const std::string said = thrown_by([&] {
@@ -196,9 +205,9 @@ TEST_P(SharedRanksTest, WhoDoesSomethingElseStopsAll) {
 }
 
 // Others wait for the root of a broadcast as long as it lives.
-TEST_P(SharedRanksTest, ARootMayTakeItsTime) {
-  const int size = GetParam();
-  SharedRanks ranks(size, 300ms);
+TEST_P(AnyRanks, ARootMayTakeItsTime) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size, 300ms);
   on_threads(ranks, size, [&](Communicator& all) {
     for (int root = 0; root < size; ++root) {
       if (all.rank() == root) std::this_thread::sleep_for(400ms);
@@ -211,9 +220,9 @@ TEST_P(SharedRanksTest, ARootMayTakeItsTime) {
   });
 }
 
-TEST_P(SharedRanksTest, AgreeOnWhatTheFirstHas) {
-  const int size = GetParam();
-  SharedRanks ranks(size);
+TEST_P(AnyRanks, AgreeOnWhatTheFirstHas) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size);
   on_threads(ranks, size, [&](Communicator& all) {
     const Agreement agreement(&all);
     EXPECT_EQ(agreement.leads(), all.rank() == 0);
@@ -233,9 +242,9 @@ TEST(Agreement, OfNobodyIsWhatOneHas) {
   EXPECT_EQ(agreement.on(std::vector<std::byte>(3)).size(), 3u);
 }
 
-TEST_P(SharedRanksTest, ProcessesAddWhatThreadsDo) {
-  const int size = GetParam();
-  SharedRanks ranks(size);
+TEST_P(AnyRanks, ProcessesAddWhatThreadsDo) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size);
   const auto sum = [&](Communicator& all) {
     std::vector<float> x(5000, 0.5f);
     for (int i = 0; i < 50; ++i) all.reduce_add(x, floats(x.size(), all.rank() + i));
@@ -247,14 +256,14 @@ TEST_P(SharedRanksTest, ProcessesAddWhatThreadsDo) {
   RankProcesses children(ranks, size, sum);
   const std::vector<float> of_processes = sum(*ranks.join(0));
   for (const int end : children.wait()) EXPECT_EQ(end, 0);
-  SharedRanks others(size);
+  TestRanks others(way, size);
   on_threads(others, size, [&](Communicator& all) { EXPECT_EQ(sum(all), of_processes); });
 }
 
-TEST_P(SharedRanksTest, AKilledProcessStopsAllAtOnce) {
-  const int size = GetParam();
+TEST_P(AnyRanks, AKilledProcessStopsAllAtOnce) {
+  const auto [way, size] = GetParam();
   if (size == 1) return;
-  SharedRanks ranks(size);
+  TestRanks ranks(way, size);
   const auto go_on = [](Communicator& all) {
     while (true) all.barrier();
   };
@@ -270,16 +279,60 @@ TEST_P(SharedRanksTest, AKilledProcessStopsAllAtOnce) {
   for (std::size_t i = 1; i < ends.size(); ++i) EXPECT_EQ(ends[i], 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, SharedRanksTest, ::testing::Values(1, 2, 3, 4, 8));
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const Way way : {Way::kMemory, Way::kNetwork}) {
+    for (const int size : {1, 2, 3, 4, 8}) cases.push_back({way, size});
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Sizes, AnyRanks, ::testing::ValuesIn(all_cases()), [](const auto& info) {
+  return (info.param.way == Way::kMemory ? "memory_" : "network_") +
+         std::to_string(info.param.size);
+});
 
-TEST(SharedRanks, WhoDoesNotComeStopsAll) {
-  SharedRanks ranks(3, 2000ms);
-  on_threads(ranks, 3, [&](Communicator& all) {
-    all.barrier();
-    if (all.rank() == 1) std::this_thread::sleep_for(4s);
-    EXPECT_EQ(thrown_by([&] { all.barrier(); }),
-              "the ranks of this model stopped: rank 1 did not come within 2000 ms");
+TEST(Ranks, WhoDoesNotComeStopsAll) {
+  for (const Way way : {Way::kMemory, Way::kNetwork}) {
+    TestRanks ranks(way, 3, 2000ms);
+    on_threads(ranks, 3, [&](Communicator& all) {
+      all.barrier();
+      if (all.rank() == 1) std::this_thread::sleep_for(4s);
+      EXPECT_EQ(thrown_by([&] { all.barrier(); }),
+                "the ranks of this model stopped: rank 1 did not come within 2000 ms");
+    });
+  }
+}
+
+// Who is of another job, or knows nothing of ranks, is sent away.
+TEST(NetworkRanks, AreOfTheirJob) {
+  const int port = free_port();
+  const auto join = [&](int rank, int size, const char* job, std::chrono::milliseconds to_meet) {
+    return network_ranks({rank, size, "localhost", port, job}, to_meet);
+  };
+  std::jthread stranger([&] {
+    expect_error(ErrorKind::kDevice, {"rank 1 found no rank 0"},
+                 [&] { join(1, 2, "another", 3s); });
   });
+  std::jthread first([&] {
+    std::this_thread::sleep_for(200ms);
+    join(0, 2, "this", 10s)->barrier();
+  });
+  std::this_thread::sleep_for(800ms);
+  const auto own = join(1, 2, "this", 10s);
+  EXPECT_EQ(own->num_here(), 2);
+  own->barrier();
+}
+
+TEST(NetworkRanks, SayWhoDidNotCome) {
+  const int port = free_port();
+  const auto join = [&](int rank, int size, const char* address) {
+    network_ranks({rank, size, address, port, "a test"}, 500ms);
+  };
+  expect_error(ErrorKind::kDevice, {"1 of 2 ranks came"}, [&] { join(0, 2, "127.0.0.1"); });
+  expect_error(ErrorKind::kDevice, {"rank 1 found no rank 0 at 127.0.0.1 port"},
+               [&] { join(1, 2, "127.0.0.1"); });
+  expect_error(ErrorKind::kDevice, {"no rank 0 at nowhere.invalid"},
+               [&] { join(1, 2, "nowhere.invalid"); });
 }
 
 TEST(SharedRanks, ARankJoinsOnce) {
@@ -319,7 +372,9 @@ std::vector<int> launch(int size, const std::vector<std::pair<std::string, std::
       children.push_back(child);
       continue;
     }
-    for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) unsetenv(name);
+    for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MASTER_ADDR"}) {
+      unsetenv(name);
+    }
     for (const auto& [name, value] : variables) {
       setenv(name.c_str(), value == "@" ? std::to_string(rank).c_str() : value.c_str(), 1);
     }
@@ -347,6 +402,7 @@ TEST(LaunchedRanks, MeetByTheVariablesOfTheirLauncher) {
     all.wait_for_all();
   };
   using Variables = std::vector<std::pair<std::string, std::string>>;
+  const auto port = [] { return std::to_string(free_port() - 1); };  // the one after it is taken
   for (const Variables& variables :
        {Variables{
             {"RANK", "@"}, {"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}, {"MASTER_PORT", job}},
@@ -357,7 +413,29 @@ TEST(LaunchedRanks, MeetByTheVariablesOfTheirLauncher) {
         Variables{{"SLURM_PROCID", "@"},
                   {"SLURM_NTASKS", "3"},
                   {"SLURM_NNODES", "1"},
-                  {"SLURM_JOB_ID", job}}}) {
+                  {"SLURM_JOB_ID", job}},
+        // As if each were on a machine of its own.
+        Variables{{"RANK", "@"},
+                  {"WORLD_SIZE", "3"},
+                  {"LOCAL_WORLD_SIZE", "1"},
+                  {"MASTER_ADDR", "127.0.0.1"},
+                  {"MASTER_PORT", port()}},
+        Variables{{"OMPI_COMM_WORLD_RANK", "@"},
+                  {"OMPI_COMM_WORLD_SIZE", "3"},
+                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                  {"PMIX_NAMESPACE", job},
+                  {"MASTER_ADDR", "localhost"},
+                  {"MASTER_PORT", port()}},
+        Variables{{"SLURM_PROCID", "@"},
+                  {"SLURM_NTASKS", "3"},
+                  {"SLURM_NNODES", "3"},
+                  {"SLURM_JOB_ID", job},
+                  {"SLURM_STEP_NODELIST", "127.0.0.[1-3],other"},
+                  {"MASTER_PORT", port()}},
+        Variables{{"LWS_WORKER_INDEX", "@"},
+                  {"LWS_GROUP_SIZE", "3"},
+                  {"LWS_LEADER_ADDRESS", "127.0.0.1"},
+                  {"MASTER_PORT", port()}}}) {
     EXPECT_EQ(launch(3, variables, "", gather), std::vector<int>(3, 0)) << variables[0].first;
   }
 }
@@ -371,9 +449,12 @@ TEST(LaunchedRanks, SayWhatIsWrong) {
   EXPECT_EQ(
       launch(1, {{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", job}}, "rank 2 of 2", nothing),
       std::vector{3});
-  EXPECT_EQ(launch(1, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"}},
-                   "several machines", nothing),
-            std::vector{3});
+  EXPECT_EQ(
+      launch(
+          1,
+          {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"}, {"MASTER_PORT", "29500"}},
+          "MASTER_ADDR must name", nothing),
+      std::vector{3});
   EXPECT_EQ(launch(1, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", ""}},
                    "MASTER_PORT is not set", nothing),
             std::vector{3});

@@ -1,5 +1,6 @@
-// How processes that a launcher made find each other: rank 0 listens at a socket whose name, which
-// no file has, follows from the launcher's job, and gives the others the memory that they share.
+// How processes that a launcher made find each other. Of one machine: rank 0 listens at a socket
+// whose name, which no file has, follows from the launcher's job, and gives the others the memory
+// that they share. Of several: network_meeting.h.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -22,6 +23,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/comm.h"
+#include "comm/descriptor.h"
 
 namespace quantspec {
 namespace {
@@ -29,6 +31,9 @@ namespace {
 struct Launched {
   int rank, size;
   std::string job;  // the same in all processes, and in no other job
+  // Where rank 0 is, if they are on several machines.
+  std::string address = {};
+  int port = 0;
 };
 
 std::string variable(const char* name) {
@@ -45,11 +50,6 @@ int number_of(const char* name) {
        text);
 }
 
-[[noreturn]] void fail_of_machines() {
-  fail(ErrorKind::kInvalidRequest,
-       "the launcher's processes are on several machines; ranks of one work");
-}
-
 std::string job_of(const char* launcher, const char* name) {
   const std::string job = variable(name);
   if (!job.empty()) return fmt::format("{}-{}", launcher, job);
@@ -57,44 +57,64 @@ std::string job_of(const char* launcher, const char* name) {
        "the launcher's variable {} is not set, by which ranks of one job find each other", name);
 }
 
-Launched launched_as() {
-  // Of each launcher: rank, size, how many are on this machine (or how many machines), the job.
-  if (!variable("OMPI_COMM_WORLD_RANK").empty()) {
-    const int size = number_of("OMPI_COMM_WORLD_SIZE");
-    if (number_of("OMPI_COMM_WORLD_LOCAL_SIZE") != size) fail_of_machines();
-    return {number_of("OMPI_COMM_WORLD_RANK"), size, job_of("mpi", "PMIX_NAMESPACE")};
-  }
-  if (!variable("RANK").empty()) {
-    const int size = number_of("WORLD_SIZE");
-    if (!variable("LOCAL_WORLD_SIZE").empty() && number_of("LOCAL_WORLD_SIZE") != size) {
-      fail_of_machines();
-    }
-    return {number_of("RANK"), size, job_of("torch", "MASTER_PORT")};
-  }
-  if (!variable("SLURM_PROCID").empty()) {
-    if (number_of("SLURM_NNODES") != 1) fail_of_machines();
-    return {number_of("SLURM_PROCID"), number_of("SLURM_NTASKS"),
-            job_of("slurm", "SLURM_JOB_ID") + "-" + variable("SLURM_STEP_ID")};
-  }
-  fail(
-      ErrorKind::kInvalidRequest,
-      "no launcher: none of RANK (torchrun), OMPI_COMM_WORLD_RANK (mpirun) and SLURM_PROCID (srun) "
-      "is set");
+// The first of a list of Slurm's, as "node[03-05,9],other": node03.
+std::string first_host(const std::string& list) {
+  const std::size_t end = list.find_first_of("[,");
+  std::string host = list.substr(0, end);
+  if (end == std::string::npos || list[end] == ',') return host;
+  const std::size_t number_end = list.find_first_of("-,]", end);
+  host += list.substr(end + 1, number_end - end - 1);
+  const std::size_t close = list.find(']', end);
+  if (close == std::string::npos) return host;
+  return host + list.substr(close + 1, list.find(',', close) - close - 1);
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  int number() const { return number_; }
-  int release() { return std::exchange(number_, -1); }
+// MASTER_ADDR and the port after MASTER_PORT, at which torchrun itself listens; what they are not
+// set to is what the launcher says, if it does.
+Launched on_machines(Launched launched, const std::string& address, int port) {
+  constexpr int kMostPort = 65535;
+  launched.address = variable("MASTER_ADDR");
+  if (launched.address.empty()) launched.address = address;
+  launched.port = 1 + (variable("MASTER_PORT").empty() ? port : number_of("MASTER_PORT"));
+  if (!launched.address.empty() && launched.port > 1 && launched.port <= kMostPort) return launched;
+  fail(
+      ErrorKind::kInvalidRequest,
+      "the launcher's processes are on several machines: MASTER_ADDR must name that of rank 0, and "
+      "MASTER_PORT a port of it, of which the one after it is taken");
+}
 
- private:
-  int number_;
-};
+Launched launched_as() {
+  constexpr int kPort = 29500;  // torchrun's
+  // Of each launcher: rank, size, how many are on this machine (or how many machines), the job.
+  if (!variable("OMPI_COMM_WORLD_RANK").empty()) {
+    const Launched one{number_of("OMPI_COMM_WORLD_RANK"), number_of("OMPI_COMM_WORLD_SIZE"),
+                       job_of("mpi", "PMIX_NAMESPACE")};
+    return number_of("OMPI_COMM_WORLD_LOCAL_SIZE") == one.size ? one : on_machines(one, "", 0);
+  }
+  if (!variable("RANK").empty()) {
+    const Launched one{number_of("RANK"), number_of("WORLD_SIZE"), job_of("torch", "MASTER_PORT")};
+    const bool here =
+        variable("LOCAL_WORLD_SIZE").empty() || number_of("LOCAL_WORLD_SIZE") == one.size;
+    return here ? one : on_machines(one, "", 0);
+  }
+  if (!variable("SLURM_PROCID").empty()) {
+    const Launched one{number_of("SLURM_PROCID"), number_of("SLURM_NTASKS"),
+                       job_of("slurm", "SLURM_JOB_ID") + "-" + variable("SLURM_STEP_ID")};
+    if (number_of("SLURM_NNODES") == 1) return one;
+    const std::string of_step = variable("SLURM_STEP_NODELIST");
+    return on_machines(one, first_host(of_step.empty() ? variable("SLURM_JOB_NODELIST") : of_step),
+                       kPort);
+  }
+  if (!variable("LWS_WORKER_INDEX").empty()) {
+    return on_machines({number_of("LWS_WORKER_INDEX"), number_of("LWS_GROUP_SIZE"),
+                        job_of("lws", "LWS_LEADER_ADDRESS")},
+                       variable("LWS_LEADER_ADDRESS"), kPort);
+  }
+  fail(ErrorKind::kInvalidRequest,
+       "no launcher: none of RANK (torchrun), OMPI_COMM_WORLD_RANK (mpirun), SLURM_PROCID (srun) "
+       "and "
+       "LWS_WORKER_INDEX (LeaderWorkerSet) is set");
+}
 
 Descriptor make_socket(int more = 0) {
   Descriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | more, 0));
@@ -252,6 +272,13 @@ std::shared_ptr<Communicator> launched_ranks(std::chrono::milliseconds patience)
   if (launched.size < 1 || launched.rank >= launched.size) {
     fail(ErrorKind::kInvalidRequest, "the launcher says that this is rank {} of {}", launched.rank,
          launched.size);
+  }
+  if (!launched.address.empty()) {
+    const NetworkPlace place{launched.rank, launched.size, launched.address, launched.port,
+                             launched.job};
+    std::shared_ptr<Communicator> own = network_ranks(place, patience);
+    own->wait_for_all();
+    return own;
   }
   struct Joined {
     std::unique_ptr<SharedRanks> ranks;

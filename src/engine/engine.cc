@@ -76,7 +76,8 @@ void require_drafts(const EngineOptions& options, const PlanContext& context) {
 // Of the host's threads each has a part; of GPUs each has one, from the first one on.
 std::unique_ptr<Backend> backend_of_rank(const EngineOptions& options, Communicator& ranks) {
   const int all = options.num_threads > 0 ? options.num_threads : num_physical_cores();
-  BackendOptions backend{options.backend, std::max(1, all / ranks.size()), options.device, &ranks};
+  BackendOptions backend{options.backend, std::max(1, all / ranks.num_here()), options.device,
+                         &ranks};
   const bool on_gpus =
       options.backend == "cuda" ||
       (options.backend == "auto" && (options.device || cuda_unavailable().empty()));
@@ -108,19 +109,30 @@ RankMemory least_of_ranks(RankMemory own, Communicator* ranks) {
   return own;
 }
 
-// Launchers may start other commands at other ranks.
+// Launchers may start other commands at other ranks, and on machines that compute otherwise.
 void require_same_options(const EngineOptions& options, const ModelConfig& config,
-                          const Agreement& agreement) {
+                          const Backend& backend, const Agreement& agreement) {
   const std::string own =
       fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", options.model.filename().string(),
                   config.num_layers, config.hidden_size, config.vocab_size,
                   static_cast<int>(options.target_weights), static_cast<int>(options.draft_weights),
                   static_cast<int>(options.kv_store), options.plan, options.draft_budget.text(),
                   options.lookup_history, num_sequences(options), options.page_size);
-  const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(own)));
-  if (agreement.on(hash) == hash) return;
-  fail(ErrorKind::kInvalidRequest, "a rank has another model or other options than rank 0: {}",
-       own);
+  const auto same = [&](const std::string& text) {
+    const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(text)));
+    return agreement.on(hash) == hash;
+  };
+  if (!same(own)) {
+    fail(ErrorKind::kInvalidRequest, "a rank has another model or other options than rank 0: {}",
+         own);
+  }
+  if (options.processes == nullptr) return;
+  const std::string machine = bits_follow_from(backend);
+  if (same(machine)) return;
+  fail(ErrorKind::kInvalidRequest,
+       "a rank's processor has other instructions than that of rank 0, so that their bits may "
+       "differ: {}",
+       machine);
 }
 
 std::vector<NamedChatTemplate> chat_templates_of(const EngineOptions& options,
@@ -215,9 +227,10 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   }
   Share own{config, files->weights(options.target_weights, *backend)};
   if (ranks != nullptr) own = share_of(config, std::move(own.source), ranks->rank(), num_ranks);
-  require_same_options(options, config, agreement);
+  require_same_options(options, config, *backend, agreement);
   std::vector<Message> warnings;
-  const auto [available, on_host] = least_of_ranks(memory_of_rank(*backend, num_ranks), ranks);
+  const auto [available, on_host] =
+      least_of_ranks(memory_of_rank(*backend, ranks != nullptr ? ranks->num_here() : 1), ranks);
   const int context =
       agreement.on(choose_context(options, own.config, *backend, *own.source, available, warnings));
   const MemoryPlan memory = agreement.on(

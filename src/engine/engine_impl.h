@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -22,6 +23,9 @@
 #include "model/weight_source.h"
 
 namespace quantspec {
+
+// What of the machine a pass's bits follow from (fingerprint.cc).
+std::string bits_follow_from(const Backend& backend);
 
 struct Engine::Impl {
   Impl(EngineOptions resolved, ModelConfig whole_config, std::unique_ptr<Backend> used,

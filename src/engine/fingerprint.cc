@@ -98,12 +98,6 @@ std::string without_threads(std::string description) {
   return description;
 }
 
-// NOTE: prompts are multiplied by a library that goes by the processor, not by what the kernels
-// were told to use; so what the processor has is named as well.
-std::string processor(std::string_view backend) {
-  return backend == "cpu" ? fmt::format("{}", fmt::join(cpu_instruction_sets(), ",")) : "";
-}
-
 // The target's plan: layers that it reads in full precision, where a plan says so.
 std::string full_layers(const std::vector<Plan>& plans) {
   std::string text;
@@ -114,6 +108,14 @@ std::string full_layers(const std::vector<Plan>& plans) {
 }
 
 }  // namespace
+
+// NOTE: prompts are multiplied by a library that goes by the processor, not by what the kernels
+// were told to use; so what the processor has is named as well.
+std::string bits_follow_from(const Backend& backend) {
+  return fmt::format(
+      "{} {} on {}", backend.name(), without_threads(backend.description()),
+      backend.name() == "cpu" ? fmt::format("{}", fmt::join(cpu_instruction_sets(), ",")) : "");
+}
 
 // Once: it reads the whole checkpoint, which stays what it was as long as it is used.
 const std::string& Engine::fingerprint() const {
@@ -131,7 +133,7 @@ std::string Engine::make_fingerprint() const {
   const std::string text = fmt::format(
       "numerics {} checkpoint {:016x} as {} tokenizer {:016x} ends {} templates {:016x} model {} "
       "{} {} {} {} {} {} {} {} {} "
-      "{} {} {} rope {} window {} context {} page {} chunk {} cache {} full {} backend {} {} on {}",
+      "{} {} {} rope {} window {} context {} page {} chunk {} cache {} full {} backend {}",
       kNumerics, impl_->whole ? impl_->whole->hash() : model().weights().checkpoint_hash(),
       target_weights(), hash_of(tokenizer()), fmt::join(c.eos_tokens, ","),
       hash_of(chat_prompts().templates()), c.family, c.num_layers, c.hidden_size,
@@ -139,8 +141,7 @@ std::string Engine::make_fingerprint() const {
       c.tied_head, c.qkv_bias, c.output_bias, c.qk_norm, text_of(c.rope),
       c.sliding_window.value_or(0), rope_by_context ? ctx_size() : 0, shape.page_size,
       impl_->backend->prefill_chunk(), static_cast<int>(impl_->options.kv_store),
-      full_layers(draft_plans()), backend_name(), without_threads(impl_->backend->description()),
-      processor(backend_name()));
+      full_layers(draft_plans()), bits_follow_from(*impl_->backend));
   return "b" + hash_text_128(text);
 }
 

@@ -110,10 +110,10 @@ void require_ranks(const EngineOptions& options, int ranks) {
   if (!options.cache_folder.empty()) refuse("a cache on disk is not shared");
 }
 
-RankMemory memory_of_rank(const Backend& backend, int ranks) {
+RankMemory memory_of_rank(const Backend& backend, int num_here) {
   const std::size_t available = backend.available_bytes();
-  return {backend.is_apart_from_host() ? available : available / ranks,
-          available_memory_bytes() / ranks};
+  return {backend.is_apart_from_host() ? available : available / num_here,
+          available_memory_bytes() / num_here};
 }
 
 MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& config,

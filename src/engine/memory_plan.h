@@ -41,7 +41,8 @@ void require_ranks(const EngineOptions& options, int ranks);
 struct RankMemory {
   std::size_t available, on_host;  // of the backend's memory, and of the host's
 };
-RankMemory memory_of_rank(const Backend& backend, int ranks);
+// num_here: of how many ranks of this machine.
+RankMemory memory_of_rank(const Backend& backend, int num_here);
 
 class MemoryPlanner {
  public:

@@ -1,0 +1,329 @@
+// Ranks that reach each other over TCP. In a step each sends all others what it has, behind a
+// header that says which step it is and what it does, and takes theirs. Notices have a connection
+// of their own, so that one that gives up is heard in the middle of a step.
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/pause_cpu.h"
+#include "comm/comm.h"
+#include "comm/network_meeting.h"
+#include "comm/tree_sum.h"
+
+namespace quantspec {
+namespace {
+
+constexpr std::size_t kPartBytes = 1 << 20;    // of a rank in a step
+constexpr int kNobody = -1, kAll = -2;         // where a rank is named
+constexpr int kSpins = 200;                    // looks before a rank sleeps
+constexpr std::chrono::milliseconds kNap{50};  // after which it looks whether it has to give up
+
+enum class Step : std::uint32_t { kReduce = 1, kGather, kBroadcast, kBarrier };
+
+struct Header {
+  std::uint32_t step;
+  Step kind;
+  std::int32_t root;  // of a broadcast
+  std::uint32_t reserved;
+  std::uint64_t bytes;
+  bool operator==(const Header&) const = default;
+};
+
+// The first counts. A notice without a text: who sends it leaves.
+struct Notice {
+  std::array<char, 512> why{};
+};
+
+class NetworkRank final : public Communicator {
+ public:
+  NetworkRank(const NetworkPlace& place, Met met, std::chrono::milliseconds patience)
+      : rank_(place.rank),
+        patience_(static_cast<double>(patience.count())),
+        num_here_(met.num_here),
+        peers_(std::move(met.peers)),
+        taken_(place.size),
+        ends_(place.size) {}
+  // Whoever sees it go hears why, if it has heard that, or that it leaves.
+  ~NetworkRank() override { notify(why_); }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+  int num_here() const override { return num_here_; }
+
+  void reduce_add(std::span<float> x, std::span<const float> partial) override {
+    check(x.size() == partial.size(), "a partial sum is as long as the sum");
+    constexpr std::size_t kMost = kPartBytes / sizeof(float);
+    for (std::size_t begin = 0; begin < x.size(); begin += kMost) {
+      const std::size_t count = std::min(kMost, x.size() - begin);
+      const auto own = std::as_bytes(partial.subspan(begin, count));
+      received_.resize(size() * own.size());
+      exchange({.kind = Step::kReduce, .bytes = own.size()}, own, received_.data());
+      const auto place = [&](int rank) {
+        return rank == rank_ ? own.data() : received_.data() + rank * own.size();
+      };
+      add_ranks(place, size(), x.subspan(begin, count));
+    }
+  }
+
+  void all_gather(std::span<std::byte> out, std::span<const std::byte> own) override {
+    check(out.size() == own.size() * size(), "what is gathered has room for all ranks");
+    for (std::size_t begin = 0; begin < own.size(); begin += kPartBytes) {
+      const auto part = own.subspan(begin, std::min(kPartBytes, own.size() - begin));
+      received_.resize(size() * part.size());
+      exchange({.kind = Step::kGather, .bytes = part.size()}, part, received_.data());
+      for (int rank = 0; rank < size(); ++rank) {
+        const std::byte* const from =
+            rank == rank_ ? part.data() : received_.data() + rank * part.size();
+        std::memcpy(out.data() + rank * own.size() + begin, from, part.size());
+      }
+    }
+  }
+
+  void broadcast(std::span<std::byte> data, int root) override {
+    check(root >= 0 && root < size(), "the root is a rank");
+    for (std::size_t begin = 0; begin < data.size(); begin += kPartBytes) {
+      const auto part = data.subspan(begin, std::min(kPartBytes, data.size() - begin));
+      exchange({.kind = Step::kBroadcast, .root = root, .bytes = part.size()},
+               rank_ == root ? std::span<const std::byte>(part) : std::span<const std::byte>(),
+               part.data(), root);
+    }
+  }
+
+  void barrier() override { exchange({.kind = Step::kBarrier}, {}, nullptr); }
+  void wait_for_all() override { exchange({.kind = Step::kBarrier}, {}, nullptr, kAll); }
+
+  void give_up(std::string_view why) noexcept override {
+    Notice notice;
+    std::memcpy(notice.why.data(), why.data(), std::min(why.size(), notice.why.size() - 1));
+    if (hear(notice)) notify(notice);
+  }
+
+ private:
+  // What goes to another rank in a step, and comes from it.
+  struct Transfer {
+    std::size_t sent = 0, taken = 0, wanted = 0;  // of header and payload
+    Header header{};                              // theirs
+  };
+
+  // All send `own`, or those that have nothing a header alone, and take others' from where their
+  // rank says, or the root's. slow: for whom there is no patience, one or all, while it lives.
+  void exchange(Header header, std::span<const std::byte> own, std::byte* out, int slow = kNobody) {
+    look_at_notices();
+    throw_if_given_up();
+    header.step = ++step_;
+    for (int rank = 0; rank < size(); ++rank) {
+      const bool in_all = header.kind != Step::kBroadcast || rank == header.root;
+      taken_[rank] = {.wanted = sizeof(Header) + (in_all ? header.bytes : 0)};
+    }
+    double waited = 0;  // milliseconds in which others could have come
+    for (int looks = 0;; ++looks) {
+      bool moved = false;
+      int missing = kNobody;
+      for (int rank = 0; rank < size(); ++rank) {
+        if (rank == rank_) continue;
+        const std::size_t place = header.kind == Step::kBroadcast ? 0 : rank * header.bytes;
+        moved |= send_some(rank, header, own);
+        moved |= take_some(rank, header, out + place);
+        const bool done = taken_[rank].taken == taken_[rank].wanted &&
+                          taken_[rank].sent == sizeof(Header) + own.size();
+        // The root of a broadcast is waited for first.
+        if (!done && (missing == kNobody || rank == slow)) missing = rank;
+      }
+      if (missing == kNobody) return;
+      if (moved) {
+        looks = 0;
+        continue;
+      }
+      throw_if_given_up();
+      if (looks < kSpins) {
+        pause_cpu();
+        continue;
+      }
+      waited += sleep(own.size() + sizeof(Header));
+      if (slow == kAll || missing == slow) waited = 0;
+      if (waited > patience_) {
+        stop(fmt::format("rank {} did not come within {:.0f} ms", missing, patience_));
+      }
+    }
+  }
+
+  bool send_some(int rank, const Header& header, std::span<const std::byte> own) {
+    std::size_t& sent = taken_[rank].sent;
+    bool moved = false;
+    while (sent < sizeof(header) + own.size()) {
+      iovec parts[2];
+      msghdr message{};
+      message.msg_iov = parts;
+      if (sent < sizeof(header)) {
+        auto* const bytes = reinterpret_cast<std::byte*>(const_cast<Header*>(&header));
+        parts[message.msg_iovlen++] = {bytes + sent, sizeof(header) - sent};
+      }
+      const std::size_t done = std::max(sent, sizeof(header)) - sizeof(header);
+      if (done < own.size()) {
+        parts[message.msg_iovlen++] = {const_cast<std::byte*>(own.data()) + done,
+                                       own.size() - done};
+      }
+      const ssize_t count =
+          sendmsg(peers_[rank].data.number(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+      if (count < 0) {  // it has ended; what it sent before is still taken
+        sent = sizeof(header) + own.size();
+        break;
+      }
+      sent += count;
+      moved = true;
+    }
+    return moved;
+  }
+
+  bool take_some(int rank, const Header& header, std::byte* out) {
+    Transfer& transfer = taken_[rank];
+    bool moved = false;
+    while (transfer.taken < transfer.wanted) {
+      const bool in_header = transfer.taken < sizeof(Header);
+      std::byte* const to = in_header
+                                ? reinterpret_cast<std::byte*>(&transfer.header) + transfer.taken
+                                : out + (transfer.taken - sizeof(Header));
+      const std::size_t left = (in_header ? sizeof(Header) : transfer.wanted) - transfer.taken;
+      const ssize_t count = recv(peers_[rank].data.number(), to, left, MSG_DONTWAIT);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+      if (count <= 0) stop_after_the_end_of(rank);
+      transfer.taken += count;
+      moved = true;
+      if (transfer.taken == sizeof(Header) && transfer.header != header) {
+        stop(fmt::format("rank {} and rank {} do not do the same", std::min(rank, rank_),
+                         std::max(rank, rank_)));
+      }
+    }
+    return moved;
+  }
+
+  // Until something can be taken, or sent, or is noticed. Returns the milliseconds.
+  double sleep(std::size_t own_bytes) {
+    polled_.clear();
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == rank_) continue;
+      const Transfer& transfer = taken_[rank];
+      const int events = (transfer.taken < transfer.wanted ? POLLIN : 0) |
+                         (transfer.sent < own_bytes ? POLLOUT : 0);
+      if (events != 0) {
+        polled_.push_back({peers_[rank].data.number(), static_cast<short>(events), 0});
+      }
+      if (!ends_[rank]) polled_.push_back({peers_[rank].notices.number(), POLLIN, 0});
+    }
+    const Stopwatch clock;
+    poll(polled_.data(), polled_.size(), static_cast<int>(kNap.count()));
+    look_at_notices();
+    // Longer naps are of a machine, or a job, that stood still: nobody could have come.
+    return std::min(clock.milliseconds(), 2.0 * static_cast<double>(kNap.count()));
+  }
+
+  void look_at_notices() {
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == rank_ || ends_[rank]) continue;
+      const Heard heard = read_notices(rank);
+      ends_[rank] = heard == Heard::kLeaves || heard == Heard::kEnd;
+    }
+  }
+
+  enum class Heard { kNothing, kWhy, kLeaves, kEnd };
+
+  Heard read_notices(int rank) {
+    Notice notice;
+    const ssize_t count =
+        recv(peers_[rank].notices.number(), &notice, sizeof(notice), MSG_DONTWAIT | MSG_PEEK);
+    if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) return Heard::kEnd;
+    if (count < static_cast<ssize_t>(sizeof(notice))) return Heard::kNothing;
+    notice.why.back() = '\0';
+    if (notice.why[0] == '\0') return Heard::kLeaves;
+    hear(notice);
+    return Heard::kWhy;
+  }
+
+  // Its last notice comes over another connection: perhaps later.
+  [[noreturn]] void stop_after_the_end_of(int rank) {
+    constexpr double kMost = 500;
+    const Stopwatch clock;
+    Heard heard = Heard::kNothing;
+    while (heard == Heard::kNothing && clock.milliseconds() < kMost) {
+      pollfd at{peers_[rank].notices.number(), POLLIN, 0};
+      poll(&at, 1, static_cast<int>(kNap.count()));
+      heard = read_notices(rank);
+    }
+    if (heard != Heard::kWhy) {
+      give_up(fmt::format("rank {} has {}", rank, heard == Heard::kLeaves ? "left" : "ended"));
+    }
+    throw_if_given_up();
+    check(false, "who gave up says so");
+    __builtin_unreachable();
+  }
+
+  [[noreturn]] void stop(const std::string& why) {
+    look_at_notices();  // others may have said before
+    give_up(why);
+    throw_if_given_up();
+    check(false, "who gave up says so");
+    __builtin_unreachable();
+  }
+
+  // Whether it is the first.
+  bool hear(const Notice& notice) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (has_given_up_) return false;
+    why_ = notice;
+    has_given_up_ = true;
+    return true;
+  }
+
+  void notify(const Notice& notice) noexcept {
+    const std::lock_guard lock(notices_);
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == rank_) continue;
+      send(peers_[rank].notices.number(), &notice, sizeof(notice), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  }
+
+  void throw_if_given_up() {
+    if (!has_given_up_) return;
+    const std::lock_guard lock(mutex_);
+    fail(ErrorKind::kDevice, "the ranks of this model stopped: {}", why_.why.data());
+  }
+
+  const int rank_;
+  const double patience_;  // milliseconds
+  const int num_here_;
+  std::vector<Peer> peers_;  // by rank
+  std::uint32_t step_ = 0;
+  std::vector<Transfer> taken_;      // by rank, of this step
+  std::vector<std::byte> received_;  // by rank
+  std::vector<bool> ends_;           // by rank: it says nothing more
+  std::vector<pollfd> polled_;
+  std::mutex mutex_, notices_;
+  std::atomic<bool> has_given_up_ = false;
+  Notice why_;  // nothing: nobody has given up
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> network_ranks(const NetworkPlace& place,
+                                            std::chrono::milliseconds to_meet,
+                                            std::chrono::milliseconds patience) {
+  check(place.size >= 1 && place.rank >= 0 && place.rank < place.size, "a rank is one of all");
+  return std::make_unique<NetworkRank>(place, meet_over_network(place, to_meet), patience);
+}
+
+}  // namespace quantspec

@@ -161,6 +161,41 @@ class Same(RanksTest):
         self.assertRegex(report["meta"]["backend"], "^2 ranks of ")
         self.assertTrue(all(row["ms_per_token"] > 0 for row in report["rows"]), report["rows"])
 
+    def load_rows(self, ranks, *options):
+        """Of `bench` with many requests: all reports of these numbers of ranks."""
+        reports = {}
+        for number in ranks:
+            done = quantspec("bench", "-m", str(self.models["llama"]), "-d", f"text:{cli_support.ROOT}/prompts", "-t", "1",
+                             "--ranks", number, "--page-size", "32", "--plan", "quantspec,auto", "--repeat", "2",
+                             "--warm-up", "4", "-o", "json", *options)
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            report = json.loads(done.stdout)
+            self.assertEqual((report["complete"], report["meta"]["ranks"]), (True, int(number)))
+            for row in report["rows"]:
+                self.assertIs(row["identical"], True, row["plan"])
+                self.assertEqual(row["peak_bytes"],
+                                 sum(row[part + "_bytes"] for part in ("weights", "draft_weights", "kv", "ring", "prefill")))
+            reports[number] = report["rows"]
+        return reports
+
+    def test_bench_measures_streams_at_several_ranks(self):
+        one, two = self.load_rows(("1", "2"), "--streams", "1,3", "-c", "96", "-n", "8", "--late-prompt", "150").values()
+        self.assertEqual([(row["plan"], row["streams"]) for row in one], [(row["plan"], row["streams"]) for row in two])
+        for a, b in zip(one, two):
+            self.assertEqual((a["kv_fp16_bytes"], a["ring_bytes"]), (b["kv_fp16_bytes"], b["ring_bytes"]))
+            self.assertGreater(b["late_itl_p50_ms"], 0)
+
+    def test_bench_serves_a_trace_at_several_ranks(self):
+        """With so few pages that requests are preempted, and with what is shared found."""
+        trace = Path(self.folder.name) / "trace.jsonl"
+        trace.write_text("".join(json.dumps(
+            {"arrival_ms": i, "prompt_tokens": 100, "output_tokens": 4 if i < 4 else 200,
+             "shared_prefix": {"id": "x", "tokens": 64}}) + "\n" for i in range(8)))
+        page = 32 * LAYERS * KV_HEADS * (2 * HEAD_DIM + 16)  # bytes of all ranks, about
+        rows = self.load_rows(("4",), "--trace", str(trace), "--streams", "4", "--page-memory", str(16 * page // 4),
+                              "--host-cache", str(40 * page // 4))["4"]
+        self.assertTrue(all(row["preemptions"] > 0 for row in rows if row["plan"] != "plain-fp16"), rows)
+
     def test_info_plans_for_one_of_them(self):
         model = str(self.models["llama"])
         one, two = (json.loads(quantspec("info", "-m", model, "-c", "1024", "--json", "--ranks", ranks).stdout)
@@ -181,8 +216,6 @@ class Wrong(RanksTest):
         self.check_error(generate("-p", "x", "--ranks", "2"), 1, "2 ranks", "1 can")
         self.check_error(generate("-p", "x", "--ranks", "launched"), 1, "no launcher", "torchrun")
         self.check_error(quantspec("info", "-m", model, "--ranks", "launched"), 2, "must be 1, 2, 4 or 8")
-        self.check_error(quantspec("bench", "-m", model, "-d", "text:x", "--ranks", "2", "--streams", "2"), 2,
-                         "--ranks and --streams exclude each other")
         self.check_error(generate("-p", "x", "--ranks", "2", "--gpus", "2"), 2, "--ranks and --gpus exclude each other")
         self.check_error(generate("-p", "x", "--gpus", "2", "--backend", "cpu"), 2, "exclude each other")
         self.check_error(generate("-p", "x", "--gpus", "none"), 2, "--gpus 'none': must be 1, 2, 4 or 8")

@@ -282,11 +282,18 @@ void add_tokenize(CLI::App& app, TokenizeArgs& args) {
 // --- the whole -----------------------------------------------------------------------------------
 
 constexpr std::pair<const char*, const char*> kExclusive[] = {
-    {"--prompt", "--file"},        {"--quiet", "--verbose"}, {"--ids", "--json"},
-    {"--system", "--load"},        {"--session", "--load"},  {"--session", "--compare"},
-    {"--ranks", "--gpus"},         {"--gpus", "--backend"},  {"--gpus", "--streams"},
-    {"--gpus", "--trace"},         {"--ranks", "--streams"}, {"--ranks", "--trace"},
-    {"--plan", "--draft-weights"}, {"--plan", "--kv-cache"}, {"--draft-store", "--draft-weights"}};
+    {"--prompt", "--file"},
+    {"--quiet", "--verbose"},
+    {"--ids", "--json"},
+    {"--system", "--load"},
+    {"--session", "--load"},
+    {"--session", "--compare"},
+    {"--ranks", "--gpus"},
+    {"--gpus", "--backend"},
+    {"--plan", "--draft-weights"},
+    {"--plan", "--kv-cache"},
+    {"--draft-store", "--draft-weights"},
+};
 
 void refuse_both(const CLI::App& command, const char* one, const char* other) {
   for (const char* option : {one, other}) {

@@ -23,6 +23,7 @@ LoadMeta make_meta(Engine& engine, const Dataset& dataset, const BenchOptions& o
   meta.head.measurement = load.trace ? "trace" : "streams";
   meta.head.dataset = dataset.spec();
   meta.head.backend = engine.backend_description();
+  meta.head.ranks = engine.ranks();
   meta.head.page_size = engine.pool().shape().page_size;
   if (!load.trace) {
     meta.head.contexts = options.contexts;
@@ -87,7 +88,7 @@ void require_memory(Engine& engine, const Job& job, const BenchOptions& options,
   }
   const int longest = std::max(job.capacity, load.late_prompt + 1);
   const std::size_t needed = bench::prefill_bytes(engine, longest) + (load.trace ? most : sum);
-  const std::size_t available = engine.model().backend().available_bytes();
+  const std::size_t available = bench::available_bytes(engine);
   if (needed <= available) return;
   fail(ErrorKind::kOutOfMemory,
        "{} {}: with {} tokens each, the caches of these plans need {:.0f} MB and {:.0f} MB are "
@@ -152,12 +153,17 @@ std::vector<Job> make_jobs(Engine& engine, const Dataset& dataset, const BenchOp
 std::vector<bench::LoadMeasured> measure(Engine& engine, const Job& job,
                                          const BenchOptions& options, const LoadOptions& load,
                                          const bench::TokensDone& tokens_done) {
-  if (!load.trace) {
-    return bench::measure_uniform(engine, job.entries, job.prompts, job.late_prompt, options,
-                                  tokens_done);
-  }
-  return bench::measure_trace(engine, job.entries, *load.trace, job.prompts, options,
-                              loop_options(job, options, load), tokens_done);
+  std::vector<bench::LoadMeasured> measured;
+  engine.at_every_rank([&](Engine& own) {
+    if (&own != &engine) return bench::LoadLoop::follow(own, job.entries);
+    measured = load.trace
+                   ? bench::measure_trace(engine, job.entries, *load.trace, job.prompts, options,
+                                          loop_options(job, options, load), tokens_done)
+                   : bench::measure_uniform(engine, job.entries, job.prompts, job.late_prompt,
+                                            options, tokens_done);
+    bench::LoadLoop::end(engine);
+  });
+  return measured;
 }
 
 bench::LoadShape shape_of(const Job& job, const BenchOptions& options, const LoadOptions& load) {

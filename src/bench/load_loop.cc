@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -29,6 +30,7 @@ std::size_t pages_for(const KvShape& shape, const LoadLoopOptions& options) {
 RequestLoopOptions loop_options(Engine& engine, const Entry& entry,
                                 const LoadLoopOptions& options) {
   RequestLoopOptions loop;
+  loop.ranks = engine.rank_communicator();
   loop.sequences = num_caches(options);
   loop.context = capacity(options);
   loop.pages = pages_for(engine.pool().shape(), options);
@@ -45,13 +47,44 @@ RequestLoopOptions loop_options(Engine& engine, const Entry& entry,
   return loop;
 }
 
+// What loops of all ranks do next.
+struct Act {
+  enum { kBegin, kStep, kEnd } what;
+  std::size_t entry = 0;
+  LoadLoopOptions options = {};
+};
+
+// Before a loop of rank 0 begins.
+Agreement told_of(const Agreement& agreement, std::size_t entry, const LoadLoopOptions& options) {
+  agreement.on(Act{Act::kBegin, entry, options});
+  return agreement;
+}
+
 }  // namespace
 
-LoadLoop::LoadLoop(Engine& engine, const Entry& entry, const LoadLoopOptions& options)
-    : entry_(entry),
+LoadLoop::LoadLoop(Engine& engine, std::span<const Entry> entries, std::size_t entry,
+                   const LoadLoopOptions& options)
+    : entry_(entries[entry]),
       options_(options),
       pages_(pages_for(engine.pool().shape(), options)),
-      loop_(engine.model(), engine.pool().shape(), loop_options(engine, entry, options)) {}
+      agreement_(told_of(Agreement(engine.rank_communicator()), entry, options)),
+      loop_(engine.model(), engine.pool().shape(), loop_options(engine, entry_, options)) {}
+
+void LoadLoop::follow(Engine& own, std::span<const Entry> entries) {
+  const Agreement agreement(own.rank_communicator());
+  std::map<int, RequestLoop> loops;
+  for (Act act; (act = agreement.on(Act{Act::kEnd})).what != Act::kEnd;) {
+    if (act.what == Act::kStep) {
+      loops.at(act.options.number).step();
+      continue;
+    }
+    loops.erase(act.options.number);
+    loops.try_emplace(act.options.number, own.model(), own.pool().shape(),
+                      loop_options(own, entries[act.entry], act.options));
+  }
+}
+
+void LoadLoop::end(Engine& engine) { Agreement(engine.rank_communicator()).on(Act{Act::kEnd}); }
 
 std::size_t LoadLoop::submit(std::vector<TokenId> prompt, int predict, double arrival,
                              OwnerId owner, bool hold, const std::string& salt) {
@@ -95,6 +128,7 @@ void LoadLoop::take(Stream& stream, std::span<const TokenId> tokens, bool hold) 
 }
 
 bool LoadLoop::step() {
+  agreement_.on(Act{.what = Act::kStep, .options = options_});
   const bool more = loop_.step();
   if (failure_) throw *failure_;
   const RequestLoop::Statistics now = loop_.statistics();

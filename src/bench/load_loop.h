@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "bench/entries.h"
+#include "comm/comm.h"
 #include "engine/request_loop.h"
 
 namespace quantspec::bench {
@@ -53,11 +55,21 @@ struct LoadLoopOptions {
   // As LoadOptions'.
   std::size_t page_memory = 0;
   std::size_t host_cache = 0;
+  // Of those that are there at once; a later one of the same number is there instead.
+  int number = 0;
 };
 
+// Ranks that share the model have a loop of requests each, which do the same at the same time: who
+// measures, at rank 0, tells the others what its LoadLoops do.
 class LoadLoop {
  public:
-  LoadLoop(Engine& engine, const Entry& entry, const LoadLoopOptions& options);
+  // Of one of these entries, which all ranks have.
+  LoadLoop(Engine& engine, std::span<const Entry> entries, std::size_t entry,
+           const LoadLoopOptions& options);
+
+  // For the engine of another rank: does what rank 0's LoadLoops do, until it calls end().
+  static void follow(Engine& own, std::span<const Entry> entries);
+  static void end(Engine& engine);
 
   PausedClock clock;  // within steps, by step(); also in between, where the caller says so
   RequestLoop& requests() { return loop_; }
@@ -93,6 +105,7 @@ class LoadLoop {
   const Entry& entry_;
   LoadLoopOptions options_;
   std::size_t pages_;
+  Agreement agreement_;
   RequestLoop loop_;
   std::deque<Stream> streams_;  // requests refer to them
   std::vector<double> intervals_;

@@ -77,13 +77,13 @@ MemoryPlan memory(Engine& engine, const Entry& entry, const LoadMeasured& measur
   const std::size_t pages = measured.pages * PagePool::page_bytes(shape);
   const std::size_t rings = LoadLoop::ring_bytes(engine, entry, {of.streams, of.capacity, 0});
   MemoryPlan plan;
-  plan.weights_bytes = engine.target_weights_bytes();
+  plan.weights_bytes = engine.model().weights().target_bytes();
   plan.draft_weights_bytes = draft_weights_bytes(engine.model(), entry.decoding.plans);
   plan.kv_bytes = full ? rings : pages;
   plan.ring_bytes = full ? 0 : rings;
   plan.prefill_bytes = prefill_bytes(engine, full ? 0 : of.capacity);
   plan.kv_fp16_bytes = shape.fp16_token_bytes() * of.streams * of.capacity;
-  return plan;
+  return of_all_ranks(plan, engine);
 }
 
 std::size_t plain_entry(std::span<const Entry> entries, std::string_view plan, float temperature) {

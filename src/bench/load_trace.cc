@@ -52,10 +52,10 @@ void add_between(const LoadMoves& before, const LoadMoves& after, LoadMoves& sum
 
 class TraceRun {
  public:
-  TraceRun(Engine& engine, const Entry& entry, const Trace& trace,
+  TraceRun(Engine& engine, std::span<const Entry> entries, std::size_t entry, const Trace& trace,
            std::span<const std::vector<TokenId>> prompts, const BenchOptions& options,
            const LoadLoopOptions& loop, const std::function<void(double)>& report)
-      : trace_(trace), prompts_(prompts), report_(report), loop_(engine, entry, loop) {
+      : trace_(trace), prompts_(prompts), report_(report), loop_(engine, entries, entry, loop) {
     std::map<std::string, OwnerId> owners;
     for (const TraceRequest& request : trace.requests) {
       owners_.push_back(owners.try_emplace(request.owner, owners.size()).first->second);
@@ -160,7 +160,7 @@ std::vector<LoadMeasured> measure_trace(Engine& engine, std::span<const Entry> e
       const std::function<void(double)> report = [&](double tokens) {
         if (tokens_done) tokens_done(before + tokens);
       };
-      TraceRun(engine, entries[i], trace, prompts, options, loop, report).run(all[i], repeat == 0);
+      TraceRun(engine, entries, i, trace, prompts, options, loop, report).run(all[i], repeat == 0);
       before += static_cast<double>(all[i].repeats.back().tokens);
     }
   }

@@ -28,12 +28,13 @@ class Uniform {
         tokens_done_(tokens_done),
         tokens_(uniform_tokens(options, static_cast<int>(late_prompt.size()))),
         measured_(entries.size()) {
-    const LoadLoopOptions loop{.sequences = static_cast<int>(prompts.size()),
-                               .context = static_cast<int>(prompts.front().size()) + tokens_,
-                               .seed = options.seed,
-                               .late_prompt = static_cast<int>(late_prompt.size())};
-    for (const Entry& entry : entries) {
-      loops_.push_back(std::make_unique<LoadLoop>(engine, entry, loop));
+    LoadLoopOptions loop{.sequences = static_cast<int>(prompts.size()),
+                         .context = static_cast<int>(prompts.front().size()) + tokens_,
+                         .seed = options.seed,
+                         .late_prompt = static_cast<int>(late_prompt.size())};
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      loop.number = static_cast<int>(i);
+      loops_.push_back(std::make_unique<LoadLoop>(engine, entries, i, loop));
     }
     for (std::size_t i = 0; i < entries.size(); ++i) read(i, prompts);
   }

@@ -196,11 +196,7 @@ class Measurement {
     plan.ring_bytes = full ? 0 : ring;
     plan.prefill_bytes = prefill_bytes(engine_, full ? 0 : cache.capacity());
     plan.kv_fp16_bytes = cache.shape().fp16_token_bytes() * cache.length();
-    for (std::size_t* bytes : {&plan.weights_bytes, &plan.draft_weights_bytes, &plan.ring_bytes,
-                               &plan.kv_bytes, &plan.prefill_bytes, &plan.kv_fp16_bytes}) {
-      *bytes *= engine_.ranks();  // of which each takes as much
-    }
-    return plan;
+    return of_all_ranks(plan, engine_);
   }
 
   Engine& engine_;
@@ -234,7 +230,7 @@ void require_memory(Engine& engine, const std::vector<Entry>& entries, const Ben
     largest = std::max(largest, bytes_of(kv, engine, capacity));
   }
   needed += largest;
-  const std::size_t available = engine.model().backend().available_bytes();
+  const std::size_t available = available_bytes(engine);
   if (needed <= available) return;
   fail(
       ErrorKind::kOutOfMemory,

@@ -27,6 +27,20 @@ std::size_t prefill_bytes(Engine& engine, int capacity) {
   return Model::prefill_bytes(model.config(), model.backend(), engine.pool().shape(), capacity);
 }
 
+std::size_t available_bytes(Engine& engine) {
+  const Backend& backend = engine.model().backend();
+  const int sharing = backend.is_apart_from_host() ? 1 : engine.ranks();
+  return backend.available_bytes() / sharing;
+}
+
+MemoryPlan of_all_ranks(MemoryPlan each, const Engine& engine) {
+  for (std::size_t* bytes : {&each.weights_bytes, &each.draft_weights_bytes, &each.ring_bytes,
+                             &each.kv_bytes, &each.prefill_bytes, &each.kv_fp16_bytes}) {
+    *bytes *= engine.ranks();
+  }
+  return each;
+}
+
 std::size_t draft_weights_bytes(const Model& model, const std::vector<Plan>& plans) {
   const std::size_t layers = model.config().num_layers;
   std::vector<PlanesRead> reads(layers + 1);  // the head's is the last

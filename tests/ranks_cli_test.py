@@ -123,20 +123,63 @@ class Same(RanksTest):
     def test_processes_of_a_launcher(self):
         model = str(self.models["llama"])
         alone = text_of(generate("-m", model, *self.OPTIONS, "--draft-len", "0"))
-        for size, environment_of in ((2, launched), (4, launched), (2, on_machines), (4, on_machines)):
-            # Ranks of machines meet at the port after the one that is named.
-            job = f"test-{os.getpid()}-{size}" if environment_of == launched else free_port() - 1
-            command = [cli_support.binary, "generate", "-c", "1024", "-t", "1", "-m", model, *self.OPTIONS,
-                       "--ranks", "launched"]
-            all_ranks = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                          stderr=subprocess.PIPE, env=environment_of(rank, size, job))
-                         for rank in range(size)]
-            ends = [(*one.communicate(timeout=HANGS), one.returncode) for one in all_ranks]
-            self.assertEqual(ends[0][0], alone)
-            for out, errors, code in ends:
-                self.assertEqual(code, 0, errors)
-            for out, errors, _ in ends[1:]:
-                self.assertEqual((out, errors), (b"", b""))
+        for size in (2, 4):
+            self.assertEqual(self.launch(size, "-m", model, *self.OPTIONS), alone)
+
+    def launch(self, size, *options):
+        """What `generate` writes as processes of a launcher, of which the first one has all to say."""
+        job = f"test-{os.getpid()}-{size}"
+        command = [cli_support.binary, "generate", "-c", "1024", "-t", "1", *options, "--ranks", "launched"]
+        all_ranks = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, env=launched(rank, size, job))
+                     for rank in range(size)]
+        ends = [(*one.communicate(timeout=HANGS), one.returncode) for one in all_ranks]
+        for out, errors, code in ends:
+            self.assertEqual(code, 0, errors)
+        for out, errors, _ in ends[1:]:
+            self.assertEqual((out, errors), (b"", b""))
+        return ends[0][0]
+
+    def test_a_session_is_that_of_one_rank(self):
+        """To the byte: whoever goes on with it, in threads or in processes."""
+        model = str(self.models["qwen2"])
+        long_text = " ".join(f"The {i} of {i * i % 31} nights was dark." for i in range(60))
+        common = ["-m", model, "-n", "10", "--seed", "3", "--ignore-eos", "--page-size", "32"]
+        file = Path(self.folder.name) / "session"
+
+        def play(*ranks):
+            """Turns by these numbers of ranks: what each wrote, and the file then."""
+            file.unlink(missing_ok=True)
+            turns = []
+            for number, prompt in zip(ranks, (long_text, " But nobody", " The captain")):
+                options = [*common, "-p", prompt, "--session", str(file), "-c", "2048"]
+                if number.startswith("launched "):
+                    text = self.launch(int(number.split()[1]), *options)
+                else:
+                    text = text_of(generate(*options, "--ranks", number))
+                turns.append((text, file.read_bytes()))
+            return turns
+
+        alone = play("1", "1", "1")
+        self.assertEqual(len({text for text, _ in alone}), 3)
+        for ranks in (("2", "1", "4"), ("4", "launched 2", "1"), ("launched 4", "2", "2")):
+            for (text, kept), (expected, of_one) in zip(play(*ranks), alone):
+                self.assertEqual(text, expected, ranks)
+                self.assertTrue(kept == of_one, ranks)
+
+    def test_servers_of_any_ranks_find_what_others_have_read(self):
+        body = {"prompt": [5 + i * i % 251 for i in range(1210)], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        with tempfile.TemporaryDirectory() as folder:
+            answers = []
+            for ranks in ("2", "1", "4"):
+                with Server("-m", str(self.models["mistral"]), "-c", "2048", "--ranks", ranks, "--cache-disk",
+                            folder + "/cache") as server:
+                    status, answer = server.post("/v1/completions", **body)
+                    self.assertEqual(status, 200, answer)
+                    answers.append(answer)
+        self.assertEqual([answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers],
+                         [0, 1200, 1200])
+        self.assertEqual(len({answer["choices"][0]["text"] for answer in answers}), 1)
 
     def test_a_server_has_one_fingerprint_and_one_answer(self):
         answers = []
@@ -219,9 +262,6 @@ class Wrong(RanksTest):
         self.check_error(generate("-p", "x", "--ranks", "2", "--gpus", "2"), 2, "--ranks and --gpus exclude each other")
         self.check_error(generate("-p", "x", "--gpus", "2", "--backend", "cpu"), 2, "exclude each other")
         self.check_error(generate("-p", "x", "--gpus", "none"), 2, "--gpus 'none': must be 1, 2, 4 or 8")
-        self.check_error(quantspec("serve", "-m", model, "--ranks", "2", "--cache-disk", "x", "--port", "0"), 2,
-                         "cache on disk", "one rank works")
-        self.check_error(generate("-p", "x", "-m", model, "--ranks", "2", "--session", "x"), 2, "one rank works")
 
     def end_one(self, sent, expected, environment_of=launched):
         """A server of two processes, of which the second gets a signal while answers come."""

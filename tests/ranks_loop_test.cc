@@ -10,54 +10,19 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/test_folder.h"
 #include "comm/test_support.h"
+#include "engine/chunk_folder.h"
 #include "engine/request_loop.h"
-#include "model/share.h"
-#include "model/test_support.h"
+#include "tests/kept_file.h"
 #include "tests/output_support.h"
+#include "tests/ranks_support.h"
 
 namespace quantspec::testing {
 namespace {
 
 using namespace std::chrono_literals;
 using Tokens = std::vector<TokenId>;
-
-constexpr int kPage = 32;
-constexpr int kChunk = 2 * kPage;
-constexpr int kContext = 7 * kChunk;
-
-ModelConfig shared_config() {
-  ModelConfig config = made_config(8, 4, 256, 2304);
-  config.num_layers = 2;
-  config.max_positions = kContext;
-  config.qkv_bias = config.qk_norm = true;
-  return config;
-}
-
-// A model, or a rank's share of it.
-struct OwnModel {
-  OwnModel(const WeightFormat& format, Communicator* ranks)
-      : backend(make_backend({.name = "cpu", .num_threads = 1, .ranks = ranks})),
-        model(load(format, *backend, ranks)),
-        pool(*backend, kv_shape(model.config(), kPage)),
-        decoder(model) {}
-
-  static Model load(const WeightFormat& format, Backend& backend, Communicator* ranks) {
-    const ModelConfig config = shared_config();
-    Share own{config, std::make_unique<MadeSource>(config, format)};
-    if (ranks != nullptr) {
-      own = share_of(config, std::move(own.source), ranks->rank(), ranks->size());
-    }
-    Weights weights(own.config, std::move(own.source), backend);
-    weights.make_draft_planes(backend, WeightRead::kBoth);
-    return Model(own.config, std::move(weights), backend, kContext);
-  }
-
-  std::unique_ptr<Backend> backend;
-  Model model;
-  PagePool pool;
-  Decoder decoder;
-};
 
 // Requests, and what each gives alone at one rank.
 class Catalogue {
@@ -151,9 +116,10 @@ class Callers {
 // What happened in schedules; of the rank that leads.
 struct Seen {
   std::uint64_t cached = 0, accepted = 0, preempted = 0, cancelled = 0, ahead = 0, looked_up = 0;
+  std::uint64_t on_disk = 0, from_files = 0;
   bool all() const {
     return cached > 0 && accepted > 0 && preempted > 0 && cancelled > 0 && ahead > 0 &&
-           looked_up > 0;
+           looked_up > 0 && on_disk > 0 && from_files > 0;
   }
 };
 
@@ -179,9 +145,18 @@ RequestLoopOptions any_options(std::mt19937& random, int layers, std::size_t pag
   return options;
 }
 
-// Callers of one loop, as a server's: they come, wait, leave, read slowly.
+// What was kept of a prompt, in files of any loops.
+struct Files {
+  std::map<std::size_t, KeptFile> of;
+  TestFolder place;
+  std::shared_ptr<ChunkFolder> folder =
+      std::make_shared<ChunkFolder>(ChunkFolder::Options{place.path(), 1 << 30, "b", kChunk});
+};
+
+// Callers of one loop, as a server's: they come, wait, leave, read slowly; and texts go to files
+// and come back.
 void call(RequestLoop& loop, bool drafts, const Catalogue& catalogue, std::mt19937& random,
-          Seen& seen) {
+          Files& files, Seen& seen) {
   const auto uniform = [&](int low, int high) {
     return std::uniform_int_distribution(low, high)(random);
   };
@@ -198,7 +173,14 @@ void call(RequestLoop& loop, bool drafts, const Catalogue& catalogue, std::mt199
     if (drafts && uniform(0, 1) == 0) request.forced = DraftChoice{uniform(0, 1), uniform(0, 7)};
     if (uniform(0, 3) == 0) request.draft_len = uniform(0, 7);
     if (uniform(0, 3) == 0) request.proposed = catalogue.expected(which).tokens;
+    const Tokens prompt = request.prompt;
     callers.submit(loop, std::move(request), which);
+    const int file = uniform(0, 5);
+    if (file == 0) files.of[which] = read_file_of(loop, prompt);
+    if (file == 1 && files.of.contains(which)) {
+      write_file_of(loop, prompt, files.of[which]);
+      seen.from_files += files.of[which].kept.chunks;
+    }
     if (uniform(0, 3) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(uniform(1, 20)));
     const auto& some = *callers.all()[uniform(0, static_cast<int>(callers.all().size()) - 1)];
     const int wish = uniform(0, 7);
@@ -243,15 +225,19 @@ void serve(const WeightFormat& format, int loops, const Catalogue& catalogue, Co
            Seen& seen) {
   OwnModel own(format, &all);
   std::mt19937 same{7}, callers{8};
+  std::optional<Files> files;
+  if (all.rank() == 0) files.emplace();
   const Agreement agreement(&all);
   for (int i = 0; i < loops || (i < 8 * loops && !agreement.on(seen.all())); ++i) {
     RequestLoopOptions options =
         any_options(same, own.model.config().num_layers, own.pool.page_bytes());
     options.ranks = &all;
+    if (all.rank() == 0 && i % 2 == 1) options.folder = files->folder;
     const bool drafts = !options.plans.empty();
     RequestLoop loop(own.model, own.pool.shape(), std::move(options));
     if (all.rank() == 0) {
-      call(loop, drafts, catalogue, callers, seen);
+      call(loop, drafts, catalogue, callers, *files, seen);
+      seen.on_disk = files->folder->counts().found;
     } else {
       loop.run();
       if (const auto error = loop.broken()) throw Error(*error);
@@ -299,6 +285,8 @@ TEST_P(RanksLoop, GivesWhatOneRankGivesAlone) {
   EXPECT_GT(seen.cancelled, 0u);
   EXPECT_GT(seen.ahead, 0u);
   EXPECT_GT(seen.looked_up, 0u);
+  EXPECT_GT(seen.on_disk, 0u);
+  EXPECT_GT(seen.from_files, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -399,10 +399,6 @@ void require_sense(const GenerateArgs& args) {
   if (args.compare && args.quiet && !args.json) {
     throw UsageError("--compare has nowhere to print with --quiet; --json works with both");
   }
-  if (!args.session.empty() && args.engine.ranks != 1) {
-    throw UsageError(
-        "--session: what several ranks have of a text goes to no file; one rank works");
-  }
   if (!args.system.empty() && !args.chat) {
     throw UsageError("--system: is a message of a conversation; --chat makes one");
   }

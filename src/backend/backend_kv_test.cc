@@ -379,6 +379,29 @@ TEST_P(KvOps, FullKvTakesTheSpaceOfItsElements) {
   }
 }
 
+TEST_P(KvOps, FullKvHasHeadsSideBySideInStrips) {
+  for (const KvShape& shape : kShapes) {
+    const KvShape one{shape.num_layers, 1, shape.head_dim, shape.page_size};
+    const auto bytes_of = [&](const KvShape& of, FullKv kv) {
+      std::vector<std::byte> bytes(backend_->full_kv_bytes(of, 48));
+      backend_->download(bytes.data(), kv.data, bytes.size());
+      return bytes;
+    };
+    TestFullKv whole(*backend_, shape, 48), own(*backend_, one, 48);
+    fill(whole, shape, 0, 48);
+    const auto all = bytes_of(shape, whole.get());
+    for (int h = 0; h < shape.num_kv_heads; ++h) {
+      for (int p = 0; p < 48; ++p) {
+        own.write(0, p, key_of(shape, p, h).data(), value_of(shape, p, h).data());
+      }
+      const auto part = bytes_of(one, own.get());
+      const std::size_t size = part.size() / backend_->full_kv_strips();
+      for (std::size_t at = 0; at < part.size(); at += size)
+        EXPECT_EQ(std::memcmp(&part[at], &all[at * shape.num_kv_heads + h * size], size), 0) << h;
+    }
+  }
+}
+
 TEST_P(KvOps, CopyMovesPositionsAndNoOthers) {
   for (const KvShape& shape : kShapes) {
     const int ring = 2 * shape.page_size, scratch = 5 * shape.page_size;

@@ -18,6 +18,8 @@ class KvOps : public virtual DeviceMemory {
   virtual int prefill_chunk() const = 0;
   // Bytes of one layer's FullKv.
   virtual std::size_t full_kv_bytes(const KvShape& shape, int capacity) const = 0;
+  // Of which equal strips have the kv heads side by side: keys and values apart, or all of it.
+  virtual int full_kv_strips() const = 0;
 
   // Quantizes positions [first_position, first_position + pages.size() * page_size) of sources[i]
   // into layer first_layer + i of `pages`.

@@ -10,6 +10,13 @@ std::vector<std::byte> Agreement::on(std::vector<std::byte> bytes) const {
   return bytes;
 }
 
+std::vector<std::byte> Agreement::gather(std::span<const std::byte> own) const {
+  if (!shared()) return {own.begin(), own.end()};
+  std::vector<std::byte> all(own.size() * size());
+  ranks_->all_gather(all, own);
+  return all;
+}
+
 void Agreement::give_up(std::string_view why) const noexcept {
   if (shared()) ranks_->give_up(why);
 }

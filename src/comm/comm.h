@@ -118,7 +118,9 @@ class Agreement {
   explicit Agreement(Communicator* ranks) : ranks_(ranks) {}
 
   bool shared() const { return ranks_ != nullptr; }
-  bool leads() const { return ranks_ == nullptr || ranks_->rank() == 0; }
+  int rank() const { return shared() ? ranks_->rank() : 0; }
+  int size() const { return shared() ? ranks_->size() : 1; }
+  bool leads() const { return rank() == 0; }
   // Returns what the one who leads has given.
   template <typename T>
   T on(T value) const {
@@ -133,6 +135,8 @@ class Agreement {
     if (shared()) ranks_->broadcast(std::as_writable_bytes(values), 0);
   }
   std::vector<std::byte> on(std::vector<std::byte> bytes) const;
+  // What all give, by rank; what this one gives where there is nobody. REQUIRES: as long of all.
+  std::vector<std::byte> gather(std::span<const std::byte> own) const;
   // As Communicator's; nothing where there is nobody.
   void give_up(std::string_view why) const noexcept;
 

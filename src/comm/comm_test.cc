@@ -231,6 +231,11 @@ TEST_P(AnyRanks, AgreeOnWhatTheFirstHas) {
       const std::vector<std::byte> leads(count, std::byte{7});
       EXPECT_EQ(agreement.on(all.rank() == 0 ? leads : std::vector<std::byte>(5)), leads);
     }
+    EXPECT_EQ((std::pair{agreement.rank(), agreement.size()}), (std::pair{all.rank(), size}));
+    const std::byte own[] = {std::byte(all.rank()), std::byte{9}};
+    const std::vector<std::byte> gathered = agreement.gather(own);
+    ASSERT_EQ(std::ssize(gathered), 2 * size);
+    for (int rank = 0; rank < size; ++rank) EXPECT_EQ(gathered[2 * rank], std::byte(rank));
   });
 }
 
@@ -240,6 +245,9 @@ TEST(Agreement, OfNobodyIsWhatOneHas) {
   EXPECT_FALSE(agreement.shared());
   EXPECT_EQ(agreement.on(3), 3);
   EXPECT_EQ(agreement.on(std::vector<std::byte>(3)).size(), 3u);
+  const std::byte own[] = {std::byte{1}, std::byte{2}};
+  EXPECT_EQ(agreement.gather(own), (std::vector{own[0], own[1]}));
+  EXPECT_EQ((std::pair{agreement.rank(), agreement.size()}), (std::pair{0, 1}));
 }
 
 TEST_P(AnyRanks, ProcessesAddWhatThreadsDo) {

@@ -273,7 +273,7 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
       std::make_unique<ChatPrompts>(chat_templates_of(options, *files), *impl->tokenizer);
   impl->load_ms = clock.milliseconds();
   auto engine = std::unique_ptr<Engine>(new Engine(std::move(impl)));
-  if (!options.cache_folder.empty()) {
+  if (agreement.leads() && !options.cache_folder.empty()) {
     engine->impl_->folder = std::make_shared<ChunkFolder>(
         ChunkFolder::Options{.folder = options.cache_folder,
                              .most_bytes = options.cache_folder_bytes,

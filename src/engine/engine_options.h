@@ -43,8 +43,7 @@ struct EngineOptions {
   int num_threads = 0;             // 0: physical cores; of all ranks that share this machine
   // Ranks that share the model (model/share.h), threads of this process: each has some of its heads
   // and channels and of the cache, and what comes out is what one rank gives, bit for bit. 1, 2, 4
-  // or 8, as the model allows; or kLaunchedRanks, for Engine::meet_launched(). Without
-  // draft_store and cache_folder, and texts do not go to files.
+  // or 8, as the model allows; or kLaunchedRanks, for Engine::meet_launched(). Without draft_store.
   static constexpr int kLaunchedRanks = 0;
   int ranks = 1;
   // Or ranks are processes: this engine is rank 0 of them, and all others call Engine::follow().
@@ -81,7 +80,8 @@ struct EngineOptions {
   // the longest for each sequence, at most a sixteenth of what the host has available.
   std::optional<std::size_t> tail_memory = {};
   // A folder for chunks and ends of prompts, so that another run of this engine finds them, and
-  // what it may take of the disk; empty: none. Made where it is missing (ChunkFolder).
+  // what it may take of the disk; empty: none. Made where it is missing (ChunkFolder), by rank 0,
+  // which alone uses it.
   std::filesystem::path cache_folder = {};
   std::uint64_t cache_folder_bytes = std::uint64_t{10} << 30;
   ProgressCallback progress = {};

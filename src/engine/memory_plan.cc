@@ -107,7 +107,6 @@ void require_ranks(const EngineOptions& options, int ranks) {
     fail(ErrorKind::kInvalidRequest, "{} {}: {}; one rank works", field::kRanks, ranks, what);
   };
   if (!options.draft_store.empty()) refuse("draft weights from a file are not shared");
-  if (!options.cache_folder.empty()) refuse("a cache on disk is not shared");
 }
 
 RankMemory memory_of_rank(const Backend& backend, int num_here) {

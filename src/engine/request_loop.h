@@ -16,7 +16,8 @@
 // run(), or step(), or preempt(), at the same time. Requests come to the loop that leads, rank 0,
 // which tells the others of them, of its clock and of what callers want; all else follows, so they
 // go through the same passes. There what fails in a pass, at any rank, ends all requests at all
-// ranks, and submit() says so from then on. Files of prefixes are for one rank.
+// ranks, and submit() says so from then on. The loop that leads has the files, too, which are those
+// of one rank.
 //
 // Callbacks are called between passes, one after the other, and others of the engine wait for them.
 // One that throws ends its own request, as kFailed with what it threw, and nothing else: what a
@@ -115,8 +116,8 @@ struct RequestLoopOptions {
   std::vector<Plan> plans = {};    // by which to draft; none: plain decoding
   std::size_t lookup_history = 0;  // EngineOptions'
   KvStore store = KvStore::kHierarchical;
-  // Where chunks and tails go, too, and come from; null: nowhere. REQUIRES: of this model and
-  // chunk.
+  // Where chunks and tails go, too, and come from; null: nowhere. Of ranks the loop that leads has
+  // it. REQUIRES: of this model and chunk.
   std::shared_ptr<ChunkFolder> folder = {};
   bool share_prefixes = true;  // REQUIRES: store is kHierarchical, for it to be
   Admission admission = Admission::kGuaranteed;
@@ -128,7 +129,7 @@ struct RequestLoopOptions {
   // For timing passes at the start, so that the first request drafts well, at most. 0: times are
   // learned from rounds alone.
   double timing_seconds = kPassTimingSeconds;
-  // Those with whom the model is shared; null: nobody. REQUIRES: as BackendOptions', and no folder.
+  // Those with whom the model is shared; null: nobody. REQUIRES: as BackendOptions'.
   Communicator* ranks = nullptr;
 };
 

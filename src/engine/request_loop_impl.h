@@ -11,6 +11,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
@@ -20,6 +22,7 @@
 #include "comm/comm.h"
 #include "engine/chunk_folder.h"
 #include "engine/draft_rules.h"
+#include "engine/kept_shards.h"
 #include "engine/kept_texts.h"
 #include "engine/request_loop.h"
 #include "engine/slice_time.h"
@@ -83,6 +86,19 @@ struct RequestLoop::Live {
 struct RequestLoop::Impl {
   Impl(const Model& used, const KvShape& of, RequestLoopOptions given);
 
+  // What is kept of a text, to a file or from one: work for the loop's thread, for which another
+  // waits. All ranks do it.
+  struct Visit {
+    Request text = {};                     // its tokens and salt
+    std::optional<KeptPrefix> found = {};  // what a file has; none: it is written
+    std::function<void(const KeptPrefix&)> begin = {};
+    std::function<void(std::span<const std::byte>)> part = {};
+    std::function<std::span<const std::byte>(std::uint64_t)> chunk = {};
+    std::function<std::span<const std::byte>()> tail = {};
+    std::promise<void> done = {};
+    std::exception_ptr failure = nullptr;  // what these threw
+  };
+
   // --- from other threads ---
   enum class Wish : std::uint8_t { kNone, kPause, kResume, kCancel };
   mutable std::mutex inbox_mutex;
@@ -90,11 +106,11 @@ struct RequestLoop::Impl {
   std::deque<std::unique_ptr<Live>> arrivals;
   // Of each request that has not ended: what was wished since the last step, so one thing at most.
   std::map<RequestId, Wish> wishes;
-  std::deque<std::packaged_task<void()>> visits;  // who waits for a word with the loop's thread
-  std::deque<Request> ahead;                      // texts to read, the first one first
-  std::size_t num_wishes = 0;                     // but for kNone
-  int num_queued = 0;                             // submitted and not admitted yet
-  std::map<OwnerId, int> queued_of;               // the same by owner; more than 0
+  std::deque<Visit> visits;          // who waits for a word with the loop's thread
+  std::deque<Request> ahead;         // texts to read, the first one first
+  std::size_t num_wishes = 0;        // but for kNone
+  int num_queued = 0;                // submitted and not admitted yet
+  std::map<OwnerId, int> queued_of;  // the same by owner; more than 0
   RequestId last_id = 0;
   bool stopped = false;
   std::optional<Error> broken;  // ranks, by this: there are no more requests
@@ -112,8 +128,10 @@ struct RequestLoop::Impl {
   std::unique_ptr<Live> agreed_arrival(RequestId last);
   std::optional<std::pair<RequestId, Wish>> agreed_wish(RequestId after, RequestId last);
   bool is_stopped() const;  // by the loop that leads
-  void visit(std::function<void()> work);
+  void visit(Visit visit);
+  std::optional<Visit> next_visit();
   bool receive_visits();
+  void end_visits(const Error& error);
   void wait();
   void publish();
   void keep_record();
@@ -121,12 +139,14 @@ struct RequestLoop::Impl {
   // --- the loop's ---
   RequestLoopOptions options;
   const Agreement agreement;  // of all ranks
+  const bool has_folder;      // the one who leads
   const Model& model;
   KvShape shape;
   PagePool pool;  // before all that holds pages
   HostPages host;
   PrefixTree tree;
   PromptTails tails;
+  KeptShards shards;
   Decoder decoder;
   DraftRules rules;
   KeptTexts kept_texts;
@@ -216,17 +236,26 @@ struct RequestLoop::Impl {
 
   bool run_slices();
   bool find_chunk(Live& request);
-  bool is_in_folder(Live& request, int end);
-  std::vector<PageRef> make_pages(std::span<const std::byte> bytes);
-  std::size_t chunk_bytes() const;
-  void download(std::span<const PageRef> pages, std::span<std::byte> to);
-  void keep_chunk(const Live& request);
-  void keep_tail(const Live& request, const PromptTail& tail);
-  void find_tail_in_folder(const Live& request);
   int slice_rows(const Model::Prefill& reader, double seconds) const;
   bool read_slices(Live& request, double seconds, bool alone, const Stopwatch& slice_clock);
   std::optional<Ending> run_chunk(Live& request, double seconds);
   std::optional<Step> end_prompt(Live& request);
+
+  // --- what files have ---
+  std::size_t own_chunk_bytes() const;
+  std::vector<PageRef> make_pages(std::span<const std::byte> file);
+  void gather(std::span<const PageRef> pages, std::span<std::byte> file) const;
+  void gather(const PromptTail& tail, std::span<std::byte> file) const;
+  void scatter(std::span<const std::byte> file, PromptTail& tail) const;
+  bool is_in_folder(Live& request, int end);
+  using Fill = std::function<void(std::span<std::byte>)>;
+  void keep(const std::function<void(const Fill&)>& in_folder, const Fill& gather_to);
+  void keep_chunk(const Live& request);
+  void keep_tail(const Live& request, const PromptTail& tail);
+  void find_tail_in_folder(const Live& request);
+  bool goes_on(Visit& visit, const std::function<void()>& call) const;
+  void read_kept(Visit& visit);
+  void write_kept(Visit& visit);
 
   StepRecord record;  // of the step at hand
 

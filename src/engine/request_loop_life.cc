@@ -188,7 +188,7 @@ void RequestLoop::Impl::find_tail(Live& request) {
   const Request& wanted = request.request;
   request.tail = {};
   if (wanted.prompt_log_probs || request.saved) return;
-  if (options.folder && !std::exchange(request.folder_asked, true)) find_tail_in_folder(request);
+  if (has_folder && !std::exchange(request.folder_asked, true)) find_tail_in_folder(request);
   request.tail = tails.find(wanted.salt, std::span(wanted.prompt).first(wanted.prompt.size() - 1));
 }
 

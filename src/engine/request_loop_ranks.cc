@@ -108,6 +108,7 @@ void RequestLoop::Impl::break_down() noexcept {
     broken.emplace(*ending.error);
     stopped = true;
   }
+  end_visits(*ending.error);
   while (auto arrived = next_arrival(std::numeric_limits<RequestId>::max())) {
     arrive(std::move(arrived));
   }

@@ -19,6 +19,7 @@ class CpuBackend final : public HostBackend {
 
   Buffer allocate(std::size_t bytes) override;
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override;
+  int full_kv_strips() const override { return 2; }
 
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override;
   PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override;

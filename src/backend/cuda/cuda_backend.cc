@@ -80,6 +80,7 @@ class CudaBackend final : public Backend {
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
     return full_kv_index(shape, capacity, shape.num_kv_heads, 0, 0) * sizeof(std::uint16_t);
   }
+  int full_kv_strips() const override { return 1; }
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
     // Rows in the weights' type for a GEMM, and its outputs. Where weights are unpacked, rows are
     // of 16 bits, for which and for the outputs row_floats suffices, and kUnpackedRows are the

@@ -58,6 +58,7 @@ class ReferenceBackend final : public HostBackend {
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
     return full_kv_floats(shape, capacity) * sizeof(float);
   }
+  int full_kv_strips() const override { return 1; }
 
   // --- draft weights ---
 

@@ -181,6 +181,26 @@ class Same(RanksTest):
                          [0, 1200, 1200])
         self.assertEqual(len({answer["choices"][0]["text"] for answer in answers}), 1)
 
+    def test_drafts_of_a_store(self):
+        """Ranks read their rows and columns of it, and write what they do without."""
+        model, store = str(self.models["llama"]), str(Path(self.folder.name) / "store.qsd")
+        done = quantspec("prepare", "-m", model, "--method", "rtn", "-o", store, "-t", "1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        options = ["-m", model, *self.OPTIONS, "--draft-len", "3", "--plan", "quantspec", "--draft-store", store]
+        without = json.loads(text_of(generate("--json", "-m", model, *self.OPTIONS, "--draft-len", "0")))
+        accepted = []
+        for ranks in ("1", "2", "4"):
+            report = json.loads(text_of(generate("--json", *options, "--ranks", ranks)))
+            self.assertEqual(report["text"], without["text"])
+            accepted.append(report["speculation"]["draft_n_accepted"])
+        self.assertGreater(min(accepted), 0)
+        self.assertEqual(len(set(accepted)), 1, accepted)
+        self.check_error(generate("-m", str(self.models["qwen2"]), "-p", "x", "--draft-store", store, "--ranks", "2"), 2,
+                         "made for another checkpoint")
+        plans = [json.loads(quantspec("info", "-m", model, "-c", "1024", "--json", "--ranks", ranks, "--draft-store",
+                                      store).stdout)["plans"][0] for ranks in ("1", "2")]
+        self.assertLess(plans[1]["draft_weights_bytes"], 0.6 * plans[0]["draft_weights_bytes"])
+
     def test_a_server_has_one_fingerprint_and_one_answer(self):
         answers = []
         for ranks in ("1", "2"):

@@ -184,7 +184,7 @@ std::string_view name_of(StopReason reason) {
 std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   if (options.processes != nullptr) {
     check(options.processes->rank() == 0, "who is no rank 0 follows");
-    require_ranks(options, options.processes->size());
+    require_ranks(options.processes->size());
     try {
       return load_rank(options, options.processes.get());
     } catch (...) {
@@ -192,7 +192,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
       throw;
     }
   }
-  require_ranks(options, options.ranks);
+  require_ranks(options.ranks);
   if (options.ranks == 1) return load_rank(options, nullptr);
   auto others = std::make_unique<RankThreads>(options);
   auto engine = load_rank(options, &others->own());
@@ -254,7 +254,9 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   if (options.draft_store.empty()) {
     weights.make_draft_planes(*backend, planes_kept(options.draft_weights), planes_done);
   } else {
-    weights.use_draft_store(*backend, DraftStore(options.draft_store), planes_done);
+    DraftStore store(options.draft_store);
+    store.cut(weights.source());
+    weights.use_draft_store(*backend, store, planes_done);
   }
   weights.source().require_unchanged();
   Model model(std::move(own.config), std::move(weights), *backend, context);
@@ -268,7 +270,6 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   if (ranks != nullptr) ranks->wait_for_all();
   auto impl = std::make_unique<Impl>(std::move(resolved), std::move(config), std::move(backend),
                                      std::move(model), std::move(tokenizer), ranks);
-  if (ranks != nullptr) impl->whole = files->weights(options.target_weights, *impl->backend);
   impl->chat_prompts =
       std::make_unique<ChatPrompts>(chat_templates_of(options, *files), *impl->tokenizer);
   impl->load_ms = clock.milliseconds();

@@ -20,7 +20,6 @@
 #include "engine/engine.h"
 #include "engine/ranks.h"
 #include "engine/request_loop.h"
-#include "model/weight_source.h"
 
 namespace quantspec {
 
@@ -44,7 +43,6 @@ struct Engine::Impl {
   ModelConfig config;     // of the model, of which `model` may be a share
   Communicator* ranks;    // that share it; null: nobody
   std::unique_ptr<RankThreads> rank_threads;
-  std::unique_ptr<WeightSource> whole;  // where there are ranks: for its hash
   std::unique_ptr<Backend> backend;
   Model model;
   std::unique_ptr<Tokenizer> tokenizer;

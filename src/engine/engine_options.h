@@ -43,7 +43,7 @@ struct EngineOptions {
   int num_threads = 0;             // 0: physical cores; of all ranks that share this machine
   // Ranks that share the model (model/share.h), threads of this process: each has some of its heads
   // and channels and of the cache, and what comes out is what one rank gives, bit for bit. 1, 2, 4
-  // or 8, as the model allows; or kLaunchedRanks, for Engine::meet_launched(). Without draft_store.
+  // or 8, as the model allows; or kLaunchedRanks, for Engine::meet_launched().
   static constexpr int kLaunchedRanks = 0;
   int ranks = 1;
   // Or ranks are processes: this engine is rank 0 of them, and all others call Engine::follow().

@@ -134,11 +134,10 @@ std::string Engine::make_fingerprint() const {
       "numerics {} checkpoint {:016x} as {} tokenizer {:016x} ends {} templates {:016x} model {} "
       "{} {} {} {} {} {} {} {} {} "
       "{} {} {} rope {} window {} context {} page {} chunk {} cache {} full {} backend {}",
-      kNumerics, impl_->whole ? impl_->whole->hash() : model().weights().checkpoint_hash(),
-      target_weights(), hash_of(tokenizer()), fmt::join(c.eos_tokens, ","),
-      hash_of(chat_prompts().templates()), c.family, c.num_layers, c.hidden_size,
-      c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size, c.norm_epsilon,
-      c.tied_head, c.qkv_bias, c.output_bias, c.qk_norm, text_of(c.rope),
+      kNumerics, model().weights().checkpoint_hash(), target_weights(), hash_of(tokenizer()),
+      fmt::join(c.eos_tokens, ","), hash_of(chat_prompts().templates()), c.family, c.num_layers,
+      c.hidden_size, c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size,
+      c.norm_epsilon, c.tied_head, c.qkv_bias, c.output_bias, c.qk_norm, text_of(c.rope),
       c.sliding_window.value_or(0), rope_by_context ? ctx_size() : 0, shape.page_size,
       impl_->backend->prefill_chunk(), static_cast<int>(impl_->options.kv_store),
       full_layers(draft_plans()), bits_follow_from(*impl_->backend));

@@ -86,12 +86,14 @@ std::size_t draft_bytes(const EngineOptions& options, const ModelConfig& config,
          field::kDraftStore, options.draft_store.string(), source.own_name(matrix.name),
          matrix.format);
   }
-  return Weights::draft_bytes_for(DraftStore(options.draft_store), backend);
+  DraftStore store(options.draft_store);
+  store.cut(source);
+  return Weights::draft_bytes_for(store, backend);
 }
 
 }  // namespace
 
-void require_ranks(const EngineOptions& options, int ranks) {
+void require_ranks(int ranks) {
   if (ranks == EngineOptions::kLaunchedRanks) {
     fail(ErrorKind::kInvalidRequest,
          "{}: a launcher's are for what runs until it ends, generate, chat and serve; 1, 2, 4 and "
@@ -102,11 +104,6 @@ void require_ranks(const EngineOptions& options, int ranks) {
   if (ranks < 1 || ranks > kMostRanks || !std::has_single_bit(static_cast<unsigned>(ranks))) {
     fail(ErrorKind::kInvalidRequest, "{} {}: supported are 1, 2, 4 and 8", field::kRanks, ranks);
   }
-  if (ranks == 1) return;
-  const auto refuse = [&](std::string_view what) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: {}; one rank works", field::kRanks, ranks, what);
-  };
-  if (!options.draft_store.empty()) refuse("draft weights from a file are not shared");
 }
 
 RankMemory memory_of_rank(const Backend& backend, int num_here) {
@@ -334,7 +331,7 @@ std::vector<WeightCost> weight_costs(const ModelFiles& files, const ModelConfig&
 }  // namespace
 
 ModelReport report_model(const EngineOptions& options, std::span<const int> contexts) {
-  require_ranks(options, options.ranks);
+  require_ranks(options.ranks);
   const auto backend = make_backend({options.backend, options.num_threads, options.device});
   ModelReport report;
   report.ranks = options.ranks;

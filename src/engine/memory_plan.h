@@ -34,8 +34,8 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
                    const WeightSource& source, std::size_t available,
                    std::vector<Message>& warnings);
 
-// Throws kInvalidRequest for a number of ranks that cannot be, and for what ranks cannot have.
-void require_ranks(const EngineOptions& options, int ranks);
+// Throws kInvalidRequest for a number of ranks that cannot be.
+void require_ranks(int ranks);
 
 // What one of so many ranks on this machine may take: of the host's memory each has a part.
 struct RankMemory {

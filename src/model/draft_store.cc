@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/shown.h"
 #include "model/json_fields.h"
 
@@ -222,25 +223,49 @@ void DraftStore::require_finite(const StoredMatrix& m, std::span<const GroupScal
        path().string(), shown(m.name));
 }
 
+void DraftStore::cut(const WeightSource& own) {
+  const WeightFormat format = sliced_format(info_.group);
+  const int inputs = format.block;  // of one scale
+  for (StoredMatrix& m : matrices_) {
+    const MatrixPart part = own.part_of(m.name, m.rows, m.cols);
+    const int end = part.first_col + part.cols;
+    if (part.first_col % inputs != 0 || (end != m.cols && end % inputs != 0)) {
+      fail(ErrorKind::kInvalidRequest,
+           "{} {}: {} inputs have a scale, and a rank has the inputs {} to {} of {}; made with "
+           "groups of 64 or 128 it works",
+           field::kDraftStore, path().string(), inputs, part.first_col, end, shown(m.name));
+    }
+    m.whole = {m.rows, m.cols, part.first_row, part.first_col};
+    m.rows = part.rows;
+    m.cols = part.cols;
+  }
+}
+
 CodedMatrix DraftStore::read(const StoredMatrix& m) const {
   const WeightFormat format = sliced_format(info_.group);
-  const Parts parts(format, m.rows, m.cols, m.has_lower);
+  const auto whole = m.whole.value_or(StoredMatrix::Whole{m.rows, m.cols, 0, 0});
+  const Parts parts(format, whole.rows, whole.cols, m.has_lower);
   const std::byte* data = file_.bytes().data() + m.offset;
   const auto* scales = reinterpret_cast<const GroupScale*>(data);
   const std::size_t row_scales = parts.scales / sizeof(GroupScale);
   require_finite(m, {scales, parts.rows * row_scales});
+  const int own_scales = format.blocks(m.cols), first_scale = format.blocks(whole.first_col);
+  const int groups = parts.subs > 0 ? format.groups(m.cols) : 0;
+  const int first_group = groups > 0 ? format.groups(whole.first_col) : 0;
   const auto read_row = [=, cols = m.cols, has_lower = m.has_lower](int r, const RowCodes& out) {
-    const auto row = static_cast<std::size_t>(r);
-    std::copy_n(scales + row * row_scales, row_scales, out.scales);
-    if (parts.subs > 0) {
-      std::memcpy(out.sub_scales, data + parts.sub_scales() + row * parts.subs, parts.subs);
-      std::memcpy(out.sub_offsets, data + parts.sub_offsets() + row * parts.subs, parts.subs);
+    const auto row = static_cast<std::size_t>(whole.first_row + r);
+    std::copy_n(scales + row * row_scales + first_scale, own_scales, out.scales);
+    if (groups > 0) {
+      const std::size_t first = row * parts.subs + first_group;
+      std::memcpy(out.sub_scales, data + parts.sub_scales() + first, groups);
+      std::memcpy(out.sub_offsets, data + parts.sub_offsets() + first, groups);
     }
     const std::byte* upper = data + parts.upper() + row * parts.plane;
     const std::byte* lower = data + parts.lower() + row * parts.plane;
     for (int i = 0; i < cols; ++i) {
-      const int low = has_lower ? nibble(lower, i) : kMiddleOfCell;
-      out.codes[i] = static_cast<std::uint8_t>(16 * nibble(upper, i) + low);
+      const int at = whole.first_col + i;
+      const int low = has_lower ? nibble(lower, at) : kMiddleOfCell;
+      out.codes[i] = static_cast<std::uint8_t>(16 * nibble(upper, at) + low);
     }
   };
   return {format, m.rows, m.cols, read_row};

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/mapped_file.h"
+#include "model/weight_source.h"
 #include "quant/weight_format.h"
 
 namespace quantspec {
@@ -35,8 +37,13 @@ struct StoredMatrix {
   std::string name;  // as in Weights::matrices()
   int rows;
   int cols;
-  bool has_lower;          // readable at 8 bits too
-  std::size_t offset = 0;  // in the file; the store's own business
+  bool has_lower;  // readable at 8 bits too
+  // The store's own business: where it lies in the file, and of what it is a part there.
+  std::size_t offset = 0;
+  struct Whole {
+    int rows, cols, first_row, first_col;
+  };
+  std::optional<Whole> whole = {};
 };
 
 class DraftStore {
@@ -50,6 +57,9 @@ class DraftStore {
   // The matrix's codes (16 u + 8 where there is no lower plane) and scales, read from the file row
   // by row. Valid as long as the store. Throws kCorruptFile for scales that are not finite.
   CodedMatrix read(const StoredMatrix& matrix) const;
+  // Keeps of each matrix the part that this source has of it, for a rank (share.h). Throws
+  // kInvalidRequest, naming the store, where inputs of one scale are not one rank's.
+  void cut(const WeightSource& own);
   // As MappedFile's: what was read so far is of one whole file.
   void require_unchanged() const { file_.require_unchanged(); }
 

@@ -3,14 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/params/segments.h"
 #include "base/error.h"
-#include "base/hash.h"
 #include "model/tensor_names.h"
 
 namespace quantspec {
@@ -202,10 +200,11 @@ class ShareSource final : public WeightSource {
   std::size_t bytes() const override { return source_->bytes(); }
   void require_whole() const override { source_->require_whole(); }
   void require_unchanged() const override { source_->require_unchanged(); }
-  std::uint64_t hash() const override {
-    const std::uint64_t parts[] = {source_->hash(), static_cast<std::uint64_t>(rank_),
-                                   static_cast<std::uint64_t>(ranks_)};
-    return ranks_ == 1 ? parts[0] : hash_bytes(std::as_bytes(std::span(parts)));
+  std::uint64_t hash() const override { return source_->hash(); }
+  MatrixPart part_of(std::string_view name, int rows, int cols) const override {
+    const std::optional<Part> part = part_of(name);
+    if (!part || part->whole_rows != rows || part->whole_cols != cols) return {0, rows, 0, cols};
+    return {part->rows.first, part->rows.count, part->cols.first, part->cols.count};
   }
 
  private:

@@ -26,8 +26,8 @@ struct Share {
 std::vector<int> rank_counts(const ModelConfig& model, const WeightSource& source);
 
 // The share of one of 1, 2, 4 or 8 ranks. Of what is shared it reads its own rows and columns, up
-// to pages, but for what a file has in another order: q and k of GGUF's elements. Shares have
-// hashes of their own. One rank decides what passes all make: their parts of a prompt, drafts,
+// to pages, but for what a file has in another order: q and k of GGUF's elements. Shares have the
+// hash of the whole. One rank decides what passes all make: their parts of a prompt, drafts,
 // plans. Throws kInvalidRequest where a model cannot be shared by so many, saying by how many it
 // can; else as unread_tensors() of the whole. REQUIRES: 0 <= rank < ranks.
 Share share_of(const ModelConfig& model, std::unique_ptr<WeightSource> source, int rank, int ranks);

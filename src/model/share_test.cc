@@ -5,17 +5,20 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <functional>
-#include <set>
 #include <thread>
 
 #include "backend/backend.h"
 #include "backend/params/pass.h"
 #include "base/expect_error.h"
+#include "base/test_folder.h"
 #include "comm/comm.h"
 #include "model/coded_source.h"
+#include "model/draft_store.h"
 #include "model/test_support.h"
 #include "quant/encode_row.h"
+#include "quant/test_support.h"
 
 namespace quantspec {
 namespace {
@@ -290,17 +293,75 @@ TEST(Share, CutsBetweenWholeScales) {
                [&] { share("Q8_0"); });
 }
 
-// So that no rank takes another's drafts or pages for its own.
-TEST(Share, HasAHashOfItsOwn) {
+// By which a draft store of the whole is its own, too.
+TEST(Share, HasTheHashOfTheWhole) {
   const ModelConfig config = shared_config();
-  const auto hash = [&](int rank, int ranks) {
-    auto source = std::make_unique<MadeSource>(config, dense_format(DType::kF32));
-    return share_of(config, std::move(source), rank, ranks).source->hash();
-  };
-  EXPECT_EQ(hash(0, 1), MadeSource(config, dense_format(DType::kF32)).hash());
-  EXPECT_EQ(hash(1, 2), hash(1, 2));
-  const std::set<std::uint64_t> all = {hash(0, 1), hash(0, 2), hash(1, 2), hash(0, 4)};
-  EXPECT_EQ(all.size(), 4u);
+  const MadeSource whole(config, dense_format(DType::kF32));
+  auto source = std::make_unique<MadeSource>(config, dense_format(DType::kF32));
+  EXPECT_EQ(share_of(config, std::move(source), 1, 2).source->hash(), whole.hash());
+}
+
+// A draft store of random codes, for a model of one layer.
+std::filesystem::path made_store(const TestFolder& folder, const ModelConfig& config, int group) {
+  const auto backend = make_backend({.name = "reference", .num_threads = 1});
+  const Weights weights(config, std::make_unique<MadeSource>(config, dense_format(DType::kBF16)),
+                        *backend);
+  std::vector<StoredMatrix> matrices;
+  for (const auto& [name, linear] : weights.matrices()) {
+    matrices.push_back({name, linear->outputs(), linear->inputs(), name != "lm_head.weight"});
+  }
+  const std::filesystem::path path = folder / std::to_string(group);
+  DraftStoreWriter writer(path, {.method = "rtn", .group = group}, matrices);
+  for (const StoredMatrix& m : matrices) {
+    RandomCodes codes(sliced_format(group), m.rows, m.cols, static_cast<unsigned>(m.rows + m.cols));
+    for (RowBuffer& row : codes.rows) {  // as a store keeps them without a lower plane
+      for (auto& code : row.codes) code = m.has_lower ? code : (code & 0xf0) + 8;
+    }
+    writer.add(codes.matrix());
+  }
+  writer.finish();
+  return path;
+}
+
+// Those codes that the whole has of its rows and columns.
+void expect_parts(const std::filesystem::path& path, const WeightSource& share) {
+  const DraftStore store(path);
+  DraftStore own(path);
+  own.cut(share);
+  bool is_less = false;
+  for (const StoredMatrix& m : own.matrices()) {
+    const StoredMatrix& whole = *store.find(m.name);
+    const MatrixPart in = share.part_of(m.name, whole.rows, whole.cols);
+    EXPECT_EQ((std::pair{m.rows, m.cols}), (std::pair{in.rows, in.cols}));
+    is_less |= m.cols < whole.cols;
+    const std::vector<Floats> expected = numbers(store.read(whole)), actual = numbers(own.read(m));
+    for (int r = 0; r < in.rows; ++r) {
+      const auto first = expected[in.first_row + r].begin() + in.first_col;
+      ASSERT_EQ(actual[r], Floats(first, first + in.cols)) << m.name << " row " << r;
+    }
+  }
+  EXPECT_TRUE(is_less);
+}
+
+TEST(Share, HasItsPartOfADraftStore) {
+  for (const int channels : {2304, 4096}) {
+    ModelConfig config = made_config(8, 4, 256, channels);
+    const TestFolder folder;
+    for (const int group : {kFineGroup, 64, 128}) {
+      const std::filesystem::path path = made_store(folder, config, group);
+      for (const auto& [rank, ranks] : {std::pair{0, 2}, std::pair{1, 2}, std::pair{2, 4}}) {
+        const Share share = share_of(
+            config, std::make_unique<MadeSource>(config, dense_format(DType::kBF16)), rank, ranks);
+        if (group == kFineGroup && channels == 2304) {  // ranks have odd multiples of 128
+          DraftStore own(path);
+          expect_error(ErrorKind::kInvalidRequest, {"256 inputs have a scale", "64 or 128"},
+                       [&] { own.cut(*share.source); });
+          continue;
+        }
+        expect_parts(path, *share.source);
+      }
+    }
+  }
 }
 
 // The bits of a model of which nobody could have a share stay those of one sum.

@@ -126,10 +126,11 @@ class Same(RanksTest):
         for size in (2, 4):
             self.assertEqual(self.launch(size, "-m", model, *self.OPTIONS), alone)
 
-    def launch(self, size, *options):
-        """What `generate` writes as processes of a launcher, of which the first one has all to say."""
+    def launch(self, size, *options, command="generate"):
+        """What it writes as processes of a launcher, of which the first one has all to say."""
         job = f"test-{os.getpid()}-{size}"
-        command = [cli_support.binary, "generate", "-c", "1024", "-t", "1", *options, "--ranks", "launched"]
+        context = ["-c", "1024"] if command == "generate" else []
+        command = [cli_support.binary, command, *context, "-t", "1", *options, "--ranks", "launched"]
         all_ranks = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE, env=launched(rank, size, job))
                      for rank in range(size)]
@@ -200,6 +201,24 @@ class Same(RanksTest):
         plans = [json.loads(quantspec("info", "-m", model, "-c", "1024", "--json", "--ranks", ranks, "--draft-store",
                                       store).stdout)["plans"][0] for ranks in ("1", "2")]
         self.assertLess(plans[1]["draft_weights_bytes"], 0.6 * plans[0]["draft_weights_bytes"])
+
+    def test_receipts_are_checked_by_any_ranks(self):
+        model = str(self.models["qwen3"])
+        with Server("-m", model, "--ranks", "2") as server:
+            status, reply = server.post("/v1/completions", prompt=[5, 6, 7] * 30, max_tokens=40, seed=4, receipt=True,
+                                        ignore_eos=True)
+        self.assertEqual(status, 200, reply)
+        file = Path(self.folder.name) / "reply.json"
+        file.write_text(json.dumps(reply))
+        for ranks in ("1", "2", "4"):
+            done = quantspec("verify", "-m", model, "-t", "1", "--ranks", ranks, file)
+            self.assertEqual((done.returncode, done.stdout), (0, f"{file}: ok\n".encode()), done.stderr)
+        self.assertEqual(self.launch(2, "-q", "-m", model, str(file), command="verify"), f"{file}: ok\n".encode())
+        reply["receipts"][0]["tokens"][30] ^= 1
+        file.write_text(json.dumps(reply))
+        done = quantspec("verify", "-m", model, "-t", "1", "--ranks", "2", file)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"token 30 is", done.stdout)
 
     def test_a_server_has_one_fingerprint_and_one_answer(self):
         answers = []

@@ -91,18 +91,15 @@ std::string describe(const Engine& engine, const Answer& answer, const Verdict& 
                      : fmt::format("after its {} tokens the model ends otherwise", at);
 }
 
-int run(const VerifyArgs& args) {
+int run(VerifyArgs args) {
   set_up_log(args.quiet ? Loudness::kQuiet : Loudness::kNormal);
+  args.engine.model = resolve_model(args.engine.model);
+  if (follows_as_rank(args.engine)) return 0;
   warn_of_threads(args.engine.num_threads);
   std::vector<Answer> answers;
   for (const std::string& file : args.files) read_answers(file, answers);
   Progress progress(!args.quiet && is_terminal(stderr));
-  EngineOptions options = args.engine;
-  options.model = resolve_model(options.model);
-  options.progress = progress.callback();
-  const auto engine = Engine::load(options);
-  engine->start();
-  progress.clear();
+  const auto engine = load_engine(args.engine, progress);
   std::vector<Receipt> receipts;
   for (const Answer& answer : answers) receipts.push_back(answer.receipt);
   const std::vector<Verdict> verdicts = verify(*engine, receipts);
@@ -153,6 +150,8 @@ Subcommand add_verify(CLI::App& app) {
       ->required()
       ->option_text(" ");
   add_target_options(*command, args->engine);
+  add_ranks(*command, args->engine.ranks, /*or_launched=*/true);
+  add_gpus(*command, args->engine);
   add_chat_template(*command, args->engine.chat_template);
   command->option_defaults()->group("Output");
   command->add_flag("--json", args->json, "print one JSON object");

@@ -2,6 +2,8 @@
 // params/attention.h.
 #pragma once
 
+#include <cstddef>
+
 #include "backend/params/forward.h"
 
 namespace quantspec {
@@ -18,6 +20,9 @@ class PassOps {
   virtual void add_linear(const AddLinearParams& params) = 0;
   virtual void gate_up(const GateUpParams& params) = 0;
   virtual void head(const HeadParams& params) = 0;
+  // Bytes that they take for themselves in passes that decode, beyond what they are given to write
+  // to and what prefill takes (PrefillOps::scratch_bytes).
+  virtual std::size_t pass_scratch_bytes(const PassSizes& sizes) const = 0;
 };
 
 }  // namespace quantspec

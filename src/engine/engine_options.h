@@ -93,7 +93,7 @@ struct MemoryPlan {
   std::size_t draft_weights_bytes = 0;  // the planes that drafts read
   std::size_t kv_bytes = 0;             // quantized pages
   std::size_t ring_bytes = 0;           // recent tokens in full precision
-  std::size_t prefill_bytes = 0;        // one layer in full precision, and activations
+  std::size_t prefill_bytes = 0;        // one layer in full precision, activations, and lookups'
   std::size_t kv_fp16_bytes = 0;        // what an fp16 cache of the same tokens would take
   // Where other requests and what they leave need more than kv_bytes: all pages that there may be,
   // and the host's memory for what they have no room for. No part of total().

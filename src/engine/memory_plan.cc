@@ -13,6 +13,7 @@
 #include "model/model_files.h"
 #include "model/share.h"
 #include "model/weight_source.h"
+#include "speculative/speculative.h"
 
 namespace quantspec {
 
@@ -121,6 +122,8 @@ MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& co
       draft_weights_bytes_(draft_bytes(options, config, backend, source)),
       kv_store_(options.kv_store),
       sequences_(num_sequences(options)),
+      looks_up_(read_draft_spec(options.plan).looks_up),
+      lookup_history_(static_cast<std::size_t>(std::max(options.lookup_history, 0))),
       wanted_page_memory_(options.page_memory),
       wanted_host_cache_(options.host_cache),
       wanted_tail_memory_(options.tail_memory) {
@@ -139,10 +142,11 @@ MemoryPlan MemoryPlanner::plan(int context) const {
   plan.kv_bytes = KvCache::page_bytes_for(shape_, context, kv_store_);
   plan.ring_bytes = sequences_ * KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
   const int in_pages = kv_store_ == KvStore::kFull ? 0 : context;
-  plan.prefill_bytes = Model::prefill_bytes(config_, backend_, shape_, in_pages) +
-                       Model::logits_bytes(config_, sequences_ - 1) +
-                       Model::log_prob_bytes(config_, sequences_) +
-                       Model::angle_bytes(config_, context);
+  plan.prefill_bytes =
+      Model::prefill_bytes(config_, backend_, shape_, in_pages) +
+      Model::logits_bytes(config_, sequences_ - 1) + Model::log_prob_bytes(config_, sequences_) +
+      Model::pass_bytes(config_, backend_, sequences_) + Model::angle_bytes(config_, context);
+  if (!backend_.is_apart_from_host()) plan.prefill_bytes += lookup_bytes(context);
   if (kv_store_ != KvStore::kFull) {
     plan.prefill_bytes += PromptTails::staging_bytes(shape_, backend_, backend_.prefill_chunk());
   }
@@ -150,9 +154,17 @@ MemoryPlan MemoryPlanner::plan(int context) const {
   return plan;
 }
 
+std::size_t MemoryPlanner::lookup_bytes(int context) const {
+  if (!looks_up_) return 0;
+  return sequences_ * Sequence::lookup_bytes(context, lookup_history_);
+}
+
 MemoryPlan MemoryPlanner::plan(int context, std::size_t available,
                                std::size_t available_on_host) const {
   MemoryPlan plan = this->plan(context);
+  if (backend_.is_apart_from_host()) {
+    available_on_host -= std::min(available_on_host, lookup_bytes(context));
+  }
   if (kv_store_ == KvStore::kFull) return plan;
   plan.page_memory_bytes = page_memory(plan, context, available);
   plan.host_cache_bytes = host_cache(plan, available, available_on_host);

@@ -64,6 +64,8 @@ class MemoryPlanner {
   std::size_t host_cache(const MemoryPlan& plan, std::size_t available,
                          std::size_t available_on_host) const;
 
+  // Of the host's memory, what lookups know of texts.
+  std::size_t lookup_bytes(int context) const;
   std::size_t tail_memory(const MemoryPlan& plan, std::size_t available,
                           std::size_t available_on_host) const;
 
@@ -74,6 +76,8 @@ class MemoryPlanner {
   std::size_t draft_weights_bytes_;
   KvStore kv_store_;
   int sequences_;
+  bool looks_up_;
+  std::size_t lookup_history_;
   std::size_t wanted_page_memory_;
   std::optional<std::size_t> wanted_host_cache_;
   std::optional<std::size_t> wanted_tail_memory_;

@@ -12,7 +12,9 @@
 #include "kv_cache/prompt_tails.h"
 #include "model/blank_source.h"
 #include "model/model_files.h"
+#include "model/share.h"
 #include "model/weight_source.h"
+#include "speculative/speculative.h"
 #include "tests/gguf_support.h"
 
 namespace quantspec {
@@ -104,6 +106,7 @@ TEST_F(ChoosesContext, ASlidingWindowEndsIt) {
 // Tables of rotation angles: half a kilobyte for each token of this model.
 TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
   options_.sequences = 1;
+  options_.plan = "auto+nolookup";
   const MemoryPlanner planner(options_, config_, *backend_, *source_);
   const std::size_t tokens = 1 << 16;
   EXPECT_EQ(Model::angle_bytes(config_, tokens), tokens * config_.head_dim * sizeof(float));
@@ -125,8 +128,50 @@ TEST_F(ChoosesContext, EverySequenceHasARingAndLogits) {
   const MemoryPlan one = plan(1), eight = plan(8);
   EXPECT_EQ(eight.ring_bytes, 8 * one.ring_bytes);
   EXPECT_EQ(eight.prefill_bytes, one.prefill_bytes + Model::logits_bytes(config_, 7) +
-                                     Model::log_prob_bytes(config_, 7));
+                                     Model::log_prob_bytes(config_, 7) +
+                                     7 * Sequence::lookup_bytes(4096, 0));
   EXPECT_EQ(eight.kv_bytes, one.kv_bytes);
+}
+
+// What lookups know of every sequence's text, and of its owner's others.
+TEST_F(ChoosesContext, LookupsAreInThePlan) {
+  options_.sequences = 3;
+  const auto prefill = [&](const char* plan, int history) {
+    options_.plan = plan;
+    options_.lookup_history = history;
+    return MemoryPlanner(options_, config_, *backend_, *source_).plan(4096).prefill_bytes;
+  };
+  const std::size_t without = prefill("quantspec", 0);
+  for (const char* plan : {"auto", "lookup", "quantspec+lookup"}) {
+    EXPECT_EQ(prefill(plan, 0), without + 3 * Sequence::lookup_bytes(4096, 0)) << plan;
+    EXPECT_EQ(prefill(plan, 999), without + 3 * Sequence::lookup_bytes(4096, 999)) << plan;
+  }
+  EXPECT_GT(Sequence::lookup_bytes(4096, 0), 4096u * 100);
+  EXPECT_LT(Sequence::lookup_bytes(4096, 0), 4096u * 130);
+}
+
+// Of ranks each has sums and logits for the others, and has theirs.
+TEST(MemoryPlan, WhatRanksTellEachOtherIsInThePlan) {
+  const TestFolder folder;
+  folder.write("config.json",
+               R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 4096,
+                   "intermediate_size": 14336, "num_attention_heads": 32,
+                   "num_key_value_heads": 8, "vocab_size": 128000,
+                   "max_position_embeddings": 8192})");
+  const ModelConfig whole = load_config(folder.path());
+  const Share own = share_of(whole, std::make_unique<BlankSource>(), 1, 4);
+  const auto backend = make_backend({"cpu", 1});
+  const auto all_but_pages = [&](int sequences) {
+    EngineOptions options;
+    options.plan = "quantspec";
+    options.sequences = sequences;
+    return MemoryPlanner(options, own.config, *backend, *own.source).plan(1024).prefill_bytes;
+  };
+  const std::size_t each =
+      Model::logits_bytes(own.config, 1) + Model::log_prob_bytes(own.config, 1);
+  const std::size_t told = sizeof(float) * (kMaxDraftLen + 1) * (32000 + 128000);
+  EXPECT_EQ(all_but_pages(3) - all_but_pages(2), each + told);
+  EXPECT_EQ(Model::pass_bytes(whole, *backend, 3), 0u);
 }
 
 // Pages of all requests and of cached prefixes, and the host's memory.
@@ -185,8 +230,9 @@ TEST_F(SizesPools, OfADeviceNearlyAllAndSomeOfItsHost) {
   const std::size_t pages = plan(available).page_memory_bytes;
   EXPECT_LE(pages, std::max(one_, 4 * one_ - std::min(4 * one_, available / 16)));
   EXPECT_EQ(plan(kPlenty).page_memory_bytes, 2 * 3 * one_);
-  EXPECT_EQ(plan(kPlenty).host_cache_bytes, 2 * 3 * one_);    // all pages
-  EXPECT_EQ(plan(kPlenty, 8 * one_).host_cache_bytes, one_);  // a share
+  EXPECT_EQ(plan(kPlenty).host_cache_bytes, 2 * 3 * one_);  // all pages
+  const std::size_t lookups = 3 * Sequence::lookup_bytes(kContext, 0);
+  EXPECT_EQ(plan(kPlenty, lookups + 8 * one_).host_cache_bytes, one_);  // a share
   options_.host_cache = 0;
   EXPECT_EQ(plan(kPlenty).host_cache_bytes, 0u);
 }

@@ -177,6 +177,8 @@ class Model {
   // The same of the copies that log-probabilities are taken from, which rounds take when the first
   // request wants some.
   static std::size_t log_prob_bytes(const ModelConfig& config, int sequences);
+  // What the backend takes for itself in rounds of so many sequences (PassOps::pass_scratch_bytes).
+  static std::size_t pass_bytes(const ModelConfig& config, const Backend& backend, int sequences);
   // Bytes of a prefill beside the cache: a chunk's activations, its K and V of one layer, the
   // backend's scratch, what pages of a prompt of `context` tokens are unpacked to; with the logits
   // of a round (the rest of a pass is small). chunk: the cache's, as in KvOptions.

@@ -12,6 +12,7 @@
 #include "backend/params/round.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "model/tensor_names.h"
 #include "model/workspace.h"
 
 namespace quantspec {
@@ -334,6 +335,16 @@ std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backe
          (context > chunk ? backend.unpacked_bytes(shape, context) : 0) +
          backend.scratch_bytes(most_inputs(config),
                                backend.prefill_rows() * most_row_floats(config));
+}
+
+std::size_t Model::pass_bytes(const ModelConfig& config, const Backend& backend, int sequences) {
+  return backend.pass_scratch_bytes({.rows = sequences * (kMaxDraftLen + 1),
+                                     .hidden = config.hidden_size,
+                                     .queries = config.num_heads * config.head_dim,
+                                     .keys = config.num_kv_heads * config.head_dim,
+                                     .intermediate = config.intermediate_size,
+                                     .head = head_rows(config),
+                                     .ranks = config.ranks});
 }
 
 KvShape kv_shape(const ModelConfig& config, int page_size) {

@@ -92,6 +92,8 @@ class FakeBackend final : public Backend {
     if (!passes.empty()) passes.back().logits = params.logits;
   }
 
+  std::size_t pass_scratch_bytes(const PassSizes&) const override { return 0; }
+
   void prefill_attention(const PrefillAttentionParams&) override {}
   std::size_t unpacked_bytes(const KvShape&, int) const override { return 0; }
   int prefill_rows() const override { return 64; }

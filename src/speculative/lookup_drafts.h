@@ -27,6 +27,11 @@ class LookupDrafts {
  public:
   // So many tokens of the text, and the reference.
   void reserve(std::size_t tokens) { automaton_.reserve(tokens + before_text()); }
+  // That reserve() takes, with a reference of so many tokens.
+  static std::size_t bytes_for(std::size_t tokens, std::size_t reference) {
+    const std::size_t before = reference == 0 ? 0 : reference + 1;
+    return SuffixAutomaton::bytes_for(tokens + before) + sizeof(TokenId) * reference;
+  }
   // Begins with another reference (empty: none; DecodingOptions' of several), and forgets the text.
   void refer_to(std::vector<TokenId> reference);
   const std::vector<TokenId>& reference() const { return reference_; }

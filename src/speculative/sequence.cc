@@ -108,9 +108,21 @@ SoloDrafts Sequence::make_drafts() const {
   return {*model_, cache_, target_, options_.plans, options_.draft_len};
 }
 
-// All tokens that the cache may hold, the pending one and those that the longest round adds.
+namespace {
+
+// All that the cache may hold, the pending one and those that the longest round adds.
+std::size_t most_tokens(int capacity) {
+  return static_cast<std::size_t>(capacity) + kMaxDraftLen + 2;
+}
+
+}  // namespace
+
+std::size_t Sequence::lookup_bytes(int capacity, std::size_t reference) {
+  return LookupDrafts::bytes_for(most_tokens(capacity), reference);
+}
+
 void Sequence::reserve() {
-  const std::size_t tokens = static_cast<std::size_t>(cache_.capacity()) + kMaxDraftLen + 2;
+  const std::size_t tokens = most_tokens(cache_.capacity());
   tokens_.reserve(tokens);
   Backend& backend = model_->backend();
   token_memory_ = backend.allocate(tokens * sizeof(TokenId));

@@ -110,6 +110,8 @@ class Sequence {
   // Drafts for the next round, at most so many, where one of the plans looks them up; none if not.
   // Valid until tokens are added.
   FoundTokens look_up(int most);
+  // Of the host's memory, that this takes where one of the plans does.
+  static std::size_t lookup_bytes(int capacity, std::size_t reference);
   // Notes tokens that are in the cache, so that look_up() has less to do; returns whether all are.
   bool note_read();
   // Whether that is how they are drafted.

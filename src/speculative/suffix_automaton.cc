@@ -42,14 +42,24 @@ void SuffixAutomaton::clear() {
 
 // An automaton of n tokens has at most 2 n states and 3 n edges.
 void SuffixAutomaton::reserve(std::size_t tokens) {
-  states_.reserve(2 * tokens + 2);
-  edges_.reserve(3 * tokens + 2);
+  states_.reserve(most_states(tokens));
+  edges_.reserve(most_edges(tokens));
   grow_slots(edges_.capacity());
 }
 
+std::size_t SuffixAutomaton::bytes_for(std::size_t tokens) {
+  const std::size_t edges = most_edges(tokens);
+  return sizeof(State) * most_states(tokens) + sizeof(Edge) * edges +
+         sizeof(int) * slots_for(edges);
+}
+
 // NOTE: half of the slots stay free, so that few are looked at.
+std::size_t SuffixAutomaton::slots_for(std::size_t edges) {
+  return std::max(kLeastSlots, std::bit_ceil(2 * edges));
+}
+
 void SuffixAutomaton::grow_slots(std::size_t edges) {
-  const std::size_t wanted = std::max(kLeastSlots, std::bit_ceil(2 * edges));
+  const std::size_t wanted = slots_for(edges);
   if (wanted <= slots_.size()) return;
   slots_.assign(wanted, kNone);
   for (std::size_t i = 0; i < edges_.size(); ++i) {

@@ -20,6 +20,7 @@ class SuffixAutomaton {
   SuffixAutomaton() { clear(); }
   // So many tokens are appended without an allocation.
   void reserve(std::size_t tokens);
+  static std::size_t bytes_for(std::size_t tokens);  // that this takes
   void append(TokenId token);
   void clear();
   std::size_t size() const { return size_; }  // tokens
@@ -55,6 +56,9 @@ class SuffixAutomaton {
   // Where the edge of that state and token stands in slots_, or would.
   std::size_t slot(int from, TokenId token) const;
   int clone(int state, int length);
+  static std::size_t most_states(std::size_t tokens) { return 2 * tokens + 2; }
+  static std::size_t most_edges(std::size_t tokens) { return 3 * tokens + 2; }
+  static std::size_t slots_for(std::size_t edges);
   void grow_slots(std::size_t least);
 
   std::vector<State> states_;

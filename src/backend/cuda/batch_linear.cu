@@ -41,6 +41,15 @@ void launch(OpLaunches& op, void (*kernel)(Params...), dim3 grid, int threads,
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
+// Operands, sums of squares, and nodes of as many columns.
+template <typename Format>
+std::size_t scratch_bytes(int inputs, std::size_t columns, int nodes) {
+  constexpr int kMost = Format::kMostRows;
+  const std::size_t units = divide_up(inputs, Format::kUnit);
+  return units * BatchShared<Format, kMost>::kOperandBytes +
+         sizeof(float) * kMost * (kSegments + nodes * columns);
+}
+
 // An op of up to kRows rows, args.num_rows.
 template <typename Format, int kRows>
 class BatchOp {
@@ -91,12 +100,11 @@ class BatchOp {
   // As much as the most rows take: memory that grew with the rows of a batch would make every graph
   // anew each time.
   void take_scratch(bool in_memory) {
-    constexpr int kMost = Format::kMostRows;
+    operands_ = op_.device().scratch(
+        Scratch::kBatch,
+        scratch_bytes<Format>(args_.cols, columns(), in_memory ? sharing_.nodes() : 0));
     const std::size_t of_operands =
-        std::size_t(args_.units) * BatchShared<Format, kMost>::kOperandBytes;
-    const std::size_t num_nodes = in_memory ? std::size_t(sharing_.nodes()) * kMost * columns() : 0;
-    operands_ = op_.device().scratch(Scratch::kBatch,
-                                     of_operands + sizeof(float) * (kSegments * kMost + num_nodes));
+        std::size_t(args_.units) * BatchShared<Format, Format::kMostRows>::kOperandBytes;
     squares_ = reinterpret_cast<float*>(operands_ + of_operands);
     nodes_ = squares_ + kSegments * Format::kMostRows;
   }
@@ -202,6 +210,12 @@ class BatchOp {
 };
 
 }  // namespace
+
+std::size_t batch_scratch_bytes(int inputs, std::size_t columns, int nodes) {
+  return std::max({scratch_bytes<BatchHalf>(inputs, columns, nodes),
+                   scratch_bytes<BatchPlanes<true>>(inputs, columns, nodes),
+                   scratch_bytes<BatchPlanes<false>>(inputs, columns, nodes)});
+}
 
 bool batches_rows(const Device& device) { return device.capability() == 90; }
 

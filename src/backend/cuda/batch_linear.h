@@ -31,6 +31,10 @@ inline constexpr int kMostBatchRows = 64;   // of a launch; of more, weights are
 // Of one or both planes, with so many bands of inputs.
 int least_batch_rows(bool both, int bands);
 
+// Of Scratch::kBatch that an op takes, at most: of so many inputs, and columns of outputs of which
+// so many nodes are in memory.
+std::size_t batch_scratch_bytes(int inputs, std::size_t columns, int nodes);
+
 // Whether this GPU has the kernel.
 bool batches_rows(const Device& device);
 

@@ -123,6 +123,9 @@ class CudaBackend final : public Backend {
   }
 
   // --- one pass ---
+  std::size_t pass_scratch_bytes(const PassSizes& sizes) const override {
+    return decode_scratch_bytes(device_, sizes);
+  }
   void embed(const EmbedParams& params) override { cuda::embed(use(), params); }
   void qkv(const QkvParams& params) override {
     if (params.num_rows == 0) return;

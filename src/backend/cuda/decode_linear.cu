@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <initializer_list>
+
 #include "backend/cuda/batch_linear.h"
 #include "backend/cuda/coded_linear.h"
 #include "backend/cuda/linear_full.cuh"
@@ -168,6 +171,30 @@ void decode_gate_up(Device& device, const GateUpParams& params) {
        .norm = params.norm,
        .out = params.out},
       params.weights, gate, params.num_rows);
+}
+
+std::size_t decode_scratch_bytes(const Device& device, const PassSizes& sizes) {
+  std::size_t batch = 0;
+  const auto add = [&](int inputs, std::initializer_list<int> outputs, bool in_memory = false) {
+    int tiles = 0;
+    for (const int rows : outputs) tiles += row_tiles(rows);
+    const int nodes = share_out_batch(device.num_sms(), tiles).nodes();
+    const std::size_t columns = static_cast<std::size_t>(tiles) * kTileRows;
+    batch =
+        std::max(batch, batch_scratch_bytes(inputs, columns, in_memory || nodes > 1 ? nodes : 0));
+  };
+  if (batches_rows(device)) {
+    add(sizes.hidden, {sizes.queries, sizes.keys, sizes.keys}, true);
+    add(sizes.hidden, {sizes.queries}, true);  // where matrices have formats of their own
+    add(sizes.hidden, {sizes.keys, sizes.keys}, true);
+    add(sizes.queries, {sizes.hidden});
+    add(sizes.hidden, {sizes.intermediate, sizes.intermediate}, true);
+    add(sizes.hidden, {sizes.intermediate});
+    add(sizes.intermediate, {sizes.hidden});
+    add(sizes.hidden, {sizes.head});
+  }
+  if (sizes.ranks == 1) return batch;
+  return batch + rank_scratch_bytes(sizes.rows, std::max(sizes.hidden, sizes.head));
 }
 
 void head(Device& device, const HeadParams& params) {

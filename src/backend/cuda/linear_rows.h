@@ -14,9 +14,12 @@ void norm_rows(Device& device, DType dtype, const Norm& norm, const float* x, in
                std::byte* out);
 
 // Where a rank leaves what the others take of it: [rows, outputs], and room to whole quads.
+inline std::size_t rank_scratch_bytes(int rows, int outputs) {
+  return sizeof(float) * (static_cast<std::size_t>(rows) * outputs + 3);
+}
 inline float* rank_scratch(Device& device, int rows, int outputs) {
-  const std::size_t count = static_cast<std::size_t>(rows) * outputs + 3;
-  return reinterpret_cast<float*>(device.scratch(Scratch::kOfRank, sizeof(float) * count));
+  const std::size_t bytes = rank_scratch_bytes(rows, outputs);
+  return reinterpret_cast<float*>(device.scratch(Scratch::kOfRank, bytes));
 }
 
 // gate = silu(gate) * up

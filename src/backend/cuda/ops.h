@@ -65,6 +65,8 @@ void decode_qkv(Device& device, const QkvParams& params);
 void decode_add_linear(Device& device, const AddLinearParams& params);
 void decode_gate_up(Device& device, const GateUpParams& params);
 void head(Device& device, const HeadParams& params);
+// That these take of Scratch::kBatch and kOfRank at most, whatever the weights are in.
+std::size_t decode_scratch_bytes(const Device& device, const PassSizes& sizes);
 
 // --- prefill_linear.cc: Phase::kPrefill ----------------------------------------------------------
 inline constexpr int kPrefillRows = 1024;  // of an op: a chunk of a prompt

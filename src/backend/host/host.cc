@@ -58,6 +58,14 @@ void HostBackend::gather_logits(const HeadParams& params, std::span<const float>
   }
 }
 
+// What a rank computed of sums and logits, and logits as they are gathered.
+std::size_t HostBackend::pass_scratch_bytes(const PassSizes& sizes) const {
+  if (sizes.ranks == 1) return 0;
+  const std::size_t own = std::max(sizes.hidden, sizes.head);
+  const std::size_t gathered = static_cast<std::size_t>(sizes.ranks) * sizes.head;
+  return sizeof(float) * sizes.rows * (own + gathered);
+}
+
 std::size_t HostBackend::available_bytes() const { return available_memory_bytes(); }
 
 void HostBackend::copy(void* to, const void* from, std::size_t bytes) {

@@ -38,6 +38,7 @@ class HostBackend : public Backend {
   std::size_t unpacked_bytes(const KvShape&, int) const override { return 0; }
 
   void select_pages(const SelectPagesParams& params) override;
+  std::size_t pass_scratch_bytes(const PassSizes& sizes) const override;
 
   int padded(int count) const override { return count; }
   bool repeats_rounds() const override { return false; }

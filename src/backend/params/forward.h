@@ -24,6 +24,7 @@ struct AddLinearParams;
 struct EmbedParams;
 struct GateUpParams;
 struct HeadParams;
+struct PassSizes;
 struct QkvParams;
 enum class OpOrder : std::uint8_t;
 

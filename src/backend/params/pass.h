@@ -16,6 +16,14 @@ namespace quantspec {
 // its index in the op, but not on the number of rows or of threads.
 enum class Phase : std::uint8_t { kDecode, kPrefill };
 
+// What the ops of passes that decode have to do: rows at most, and what the model's matrices take
+// and give. The head's rows are this rank's, of so many.
+struct PassSizes {
+  int rows;
+  int hidden, queries, keys, intermediate, head;
+  int ranks;
+};
+
 // What a pass begins with: out[row] = table[token[row]], [num_rows, hidden], and the rotation
 // angles of every row's position, from tables that begin at position 0: [num_rows, half] of [..,
 // half]. cos null: no angles are wanted.

@@ -278,6 +278,32 @@ class Same(RanksTest):
                               "--host-cache", str(40 * page // 4))["4"]
         self.assertTrue(all(row["preemptions"] > 0 for row in rows if row["plan"] != "plain-fp16"), rows)
 
+    def test_eval_comes_to_the_same_results(self):
+        common = ["-m", str(self.models["llama"]), "-d", f"text:{cli_support.ROOT}/prompts/the-lighthouse-clock.txt", "-t",
+                  "1", "--page-size", "32", "-c", "200", "-o", "json", "-q"]
+        plans = ["--plan", "quantspec,quantspec+sparse"]
+        short = ["--tokens", "40", "--prompts", "1"]
+        for options in (["perplexity", *short], ["axes", *short], ["fidelity", *short, *plans],
+                        ["prefill", *short, *plans], ["lossless", *short, "--draft-len", "2,auto"]):
+            reports = []
+            for ranks in ("1", "2", "4"):
+                done = quantspec("eval", *options, *common, "--ranks", ranks)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                report = json.loads(done.stdout)
+                self.assertEqual((report["meta"]["ranks"], report["meta"]["complete"]), (int(ranks), True))
+                timed = ["seconds", "ratio"]  # and what follows from times
+                if options[0] == "lossless":
+                    timed += ["acceptance", "tokens_per_round"]
+                reports.append([{key: value for key, value in row.items() if not any(word in key for word in timed)}
+                                for row in report["rows"]])
+            self.assertGreater(len(reports[0]), 0)
+            self.assertEqual(reports[0], reports[1], options)
+            self.assertEqual(reports[0], reports[2], options)
+        done = quantspec("eval", "lossless", *common, "--streams", "2", "--ranks", "2")
+        self.check_error(done, 2, "--streams: are compared at one rank")
+        for measurement in ("sensitivity", "targets"):
+            self.check_error(quantspec("eval", measurement, *common, "--ranks", "2"), 2, "unknown option '--ranks'")
+
     def test_info_plans_for_one_of_them(self):
         model = str(self.models["llama"])
         one, two = (json.loads(quantspec("info", "-m", model, "-c", "1024", "--json", "--ranks", ranks).stdout)

@@ -81,6 +81,13 @@ void add_output(CLI::App& app, EvalArgs& args, const char* examples) {
 
 // --- what can be measured ------------------------------------------------------------------------
 
+// Of what several ranks can measure.
+void add_shared_engine(CLI::App& app, EvalArgs& args) {
+  add_engine_options(app, args.engine);
+  add_ranks(app, args.engine.ranks, /*or_launched=*/false);
+  add_gpus(app, args.engine);
+}
+
 void add_windows(CLI::App& app, EvalArgs& args) {
   add_context(app, args, 2048, "tokens of a window, BOS included");
   add_int(app, "--stride", "N", "new tokens of each window (default: half of it)", args.stride, 1,
@@ -92,7 +99,7 @@ void add_windows(CLI::App& app, EvalArgs& args) {
 void add_perplexity(CLI::App& command, EvalArgs& args) {
   add_dataset(command, args);
   add_windows(command, args);
-  add_engine_options(command, args.engine);
+  add_shared_engine(command, args);
   add_output(command, args,
              "Example:\n"
              "  quantspec eval perplexity -d wikitext:wiki.test.raw -c 4096 --tokens 32768");
@@ -101,7 +108,7 @@ void add_perplexity(CLI::App& command, EvalArgs& args) {
 void add_axes(CLI::App& command, EvalArgs& args) {
   add_dataset(command, args);
   add_windows(command, args);
-  add_engine_options(command, args.engine);
+  add_shared_engine(command, args);
   add_output(command, args, "Example:\n  quantspec eval axes -d text:books/ --prompts 4");
 }
 
@@ -112,7 +119,7 @@ void add_fidelity(CLI::App& command, EvalArgs& args) {
   add_prompts(command, args, 2, "prompts of each length");
   add_plans(command, args, "kv-only,quantspec+w8,quantspec,streaming,snapkv");
   add_round(command, args);
-  add_engine_options(command, args.engine);
+  add_shared_engine(command, args);
   add_output(command, args,
              "Examples:\n"
              "  quantspec eval fidelity -d text:books/ -c 4096,8192 --prompts 4\n"
@@ -151,7 +158,7 @@ void add_prefill(CLI::App& command, EvalArgs& args) {
   add_prompts(command, args, 2, "prompts of each length");
   add_plans(command, args, "quantspec");
   add_round(command, args);
-  add_engine_options(command, args.engine);
+  add_shared_engine(command, args);
   add_output(command, args,
              "Examples:\n"
              "  quantspec eval prefill -d text:books/ --chunks 256,512,1024,2048\n"
@@ -211,7 +218,7 @@ void add_lossless(CLI::App& command, EvalArgs& args) {
       });
   add_seed(command, "of coupled sampling, and of who comes when (default: 0)",
            [&args](std::uint64_t seed) { args.seed = seed; });
-  add_engine_options(command, args.engine);
+  add_shared_engine(command, args);
   add_output(command, args,
              "Example:\n"
              "  quantspec eval lossless -d text:books/ --plan streaming --draft-len 1,8\n"

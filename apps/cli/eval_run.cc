@@ -126,7 +126,6 @@ class Setup {
     return engine;
   }
   Engine& engine() { return *engine_; }
-  EvalModel model() { return {engine_->model(), engine_->pool()}; }
   std::vector<Plan> plans(int prompt_tokens) const {
     std::vector<Plan> plans;
     for (const std::string& spec : args_.plans) {
@@ -137,23 +136,28 @@ class Setup {
     return plans;
   }
 
-  ProgressCallback progress() { return progress_.callback(); }
-
   // Measures and prints. Where something ends it early, what was measured by then is printed,
   // marked as incomplete. `options` are those that this measurement alone has; make_report() gives
-  // what there is.
-  template <typename Measure, typename MakeReport>
-  void run(std::string_view measurement, const OrderedJson& options, const Measure& measure,
-           const MakeReport& make_report) {
+  // what there is. measure(model, progress, result) is called by every rank, of which rank 0 has
+  // this result, and shows progress.
+  template <typename Result, typename Measure, typename MakeReport>
+  void run(std::string_view measurement, const OrderedJson& options, Result& result,
+           const Measure& measure, const MakeReport& make_report) {
     head_.measurement = measurement;
     head_.backend = engine_->backend_description();
+    head_.ranks = engine_->ranks();
     head_.page_size = engine_->pool().shape().page_size;
     head_.target_weights = engine_->target_weights();
     OrderedJson meta = to_json(head_);
     meta.update(options);
     const PolledInterrupts polled;
     try {
-      measure();
+      engine_->at_every_rank([&](Engine& own) {
+        const EvalModel model{own.model(), own.pool(), own.rank_communicator()};
+        if (&own == engine_.get()) return measure(model, progress(), result);
+        Result of_another;
+        measure(model, ProgressCallback(), of_another);
+      });
     } catch (...) {
       Report report = make_report();
       report.complete = false;
@@ -164,6 +168,7 @@ class Setup {
   }
 
  private:
+  ProgressCallback progress() { return progress_.callback(); }
   static ReportHead head_of(const EvalArgs& args, const std::filesystem::path& model) {
     EngineOptions engine = args.engine;
     engine.model = model;
@@ -213,10 +218,9 @@ int run_windows(const EvalArgs& args, std::string_view measurement,
   const PerplexityOptions options{context, stride, setup.bos()};
   std::vector<PerplexityRow> rows;
   setup.run(
-      measurement, {{"stride", stride}},
-      [&] {
-        eval_perplexity(setup.model(), texts, options, variants(setup.engine().model()),
-                        setup.progress(), rows);
+      measurement, {{"stride", stride}}, rows,
+      [&](const EvalModel& model, const ProgressCallback& progress, auto& own) {
+        eval_perplexity(model, texts, options, variants(model.model), progress, own);
       },
       [&] { return report(rows); });
   return 0;
@@ -255,8 +259,10 @@ int run_fidelity(const EvalArgs& args) {
   const auto tasks = load_tasks(setup, args);
   std::vector<FidelityRow> rows;
   setup.run(
-      "fidelity", {{"draft_budget", budget_json(args.budget)}, {"round", args.round}},
-      [&] { eval_fidelity(setup.model(), tasks, args.round, setup.progress(), rows); },
+      "fidelity", {{"draft_budget", budget_json(args.budget)}, {"round", args.round}}, rows,
+      [&](const EvalModel& model, const ProgressCallback& progress, auto& own) {
+        eval_fidelity(model, tasks, args.round, progress, own);
+      },
       [&] { return report(rows); });
   return 0;
 }
@@ -305,7 +311,10 @@ int run_targets(const EvalArgs& args) {
       {{"against", of_backends ? "reference" : "checkpoint"},
        {"against_backend", base_engine->backend_description()},
        {"against_weights", base_engine->target_weights()}},
-      [&] { eval_targets(setup.model(), base, tasks, setup.progress(), rows); },
+      rows,
+      [&](const EvalModel& model, const ProgressCallback& progress, auto& own) {
+        eval_targets(model, base, tasks, progress, own);
+      },
       [&] { return report(rows); });
   return 0;
 }
@@ -320,12 +329,18 @@ int run_prefill(const EvalArgs& args) {
   setup.run(
       "prefill",
       {{"chunks", chunks}, {"draft_budget", budget_json(args.budget)}, {"round", args.round}},
-      [&] { eval_prefill(setup.model(), tasks, chunks, args.round, setup.progress(), result); },
+      result,
+      [&](const EvalModel& model, const ProgressCallback& progress, auto& own) {
+        eval_prefill(model, tasks, chunks, args.round, progress, own);
+      },
       [&] { return report(result); });
   return 0;
 }
 
 int run_lossless(const EvalArgs& args) {
+  if (args.streams > 0 && args.engine.ranks > 1) {
+    throw UsageError("--streams: are compared at one rank; without it several can be measured");
+  }
   Setup setup(args);
   const int context = args.contexts[0];
   setup.require_plans(context, true);
@@ -351,18 +366,19 @@ int run_lossless(const EvalArgs& args) {
     meta["streams"] = args.streams;
     std::vector<StreamRow> rows;
     setup.run(
-        "lossless", meta,
-        [&] {
-          eval_lossless_streams(setup.model(), prompts, args.streams, options, setup.progress(),
-                                rows);
+        "lossless", meta, rows,
+        [&](const EvalModel& model, const ProgressCallback& progress, auto& own) {
+          eval_lossless_streams(model, prompts, args.streams, options, progress, own);
         },
         [&] { return report(rows); });
     return differ(rows);
   }
   std::vector<LosslessRow> rows;
   setup.run(
-      "lossless", meta,
-      [&] { eval_lossless(setup.model(), prompts, options, setup.progress(), rows); },
+      "lossless", meta, rows,
+      [&](const EvalModel& model, const ProgressCallback& progress, auto& own) {
+        eval_lossless(model, prompts, options, progress, own);
+      },
       [&] { return report(rows); });
   return differ(rows);
 }
@@ -399,10 +415,10 @@ int run_sensitivity(const EvalArgs& args) {
          {"round", args.round},
          {"draft_bytes", args.draft_bytes ? OrderedJson(*args.draft_bytes) : OrderedJson(nullptr)},
          {"target_bytes", args.target_bytes}},
-        [&] {
-          eval_sensitivity(setup.model(), std::span(prompts).first(args.prompts),
-                           std::span(prompts).last(args.prompts), options, setup.progress(),
-                           result);
+        result,
+        [&](const EvalModel& model, const ProgressCallback& progress, auto& own) {
+          eval_sensitivity(model, std::span(prompts).first(args.prompts),
+                           std::span(prompts).last(args.prompts), options, progress, own);
         },
         [&] {
           if (result.chosen) result.chosen->name = args.plan_file.stem().string();

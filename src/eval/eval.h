@@ -29,10 +29,15 @@
 
 namespace quantspec {
 
-// What is measured: a model and the pages of its caches, which both outlive the measurement.
+class Communicator;  // comm/comm.h
+
+// What is measured: a model and the pages of its caches, which both outlive the measurement. Ranks
+// that share the model go through a measurement at the same time, each with its own; all come to
+// the same results but for times. Sensitivity and streams are of one rank, and so are targets.
 struct EvalModel {
   const Model& model;
   PagePool& pool;
+  Communicator* ranks = nullptr;  // with whom it is shared; null: nobody
 };
 
 // How passes over given text read their context.

@@ -44,7 +44,7 @@ class Trial {
   Trial(const EvalModel& model, const Prompt& prompt, const LosslessMode& mode,
         const Drafter& drafter, int predict, const Model::Progress& progress)
       : weights_(model.model.weights()),
-        decoder_(model.model),
+        decoder_(model.model, model.ranks),
         prompt_(prompt),
         mode_(mode),
         drafter_(drafter),

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/fields.h"
+#include "comm/comm.h"
 #include "eval/forced_pass.h"
 #include "rivals/rivals.h"
 
@@ -53,7 +54,10 @@ std::size_t drafts_bytes(const EvalModel& model, const std::vector<Plan>& plans,
 }
 
 void require_memory(const EvalModel& model, std::size_t bytes, int context) {
-  const std::size_t available = model.model.backend().available_bytes();
+  const Backend& backend = model.model.backend();
+  const int sharing =
+      model.ranks == nullptr || backend.is_apart_from_host() ? 1 : model.ranks->size();
+  const std::size_t available = backend.available_bytes() / sharing;
   if (bytes <= available) return;
   fail(ErrorKind::kOutOfMemory,
        "{} {}: the caches that are compared need {:.0f} MB and {:.0f} MB are available; a shorter "

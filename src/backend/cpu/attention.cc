@@ -130,9 +130,9 @@ void DecodeAttention::merge_all(const AttentionParams& params) {
 }
 
 DecodeAttention::Plan DecodeAttention::make_plan(const AttentionParams& params,
-                                                 const SequenceRows& rows) {
+                                                 const SequenceRows& rows) const {
   const KvView& kv = rows.kv;
-  const int kv_heads = params.shape.num_kv_heads;
+  const int kv_heads = params.shape.num_kv_heads * head_ranks_;  // as at one rank
   const SplitBorders tokens(kv_heads, token_grain(params.shape));
   const int ring_tokens = rows.first_position + rows.num_rows - kv.first_full;
   const int columns = rows.num_rows * group_size(params);

@@ -24,9 +24,9 @@ namespace quantspec::cpu {
 
 class DecodeAttention {
  public:
-  // Keeps references to both.
-  DecodeAttention(const AttentionKernels& kernels, ThreadPool& pool)
-      : kernels_(kernels), pool_(pool) {}
+  // Keeps references to both. head_ranks: that have other KV heads of the same model each.
+  DecodeAttention(const AttentionKernels& kernels, ThreadPool& pool, int head_ranks = 1)
+      : kernels_(kernels), pool_(pool), head_ranks_(head_ranks) {}
 
   void run(const AttentionParams& params);
 
@@ -73,7 +73,7 @@ class DecodeAttention {
     int split;
   };
 
-  static Plan make_plan(const AttentionParams& params, const SequenceRows& rows);
+  Plan make_plan(const AttentionParams& params, const SequenceRows& rows) const;
   void make_plans(const AttentionParams& params);
   float* queries(const AttentionParams& params, const Plan& plan, int kv_head);
   void scale_queries(const AttentionParams& params);
@@ -95,6 +95,7 @@ class DecodeAttention {
 
   const AttentionKernels& kernels_;
   ThreadPool& pool_;
+  const int head_ranks_;
   std::vector<Plan> plans_;
   std::vector<IndexRange> units_;  // of each plan: kv heads, splits times
   std::int64_t merges_ = 0;        // of all plans

@@ -21,7 +21,7 @@ CpuBackend::CpuBackend(Isa isa, int num_threads, Communicator* ranks)
       kernels_(kernels(isa)),
       pool_(num_threads > 0 ? num_threads : num_physical_cores()),
       scratch_(pool_.num_threads()),
-      attention_(kernels_.attention, pool_) {}
+      attention_(kernels_.attention, pool_, num_ranks()) {}
 
 std::string CpuBackend::description() const {
   return fmt::format("cpu ({}, {} thread{})", name_of(isa_), pool_.num_threads(),

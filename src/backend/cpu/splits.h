@@ -35,7 +35,7 @@ inline int token_grain(const KvShape& shape) {
 
 class SplitBorders {
  public:
-  // grain: of what is counted: pages or tokens.
+  // Of all KV heads of the model, whoever has them. grain: of what is counted: pages or tokens.
   SplitBorders(int num_kv_heads, int grain)
       : grain_(grain), doubling_(2 * ((kOneGrainSplits / 2 + num_kv_heads - 1) / num_kv_heads)) {}
 

@@ -32,6 +32,8 @@ Acceptance simulated_verdict(const TokenRule& rule, ProbsView target, const Roun
 HostBackend::HostBackend(Communicator* ranks)
     : ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr) {}
 
+int HostBackend::num_ranks() const { return shared() ? ranks_->size() : 1; }
+
 void HostBackend::add_sums(const AddLinearParams& params, std::span<const float> sums) {
   const Linear& linear = *params.linear;
   const std::span<float> x(params.x, sums.size());

@@ -65,6 +65,7 @@ class HostBackend : public Backend {
   // Whether several ranks share what is computed, and what they do then. `sums`: [num_rows,
   // outputs], of this rank's inputs, without the bias.
   bool shared() const { return ranks_ != nullptr; }
+  int num_ranks() const;
   void add_sums(const AddLinearParams& params, std::span<const float> sums);
   // `own`: [num_rows, outputs], logits of this rank's rows of the head.
   void gather_logits(const HeadParams& params, std::span<const float> own);

@@ -1,0 +1,178 @@
+// Attention of ranks that share a model: what each computes of its query heads has the bits of one
+// rank, however long the context.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "backend/op_test_support.h"
+#include "comm/comm.h"
+
+namespace quantspec {
+namespace {
+
+// A sequence whose last rows are decoded, or read as a prompt.
+struct Spec {
+  int positions;
+  int rows;
+};
+struct Case {
+  const char* name;
+  const char* backend;
+  int heads, kv_heads, head_dim, page_size;
+  std::vector<Spec> sequences;
+  std::vector<int> ranks;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+constexpr int kLayer = 1;
+
+// Of all heads.
+struct Sequence {
+  Sequence(const Case& c, const Spec& spec, std::mt19937& random)
+      : spec(spec),
+        q(floats(spec.rows, c.heads * c.head_dim, random)),
+        keys(floats(spec.positions, c.kv_heads * c.head_dim, random)),
+        values(floats(spec.positions, c.kv_heads * c.head_dim, random)) {}
+  static Floats floats(int rows, int columns, std::mt19937& random) {
+    std::normal_distribution<float> normal;
+    Floats x(static_cast<std::size_t>(rows) * columns);
+    for (float& one : x) one = normal(random);
+    return x;
+  }
+
+  Spec spec;
+  Floats q, keys, values;  // [rows or positions, heads, head_dim]
+};
+
+// Columns [first, first + count) of rows of `width`.
+Floats columns(const Floats& rows, int width, int first, int count) {
+  Floats some;
+  for (std::size_t row = 0; row < rows.size() / width; ++row) {
+    const float* from = &rows[row * width + first];
+    some.insert(some.end(), from, from + count);
+  }
+  return some;
+}
+
+// K, V and pages of one rank's KV heads.
+class OwnKv {
+ public:
+  OwnKv(Backend& backend, const Case& c, const KvShape& shape, int first_kv_head,
+        const Sequence& sequence)
+      : full_(backend, shape, (sequence.spec.positions + 15) / 16 * 16),
+        pages_(backend, shape,
+               first_full_position(position_of(sequence), shape.page_size) / shape.page_size) {
+    const int dim = c.head_dim, width = c.kv_heads * dim;
+    for (int head = 0; head < shape.num_kv_heads; ++head) {
+      const int first = (first_kv_head + head) * dim;
+      full_.write(head, 0, columns(sequence.keys, width, first, dim).data(),
+                  columns(sequence.values, width, first, dim).data(), sequence.spec.positions);
+    }
+    const std::vector<FullKv> sources(shape.num_layers, full_.get());
+    backend.quantize_pages(shape, 0, sources, 0, pages_.get());
+  }
+  static int position_of(const Sequence& sequence) {
+    return sequence.spec.positions - sequence.spec.rows;
+  }
+  KvView view(const KvShape& shape, KvRead read) const {
+    return {.pages = pages_.get(),
+            .full = full_.get(),
+            .first_full = static_cast<int>(pages_.get().size()) * shape.page_size,
+            .layer = kLayer,
+            .read = read};
+  }
+
+ private:
+  TestFullKv full_;
+  TestPages pages_;
+};
+
+// What attention gives a rank's query heads: of decoding by 4 and by 8 bits, and of prompts.
+struct Out {
+  std::vector<Floats> decoded, read;
+};
+
+Out attend(const Case& c, const std::vector<Sequence>& all, Communicator* ranks) {
+  const int size = ranks != nullptr ? ranks->size() : 1, rank = size > 1 ? ranks->rank() : 0;
+  const auto backend = make_backend({.name = c.backend, .num_threads = 2, .ranks = ranks});
+  const int heads = c.heads / size, kv_heads = c.kv_heads / size, dim = c.head_dim;
+  const KvShape shape{2, kv_heads, dim, c.page_size};
+  std::vector<OwnKv> kv;
+  Floats q;
+  for (const Sequence& sequence : all) {
+    kv.emplace_back(*backend, c, shape, rank * kv_heads, sequence);
+    const Floats own = columns(sequence.q, c.heads * dim, rank * heads * dim, heads * dim);
+    q.insert(q.end(), own.begin(), own.end());
+  }
+  Out out;
+  for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+    std::vector<SequenceRows> sequences;
+    int row = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const int rows = all[i].spec.rows;
+      sequences.push_back({row, rows, OwnKv::position_of(all[i]), kv[i].view(shape, read)});
+      row += rows;
+    }
+    Floats result(q.size());
+    backend->attention({q.data(), result.data(), heads, shape, 0.1f, sequences});
+    out.decoded.push_back(result);
+  }
+  const float* at = q.data();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Spec& spec = all[i].spec;
+    Floats result(static_cast<std::size_t>(spec.rows) * heads * dim);
+    backend->prefill_attention({at, result.data(), heads, shape, 0.1f, OwnKv::position_of(all[i]),
+                                spec.rows, kv[i].view(shape, KvRead::kBoth)});
+    out.read.push_back(result);
+    at += result.size();
+  }
+  return out;
+}
+
+class RankOps : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RankOps, AttentionHasTheBitsOfOneRank) {
+  const Case& c = GetParam();
+  std::mt19937 random(9);
+  std::vector<Sequence> all;
+  for (const Spec& spec : c.sequences) all.emplace_back(c, spec, random);
+  const Out one = attend(c, all, nullptr);
+  for (const int size : c.ranks) {
+    std::vector<Out> outs(size);
+    SharedRanks shared(size);
+    {
+      std::vector<std::jthread> threads;
+      for (int rank = 0; rank < size; ++rank) {
+        threads.emplace_back([&, rank] {
+          EXPECT_NO_THROW(as_rank(
+              shared, rank, [&](Communicator& ranks) { outs[rank] = attend(c, all, &ranks); }));
+        });
+      }
+    }
+    const int width = c.heads * c.head_dim;
+    for (int rank = 0; rank < size; ++rank) {
+      const auto expect = [&](const std::vector<Floats>& own, const std::vector<Floats>& whole) {
+        ASSERT_EQ(own.size(), whole.size());
+        for (std::size_t i = 0; i < own.size(); ++i) {
+          EXPECT_TRUE(own[i] == columns(whole[i], width, width / size * rank, width / size))
+              << i << " at rank " << rank << " of " << size;
+        }
+      };
+      expect(outs[rank].decoded, one.decoded);
+      expect(outs[rank].read, one.read);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, RankOps,
+    ::testing::Values(Case{"short", "cpu", 8, 4, 64, 32, {{40, 1}, {300, 9}, {700, 3}}, {2, 4}},
+                      // Longer than what one rank reads grain by grain.
+                      Case{"long", "cpu", 4, 4, 256, 32, {{2300, 2}, {5000, 1}}, {2, 4}},
+                      Case{"reference", "reference", 8, 4, 32, 32, {{40, 1}, {300, 3}}, {2}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace quantspec

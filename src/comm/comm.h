@@ -40,6 +40,10 @@ class Communicator {
   virtual void reduce_add(std::span<float> x, std::span<const float> partial) = 0;
   // out = what all ranks gave, by rank. REQUIRES: out is size() times as long as own.
   virtual void all_gather(std::span<std::byte> out, std::span<const std::byte> own) = 0;
+  // Of every `group` ranks that follow each other, a group by itself: each gives each of them a
+  // piece, all as long. own: the pieces by who gets them; out: by who gave them. REQUIRES: groups
+  // are equal, out is as long as own.
+  virtual void all_to_all(std::span<std::byte> out, std::span<const std::byte> own, int group) = 0;
   // Of the root's data all get a copy.
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
   // Returns when all have come.

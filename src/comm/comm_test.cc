@@ -124,6 +124,31 @@ TEST_P(AnyRanks, ManyCallsInARow) {
   });
 }
 
+TEST_P(AnyRanks, EachOfAGroupGivesEachAPiece) {
+  const auto [way, num_ranks] = GetParam();
+  const int size = num_ranks;
+  TestRanks ranks(way, size);
+  on_threads(ranks, size, [&](Communicator& all) {
+    const auto byte = [](int from, int to, std::size_t k) {
+      return static_cast<std::byte>(7 * from + 31 * to + k + k / 251);
+    };
+    for (int group = 1; group <= size; ++group) {
+      if (size % group != 0) continue;
+      const int first = all.rank() / group * group;
+      for (const std::size_t piece : {std::size_t{0}, std::size_t{5}, std::size_t{300'001}}) {
+        std::vector<std::byte> own(group * piece), out(own.size());
+        for (std::size_t k = 0; k < own.size(); ++k) {
+          own[k] = byte(all.rank(), first + static_cast<int>(k / piece), k % piece);
+        }
+        all.all_to_all(out, own, group);
+        for (std::size_t k = 0; k < own.size(); ++k) {
+          ASSERT_EQ(out[k], byte(first + static_cast<int>(k / piece), all.rank(), k % piece));
+        }
+      }
+    }
+  });
+}
+
 TEST_P(AnyRanks, NobodyPassesABarrierBeforeAllHaveCome) {
   const auto [way, size] = GetParam();
   TestRanks ranks(way, size);
@@ -359,6 +384,8 @@ TEST(OnlyRank, AddsAndTellsNobody) {
   EXPECT_EQ(x, (std::vector<float>{4, 6}));
   std::vector<float> out(2);
   one->all_gather(std::as_writable_bytes(std::span(out)), std::as_bytes(std::span(x)));
+  EXPECT_EQ(out, x);
+  one->all_to_all(std::as_writable_bytes(std::span(x)), std::as_bytes(std::span(out)), 1);
   EXPECT_EQ(out, x);
   one->broadcast(std::as_writable_bytes(std::span(out)), 0);
   EXPECT_EQ(out, x);

@@ -30,12 +30,12 @@ constexpr int kNobody = -1, kAll = -2;         // where a rank is named
 constexpr int kSpins = 200;                    // looks before a rank sleeps
 constexpr std::chrono::milliseconds kNap{50};  // after which it looks whether it has to give up
 
-enum class Step : std::uint32_t { kReduce = 1, kGather, kBroadcast, kBarrier };
+enum class Step : std::uint32_t { kReduce = 1, kGather, kAllToAll, kBroadcast, kBarrier };
 
 struct Header {
   std::uint32_t step;
   Step kind;
-  std::int32_t root;  // of a broadcast
+  std::int32_t root;  // of a broadcast; of kAllToAll: ranks of a group
   std::uint32_t reserved;
   std::uint64_t bytes;
   bool operator==(const Header&) const = default;
@@ -53,7 +53,7 @@ class NetworkRank final : public Communicator {
         patience_(static_cast<double>(patience.count())),
         num_here_(met.num_here),
         peers_(std::move(met.peers)),
-        taken_(place.size),
+        transfers_(place.size),
         ends_(place.size) {}
   // Whoever sees it go hears why, if it has heard that, or that it leaves.
   ~NetworkRank() override { notify(why_); }
@@ -68,8 +68,8 @@ class NetworkRank final : public Communicator {
     for (std::size_t begin = 0; begin < x.size(); begin += kMost) {
       const std::size_t count = std::min(kMost, x.size() - begin);
       const auto own = std::as_bytes(partial.subspan(begin, count));
-      received_.resize(size() * own.size());
-      exchange({.kind = Step::kReduce, .bytes = own.size()}, own, received_.data());
+      take_from_all(own);
+      exchange({.kind = Step::kReduce, .bytes = own.size()});
       const auto place = [&](int rank) {
         return rank == rank_ ? own.data() : received_.data() + rank * own.size();
       };
@@ -81,8 +81,8 @@ class NetworkRank final : public Communicator {
     check(out.size() == own.size() * size(), "what is gathered has room for all ranks");
     for (std::size_t begin = 0; begin < own.size(); begin += kPartBytes) {
       const auto part = own.subspan(begin, std::min(kPartBytes, own.size() - begin));
-      received_.resize(size() * part.size());
-      exchange({.kind = Step::kGather, .bytes = part.size()}, part, received_.data());
+      take_from_all(part);
+      exchange({.kind = Step::kGather, .bytes = part.size()});
       for (int rank = 0; rank < size(); ++rank) {
         const std::byte* const from =
             rank == rank_ ? part.data() : received_.data() + rank * part.size();
@@ -91,18 +91,44 @@ class NetworkRank final : public Communicator {
     }
   }
 
+  void all_to_all(std::span<std::byte> out, std::span<const std::byte> own, int group) override {
+    check(group >= 1 && size() % group == 0 && out.size() == own.size() && own.size() % group == 0,
+          "ranks of a group give each other pieces");
+    const std::size_t piece = own.size() / group;
+    const int first = rank_ / group * group;
+    for (std::size_t begin = 0; begin < piece; begin += kPartBytes) {
+      const std::size_t count = std::min(kPartBytes, piece - begin);
+      begin_step();
+      for (int i = 0; i < group; ++i) {
+        transfers_[first + i].out = own.subspan(i * piece + begin, count);
+        transfers_[first + i].in = out.subspan(i * piece + begin, count);
+      }
+      std::ranges::copy(transfers_[rank_].out, transfers_[rank_].in.begin());
+      exchange({.kind = Step::kAllToAll, .root = group, .bytes = count});
+    }
+  }
+
   void broadcast(std::span<std::byte> data, int root) override {
     check(root >= 0 && root < size(), "the root is a rank");
     for (std::size_t begin = 0; begin < data.size(); begin += kPartBytes) {
       const auto part = data.subspan(begin, std::min(kPartBytes, data.size() - begin));
-      exchange({.kind = Step::kBroadcast, .root = root, .bytes = part.size()},
-               rank_ == root ? std::span<const std::byte>(part) : std::span<const std::byte>(),
-               part.data(), root);
+      begin_step();
+      if (rank_ != root) transfers_[root].in = part;
+      for (Transfer& transfer : transfers_) {
+        if (rank_ == root) transfer.out = part;
+      }
+      exchange({.kind = Step::kBroadcast, .root = root, .bytes = part.size()}, root);
     }
   }
 
-  void barrier() override { exchange({.kind = Step::kBarrier}, {}, nullptr); }
-  void wait_for_all() override { exchange({.kind = Step::kBarrier}, {}, nullptr, kAll); }
+  void barrier() override {
+    begin_step();
+    exchange({.kind = Step::kBarrier});
+  }
+  void wait_for_all() override {
+    begin_step();
+    exchange({.kind = Step::kBarrier}, kAll);
+  }
 
   void give_up(std::string_view why) noexcept override {
     Notice notice;
@@ -111,33 +137,42 @@ class NetworkRank final : public Communicator {
   }
 
  private:
-  // What goes to another rank in a step, and comes from it.
+  // What goes to another rank in a step and comes from it, each behind a header.
   struct Transfer {
-    std::size_t sent = 0, taken = 0, wanted = 0;  // of header and payload
-    Header header{};                              // theirs
+    std::span<const std::byte> out;
+    std::span<std::byte> in;
+    std::size_t sent = 0, taken = 0;
+    Header header{};  // theirs
+
+    bool all_sent() const { return sent == sizeof(Header) + out.size(); }
+    bool all_taken() const { return taken == sizeof(Header) + in.size(); }
   };
 
-  // All send `own`, or those that have nothing a header alone, and take others' from where their
-  // rank says, or the root's. slow: for whom there is no patience, one or all, while it lives.
-  void exchange(Header header, std::span<const std::byte> own, std::byte* out, int slow = kNobody) {
+  void begin_step() { std::ranges::fill(transfers_, Transfer{}); }
+  // A step in which all give the same to all.
+  void take_from_all(std::span<const std::byte> own) {
+    begin_step();
+    received_.resize(size() * own.size());
+    for (int rank = 0; rank < size(); ++rank) {
+      transfers_[rank].out = own;
+      transfers_[rank].in = std::span(received_).subspan(rank * own.size(), own.size());
+    }
+  }
+
+  // slow: for whom there is no patience, one or all, while it lives.
+  void exchange(Header header, int slow = kNobody) {
     look_at_notices();
     throw_if_given_up();
     header.step = ++step_;
-    for (int rank = 0; rank < size(); ++rank) {
-      const bool in_all = header.kind != Step::kBroadcast || rank == header.root;
-      taken_[rank] = {.wanted = sizeof(Header) + (in_all ? header.bytes : 0)};
-    }
     double waited = 0;  // milliseconds in which others could have come
     for (int looks = 0;; ++looks) {
       bool moved = false;
       int missing = kNobody;
       for (int rank = 0; rank < size(); ++rank) {
         if (rank == rank_) continue;
-        const std::size_t place = header.kind == Step::kBroadcast ? 0 : rank * header.bytes;
-        moved |= send_some(rank, header, own);
-        moved |= take_some(rank, header, out + place);
-        const bool done = taken_[rank].taken == taken_[rank].wanted &&
-                          taken_[rank].sent == sizeof(Header) + own.size();
+        moved |= send_some(rank, header);
+        moved |= take_some(rank, header);
+        const bool done = transfers_[rank].all_taken() && transfers_[rank].all_sent();
         // The root of a broadcast is waited for first.
         if (!done && (missing == kNobody || rank == slow)) missing = rank;
       }
@@ -151,7 +186,7 @@ class NetworkRank final : public Communicator {
         pause_cpu();
         continue;
       }
-      waited += sleep(own.size() + sizeof(Header));
+      waited += sleep();
       if (slow == kAll || missing == slow) waited = 0;
       if (waited > patience_) {
         stop(fmt::format("rank {} did not come within {:.0f} ms", missing, patience_));
@@ -159,10 +194,11 @@ class NetworkRank final : public Communicator {
     }
   }
 
-  bool send_some(int rank, const Header& header, std::span<const std::byte> own) {
-    std::size_t& sent = taken_[rank].sent;
+  bool send_some(int rank, const Header& header) {
+    Transfer& transfer = transfers_[rank];
+    std::size_t& sent = transfer.sent;
     bool moved = false;
-    while (sent < sizeof(header) + own.size()) {
+    while (!transfer.all_sent()) {
       iovec parts[2];
       msghdr message{};
       message.msg_iov = parts;
@@ -170,17 +206,16 @@ class NetworkRank final : public Communicator {
         auto* const bytes = reinterpret_cast<std::byte*>(const_cast<Header*>(&header));
         parts[message.msg_iovlen++] = {bytes + sent, sizeof(header) - sent};
       }
-      const std::size_t done = std::max(sent, sizeof(header)) - sizeof(header);
-      if (done < own.size()) {
-        parts[message.msg_iovlen++] = {const_cast<std::byte*>(own.data()) + done,
-                                       own.size() - done};
+      const auto left = transfer.out.subspan(std::max(sent, sizeof(header)) - sizeof(header));
+      if (!left.empty()) {
+        parts[message.msg_iovlen++] = {const_cast<std::byte*>(left.data()), left.size()};
       }
       const ssize_t count =
           sendmsg(peers_[rank].data.number(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
       if (count < 0) {  // it has ended; what it sent before is still taken
-        sent = sizeof(header) + own.size();
+        sent = sizeof(header) + transfer.out.size();
         break;
       }
       sent += count;
@@ -189,15 +224,16 @@ class NetworkRank final : public Communicator {
     return moved;
   }
 
-  bool take_some(int rank, const Header& header, std::byte* out) {
-    Transfer& transfer = taken_[rank];
+  bool take_some(int rank, const Header& header) {
+    Transfer& transfer = transfers_[rank];
     bool moved = false;
-    while (transfer.taken < transfer.wanted) {
+    while (!transfer.all_taken()) {
       const bool in_header = transfer.taken < sizeof(Header);
       std::byte* const to = in_header
                                 ? reinterpret_cast<std::byte*>(&transfer.header) + transfer.taken
-                                : out + (transfer.taken - sizeof(Header));
-      const std::size_t left = (in_header ? sizeof(Header) : transfer.wanted) - transfer.taken;
+                                : transfer.in.data() + (transfer.taken - sizeof(Header));
+      const std::size_t left =
+          (in_header ? sizeof(Header) : sizeof(Header) + transfer.in.size()) - transfer.taken;
       const ssize_t count = recv(peers_[rank].data.number(), to, left, MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
@@ -213,13 +249,12 @@ class NetworkRank final : public Communicator {
   }
 
   // Until something can be taken, or sent, or is noticed. Returns the milliseconds.
-  double sleep(std::size_t own_bytes) {
+  double sleep() {
     polled_.clear();
     for (int rank = 0; rank < size(); ++rank) {
       if (rank == rank_) continue;
-      const Transfer& transfer = taken_[rank];
-      const int events = (transfer.taken < transfer.wanted ? POLLIN : 0) |
-                         (transfer.sent < own_bytes ? POLLOUT : 0);
+      const Transfer& transfer = transfers_[rank];
+      const int events = (transfer.all_taken() ? 0 : POLLIN) | (transfer.all_sent() ? 0 : POLLOUT);
       if (events != 0) {
         polled_.push_back({peers_[rank].data.number(), static_cast<short>(events), 0});
       }
@@ -308,7 +343,7 @@ class NetworkRank final : public Communicator {
   const int num_here_;
   std::vector<Peer> peers_;  // by rank
   std::uint32_t step_ = 0;
-  std::vector<Transfer> taken_;      // by rank, of this step
+  std::vector<Transfer> transfers_;  // by rank, of this step
   std::vector<std::byte> received_;  // by rank
   std::vector<bool> ends_;           // by rank: it says nothing more
   std::vector<pollfd> polled_;

@@ -44,7 +44,7 @@ long futex(const Word& word, int operation, std::uint32_t value, const timespec*
                  nullptr, 0);
 }
 
-enum class Step : std::uint32_t { kReduce = 1, kGather, kBroadcast, kBarrier };
+enum class Step : std::uint32_t { kReduce = 1, kGather, kAllToAll, kBroadcast, kBarrier };
 
 // A process that ended and was not waited for is still there, as a zombie.
 bool has_ended(pid_t process) {
@@ -136,6 +136,24 @@ class SharedRanks::Rank final : public Communicator {
     }
   }
 
+  void all_to_all(std::span<std::byte> out, std::span<const std::byte> own, int group) override {
+    check(group >= 1 && size() % group == 0 && out.size() == own.size() && own.size() % group == 0,
+          "ranks of a group give each other pieces");
+    const std::size_t piece = own.size() / group, most = kPlaceBytes / group;
+    const int first = rank_ / group * group;
+    for (std::size_t begin = 0; begin < piece; begin += most) {
+      const std::size_t count = std::min(most, piece - begin);
+      for (int to = 0; to < group; ++to) {
+        write(own.subspan(to * piece + begin, count), to * count);
+      }
+      meet(Step::kAllToAll, group * count);
+      for (int from = 0; from < group; ++from) {
+        std::memcpy(out.data() + from * piece + begin,
+                    place(first + from) + (rank_ - first) * count, count);
+      }
+    }
+  }
+
   void broadcast(std::span<std::byte> data, int root) override {
     check(root >= 0 && root < size(), "the root is a rank");
     for (std::size_t begin = 0; begin < data.size(); begin += kPlaceBytes) {
@@ -155,8 +173,8 @@ class SharedRanks::Rank final : public Communicator {
   std::byte* place(int rank) { return memory_.place(size(), rank, step_); }
 
   // To its own place, of the step to come.
-  void write(std::span<const std::byte> data) {
-    std::memcpy(memory_.place(size(), rank_, step_ + 1), data.data(), data.size());
+  void write(std::span<const std::byte> data, std::size_t at = 0) {
+    std::memcpy(memory_.place(size(), rank_, step_ + 1) + at, data.data(), data.size());
   }
 
   // Comes to the next step, and waits for all: for one of them, or all, as long as they live.

@@ -38,6 +38,13 @@ class Backend : public WeightMemory,
   virtual std::string description() const = 0;  // for people: instruction set, threads
 };
 
+// Ranks that follow each other: how many share a context, and how many have the same share of the
+// weights (model/share.h). All ranks are a multiple of the former, which is one of the latter.
+struct RankGroups {
+  int context = 1;
+  int alike = 1;
+};
+
 struct BackendOptions {
   std::string name =
       "auto";           // auto | cuda | cpu | reference; auto: cuda where it can run, else cpu
@@ -50,6 +57,9 @@ struct BackendOptions {
   // REQUIRES: it outlives the backend, and who drives it tells the others of what an op throws
   // (as_rank()).
   Communicator* ranks = nullptr;
+  // Of them; their caches' shapes say so, too (KvShape). Contexts are shared on cpu and reference.
+  // Without ranks, to ask how many bytes they need.
+  RankGroups groups = {};
 };
 
 // Throws kInvalidRequest naming the backends, instruction sets or devices that exist here.

@@ -17,12 +17,20 @@ struct Spec {
   int positions;
   int rows;
 };
+// How many ranks there are, and what they share.
+struct Layout {
+  int ranks;
+  RankGroups groups = {};
+
+  int shares() const { return ranks / groups.alike; }       // of the weights
+  int kv_shares() const { return ranks / groups.context; }  // of the KV heads
+};
 struct Case {
   const char* name;
   const char* backend;
   int heads, kv_heads, head_dim, page_size;
   std::vector<Spec> sequences;
-  std::vector<int> ranks;
+  std::vector<Layout> layouts;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -94,16 +102,20 @@ struct Out {
   std::vector<Floats> decoded, read;
 };
 
-Out attend(const Case& c, const std::vector<Sequence>& all, Communicator* ranks) {
-  const int size = ranks != nullptr ? ranks->size() : 1, rank = size > 1 ? ranks->rank() : 0;
-  const auto backend = make_backend({.name = c.backend, .num_threads = 2, .ranks = ranks});
-  const int heads = c.heads / size, kv_heads = c.kv_heads / size, dim = c.head_dim;
-  const KvShape shape{2, kv_heads, dim, c.page_size};
+Out attend(const Case& c, const std::vector<Sequence>& all, const Layout& layout,
+           Communicator* ranks) {
+  const int rank = ranks != nullptr ? ranks->rank() : 0;
+  const RankGroups& groups = layout.groups;
+  const auto backend =
+      make_backend({.name = c.backend, .num_threads = 2, .ranks = ranks, .groups = groups});
+  const int heads = c.heads / layout.shares(), share = rank / groups.alike, dim = c.head_dim;
+  const int kv_heads = c.kv_heads / layout.kv_shares();
+  const KvShape shape{2, kv_heads, dim, c.page_size, groups.context, rank % groups.context};
   std::vector<OwnKv> kv;
   Floats q;
   for (const Sequence& sequence : all) {
-    kv.emplace_back(*backend, c, shape, rank * kv_heads, sequence);
-    const Floats own = columns(sequence.q, c.heads * dim, rank * heads * dim, heads * dim);
+    kv.emplace_back(*backend, c, shape, rank / groups.context * kv_heads, sequence);
+    const Floats own = columns(sequence.q, c.heads * dim, share * heads * dim, heads * dim);
     q.insert(q.end(), own.begin(), own.end());
   }
   Out out;
@@ -123,9 +135,14 @@ Out attend(const Case& c, const std::vector<Sequence>& all, Communicator* ranks)
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Spec& spec = all[i].spec;
     Floats result(static_cast<std::size_t>(spec.rows) * heads * dim);
-    backend->prefill_attention({at, result.data(), heads, shape, 0.1f, OwnKv::position_of(all[i]),
-                                spec.rows, kv[i].view(shape, KvRead::kBoth)});
-    out.read.push_back(result);
+    std::vector<std::byte> unpacked(backend->unpacked_bytes(shape, spec.positions));
+    for (const bool unpacks : {true, false}) {
+      std::ranges::fill(result, 0.0f);
+      backend->prefill_attention({at, result.data(), heads, shape, 0.1f, OwnKv::position_of(all[i]),
+                                  spec.rows, kv[i].view(shape, KvRead::kBoth), unpacked.data(),
+                                  unpacks});
+      out.read.push_back(result);
+    }
     at += result.size();
   }
   return out;
@@ -138,26 +155,31 @@ TEST_P(RankOps, AttentionHasTheBitsOfOneRank) {
   std::mt19937 random(9);
   std::vector<Sequence> all;
   for (const Spec& spec : c.sequences) all.emplace_back(c, spec, random);
-  const Out one = attend(c, all, nullptr);
-  for (const int size : c.ranks) {
+  const Out one = attend(c, all, {1}, nullptr);
+  const int width = c.heads * c.head_dim;
+  for (const Layout& layout : c.layouts) {
+    const int size = layout.ranks;
     std::vector<Out> outs(size);
     SharedRanks shared(size);
     {
       std::vector<std::jthread> threads;
       for (int rank = 0; rank < size; ++rank) {
         threads.emplace_back([&, rank] {
-          EXPECT_NO_THROW(as_rank(
-              shared, rank, [&](Communicator& ranks) { outs[rank] = attend(c, all, &ranks); }));
+          EXPECT_NO_THROW(as_rank(shared, rank, [&](Communicator& ranks) {
+            outs[rank] = attend(c, all, layout, &ranks);
+          }));
         });
       }
     }
-    const int width = c.heads * c.head_dim;
     for (int rank = 0; rank < size; ++rank) {
+      const int own_width = width / layout.shares();
+      const int first = rank / layout.groups.alike * own_width;
       const auto expect = [&](const std::vector<Floats>& own, const std::vector<Floats>& whole) {
         ASSERT_EQ(own.size(), whole.size());
         for (std::size_t i = 0; i < own.size(); ++i) {
-          EXPECT_TRUE(own[i] == columns(whole[i], width, width / size * rank, width / size))
-              << i << " at rank " << rank << " of " << size;
+          EXPECT_TRUE(own[i] == columns(whole[i], width, first, own_width))
+              << i << " at rank " << rank << " of " << size << ", " << layout.groups.context
+              << " share contexts, " << layout.groups.alike << " weights";
         }
       };
       expect(outs[rank].decoded, one.decoded);
@@ -168,10 +190,33 @@ TEST_P(RankOps, AttentionHasTheBitsOfOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(
     Ranks, RankOps,
-    ::testing::Values(Case{"short", "cpu", 8, 4, 64, 32, {{40, 1}, {300, 9}, {700, 3}}, {2, 4}},
-                      // Longer than what one rank reads grain by grain.
-                      Case{"long", "cpu", 4, 4, 256, 32, {{2300, 2}, {5000, 1}}, {2, 4}},
-                      Case{"reference", "reference", 8, 4, 32, 32, {{40, 1}, {300, 3}}, {2}}),
+    ::testing::Values(
+        Case{"short",
+             "cpu",
+             8,
+             4,
+             64,
+             32,
+             {{40, 1}, {300, 9}, {700, 3}},
+             {{2}, {4}, {2, {2, 1}}, {4, {2, 1}}, {4, {4, 2}}, {8, {2, 2}}}},
+        // Longer than what one rank reads grain by grain, and than many runs.
+        Case{"long",
+             "cpu",
+             4,
+             4,
+             256,
+             32,
+             {{2300, 2}, {5000, 1}, {7100, 17}},
+             {{2}, {4}, {2, {2, 1}}, {4, {4, 1}}, {4, {2, 1}}, {8, {8, 2}}}},
+        Case{"one_kv_head", "cpu", 4, 1, 128, 64, {{3000, 3}}, {{2, {2, 2}}, {8, {8, 8}}}},
+        Case{"reference",
+             "reference",
+             8,
+             4,
+             32,
+             32,
+             {{40, 1}, {300, 3}, {4300, 1}},
+             {{2}, {2, {2, 1}}, {4, {4, 2}}}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

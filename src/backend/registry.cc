@@ -35,6 +35,11 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
+  if (options.groups.context > 1) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} cuda: ranks share contexts on cpu and reference; without that, GPUs share a model",
+         field::kBackend);
+  }
   const int device = options.device.value_or(0);
   const std::vector<std::string> names = gpu_names();
   if (!names.empty() && (device < 0 || device >= std::ssize(names))) {
@@ -78,9 +83,9 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
          field::kDevice, *options.device, field::kBackend, field::kBackend, name);
   }
   if (name == "reference") {
-    return reference::make_reference_backend(options.num_threads, options.ranks);
+    return reference::make_reference_backend(options.num_threads, options.ranks, options.groups);
   }
-  return cpu::make_cpu_backend(options.num_threads, options.ranks);
+  return cpu::make_cpu_backend(options.num_threads, options.ranks, options.groups);
 }
 
 std::vector<std::string> cpu_instruction_sets() { return cpu::supported_isas(); }

@@ -36,8 +36,10 @@ class Communicator {
   // How many of them are on this machine, this one included.
   virtual int num_here() const { return size(); }
 
-  // x += the sum of all ranks' partials. REQUIRES: as long as x, and apart from it.
-  virtual void reduce_add(std::span<float> x, std::span<const float> partial) = 0;
+  // x += the sum of all ranks' partials; of every `alike` ranks that follow each other, who gave
+  // the same, one counts. REQUIRES: as long as x, and apart from it; size() is a multiple of alike.
+  virtual void reduce_add(std::span<float> x, std::span<const float> partial, int alike) = 0;
+  void reduce_add(std::span<float> x, std::span<const float> partial) { reduce_add(x, partial, 1); }
   // out = what all ranks gave, by rank. REQUIRES: out is size() times as long as own.
   virtual void all_gather(std::span<std::byte> out, std::span<const std::byte> own) = 0;
   // Of every `group` ranks that follow each other, a group by itself: each gives each of them a

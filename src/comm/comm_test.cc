@@ -89,6 +89,25 @@ TEST_P(AnyRanks, AddsAsABalancedTree) {
   }
 }
 
+TEST_P(AnyRanks, OfRanksThatAreAlikeOneCounts) {
+  const auto [way, num_ranks] = GetParam();
+  const int size = num_ranks;
+  for (int alike = 1; alike <= size; ++alike) {
+    if (size % alike != 0) continue;
+    std::vector<std::vector<float>> partials(size / alike);
+    for (std::size_t i = 0; i < partials.size(); ++i) partials[i] = floats(1000, i);
+    TestRanks ranks(way, size);
+    on_threads(ranks, size, [&](Communicator& all) {
+      std::vector<float> x = floats(1000, 7), expected = x;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        expected[i] += tree(partials, i, 0, size / alike);
+      }
+      all.reduce_add(x, partials[all.rank() / alike], alike);
+      EXPECT_EQ(x, expected);
+    });
+  }
+}
+
 TEST_P(AnyRanks, ManyCallsInARow) {
   const auto [way, size] = GetParam();
   TestRanks ranks(way, size);

@@ -35,7 +35,7 @@ enum class Step : std::uint32_t { kReduce = 1, kGather, kAllToAll, kBroadcast, k
 struct Header {
   std::uint32_t step;
   Step kind;
-  std::int32_t root;  // of a broadcast; of kAllToAll: ranks of a group
+  std::int32_t root;  // of a broadcast; of kAllToAll and kReduce: ranks of a group
   std::uint32_t reserved;
   std::uint64_t bytes;
   bool operator==(const Header&) const = default;
@@ -62,18 +62,20 @@ class NetworkRank final : public Communicator {
   int size() const override { return static_cast<int>(peers_.size()); }
   int num_here() const override { return num_here_; }
 
-  void reduce_add(std::span<float> x, std::span<const float> partial) override {
+  void reduce_add(std::span<float> x, std::span<const float> partial, int alike) override {
     check(x.size() == partial.size(), "a partial sum is as long as the sum");
+    check(alike >= 1 && size() % alike == 0, "as many ranks are alike as any others");
     constexpr std::size_t kMost = kPartBytes / sizeof(float);
     for (std::size_t begin = 0; begin < x.size(); begin += kMost) {
       const std::size_t count = std::min(kMost, x.size() - begin);
       const auto own = std::as_bytes(partial.subspan(begin, count));
-      take_from_all(own);
-      exchange({.kind = Step::kReduce, .bytes = own.size()});
-      const auto place = [&](int rank) {
+      take_from_all(own, alike);
+      exchange({.kind = Step::kReduce, .root = alike, .bytes = own.size()});
+      const auto place = [&](int i) {
+        const int rank = i * alike;
         return rank == rank_ ? own.data() : received_.data() + rank * own.size();
       };
-      add_ranks(place, size(), x.subspan(begin, count));
+      add_ranks(place, size() / alike, x.subspan(begin, count));
     }
   }
 
@@ -149,12 +151,13 @@ class NetworkRank final : public Communicator {
   };
 
   void begin_step() { std::ranges::fill(transfers_, Transfer{}); }
-  // A step in which all give the same to all.
-  void take_from_all(std::span<const std::byte> own) {
+  // A step in which all, or of `alike` ranks the first, give the same to all.
+  void take_from_all(std::span<const std::byte> own, int alike = 1) {
     begin_step();
     received_.resize(size() * own.size());
     for (int rank = 0; rank < size(); ++rank) {
-      transfers_[rank].out = own;
+      if (rank_ % alike == 0) transfers_[rank].out = own;
+      if (rank % alike != 0) continue;
       transfers_[rank].in = std::span(received_).subspan(rank * own.size(), own.size());
     }
   }

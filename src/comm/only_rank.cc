@@ -10,7 +10,9 @@ class OnlyRank final : public Communicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  void reduce_add(std::span<float> x, std::span<const float> partial) override {
+  using Communicator::reduce_add;
+  void reduce_add(std::span<float> x, std::span<const float> partial, int alike) override {
+    check(alike == 1, "ranks that are alike are among all");
     check(x.size() == partial.size(), "a partial sum is as long as the sum");
     for (std::size_t i = 0; i < x.size(); ++i) x[i] += partial[i];
   }

@@ -113,14 +113,16 @@ class SharedRanks::Rank final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return ranks_.size_; }
 
-  void reduce_add(std::span<float> x, std::span<const float> partial) override {
+  using Communicator::reduce_add;
+  void reduce_add(std::span<float> x, std::span<const float> partial, int alike) override {
     check(x.size() == partial.size(), "a partial sum is as long as the sum");
+    check(alike >= 1 && size() % alike == 0, "ranks that are alike are among all");
     constexpr std::size_t kMost = kPlaceBytes / sizeof(float);
     for (std::size_t begin = 0; begin < x.size(); begin += kMost) {
       const std::size_t count = std::min(kMost, x.size() - begin);
       write(std::as_bytes(partial.subspan(begin, count)));
       meet(Step::kReduce, count * sizeof(float));
-      add_ranks([this](int rank) { return place(rank); }, size(), x.subspan(begin, count));
+      add_ranks([&](int i) { return place(i * alike); }, size() / alike, x.subspan(begin, count));
     }
   }
 

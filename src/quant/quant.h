@@ -68,6 +68,10 @@ struct KvShape {
   int num_kv_heads;
   int head_dim;   // D; a multiple of 16
   int page_size;  // G: tokens of a page = of a key group; a multiple of 16
+  // Ranks that share contexts, and which of them this is: they have some units of a page each
+  // (backend/params/context.h).
+  int context_ranks = 1;
+  int context_rank = 0;
 
   constexpr int value_groups() const { return (head_dim + kValueGroup - 1) / kValueGroup; }
   // Bytes of one plane of the keys (or values) of a unit: two codes to a byte.
@@ -80,10 +84,13 @@ struct KvShape {
            4 * static_cast<std::size_t>(page_size) * value_groups();
   }
   constexpr std::size_t lower_unit_bytes() const { return 2 * plane_bytes(); }
+  // Of a page, that there is room for.
   constexpr std::size_t units() const {
-    return static_cast<std::size_t>(num_layers) * num_kv_heads;
+    return (static_cast<std::size_t>(num_layers) * num_kv_heads + context_ranks - 1) /
+           context_ranks;
   }
   // Offset of a unit in a page's upper / lower buffer, [num_layers, num_kv_heads] units.
+  // REQUIRES: contexts are not shared.
   constexpr std::size_t upper_offset(int layer, int kv_head) const {
     return (static_cast<std::size_t>(layer) * num_kv_heads + kv_head) * upper_unit_bytes();
   }

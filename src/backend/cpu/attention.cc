@@ -52,6 +52,8 @@ void check_sequence(const AttentionParams& params, const SequenceRows& rows) {
   if (!kv.page_lists.empty()) check_page_lists(params, kv);
   check(kv.page_mass.data == nullptr || std::ssize(kv.pages) <= kv.page_mass.max_pages,
         "page_mass has room for the pages");
+  check(params.shape.context_ranks == 1 || (kv.page_lists.empty() && kv.page_mass.data == nullptr),
+        "of a shared context all pages are read");
 }
 
 // The sums of a column, from a page on.
@@ -61,21 +63,24 @@ PageSums at(const PageSums& sums, int column, int page) {
   return {sums.sum + offset, sums.max + offset, sums.stride};
 }
 
-void grow(Buffer& buffer, std::size_t bytes) {
+}  // namespace
+
+void DecodeAttention::grow(Buffer& buffer, std::size_t bytes) {
   if (buffer.size() >= bytes) return;
   buffer = Buffer();  // never both
   buffer = Buffer(bytes + bytes / 4);
 }
 
-}  // namespace
-
 void DecodeAttention::run(const AttentionParams& params) {
   check_shape(params.shape);
-  check(params.num_heads % params.shape.num_kv_heads == 0, "heads form groups");
-  make_plans(params);
-  scale_queries(params);
-  attend_all(params);
-  merge_all(params);
+  const KvHeads own = kv_heads_of(group_, params.shape, group_.rank());
+  const AttentionParams all = group_.shared() ? gather_queries(params) : params;
+  check(all.num_heads % all.shape.num_kv_heads == 0, "heads form groups");
+  make_plans(all);
+  scale_queries(all);
+  attend_all(all);
+  if (group_.shared()) give_partials(all);
+  merge_all(all, own);
 }
 
 float* DecodeAttention::queries(const AttentionParams& params, const Plan& plan, int kv_head) {
@@ -119,20 +124,22 @@ void DecodeAttention::attend_all(const AttentionParams& params) {
   });
 }
 
-void DecodeAttention::merge_all(const AttentionParams& params) {
+void DecodeAttention::merge_all(const AttentionParams& params, const KvHeads& heads) {
   pool_.parallel_for(merges_, [&](std::int64_t index, int) {
     std::size_t s = plans_.size() - 1;
     while (plans_[s].first_merge > index) --s;
     const Plan& plan = plans_[s];
     const int local = static_cast<int>(index - plan.first_merge);
-    merge(params, plan, local / plan.merges(), local % plan.merges() * plan.merge_columns);
+    const int kv_head = local / plan.merges();
+    if (!heads.has(kv_head)) return;
+    merge(params, plan, heads, kv_head, local % plan.merges() * plan.merge_columns);
   });
 }
 
 DecodeAttention::Plan DecodeAttention::make_plan(const AttentionParams& params,
                                                  const SequenceRows& rows) const {
   const KvView& kv = rows.kv;
-  const int kv_heads = params.shape.num_kv_heads * head_ranks_;  // as at one rank
+  const int kv_heads = params.shape.num_kv_heads * group_.head_ranks();  // as at one rank
   const SplitBorders tokens(kv_heads, token_grain(params.shape));
   const int ring_tokens = rows.first_position + rows.num_rows - kv.first_full;
   const int columns = rows.num_rows * group_size(params);
@@ -220,14 +227,15 @@ PageUnit DecodeAttention::page_unit(const AttentionParams& params, const Unit& u
       kv.pages[kv.page_lists.empty() ? index
                                      : kv.page_lists[unit.kv_head * unit.plan->num_pages + index]];
   const auto bytes = [](std::byte* p) { return reinterpret_cast<const std::uint8_t*>(p); };
-  return {bytes(planes.upper + params.shape.upper_offset(kv.layer, unit.kv_head)),
+  return {bytes(planes.upper + own_upper_offset(params.shape, kv.layer, unit.kv_head)),
           kv.read == KvRead::kUpper
               ? nullptr
-              : bytes(planes.lower + params.shape.lower_offset(kv.layer, unit.kv_head))};
+              : bytes(planes.lower + own_lower_offset(params.shape, kv.layer, unit.kv_head))};
 }
 
 void DecodeAttention::attend(const AttentionParams& params, const Unit& unit, const Unit* following,
                              int thread) {
+  if (group_.shared() && rank_of(params, unit) != group_.rank()) return;
   const Plan& plan = *unit.plan;
   const int dim = params.shape.head_dim;
   const Partial result = partial(params, unit);
@@ -300,8 +308,8 @@ void DecodeAttention::attend_full(const AttentionParams& params, const Unit& uni
   }
 }
 
-void DecodeAttention::merge(const AttentionParams& params, const Plan& plan, int kv_head,
-                            int first_column) {
+void DecodeAttention::merge(const AttentionParams& params, const Plan& plan, const KvHeads& heads,
+                            int kv_head, int first_column) {
   const int dim = params.shape.head_dim, group = group_size(params);
   const SequenceRows& rows = *plan.rows;
   const Partial first = partial(params, {&plan, kv_head, 0});
@@ -318,8 +326,8 @@ void DecodeAttention::merge(const AttentionParams& params, const Plan& plan, int
     const int row = i / group;
     // A row has no part in splits that only later rows see.
     const int ring_splits = plan.ring.borders.splits(plan.ring.tokens_of(row, rows.num_rows));
-    const std::size_t head = static_cast<std::size_t>(rows.first_row + row) * params.num_heads +
-                             kv_head * group + i % group;
+    const std::size_t head = static_cast<std::size_t>(rows.first_row + row) * heads.count * group +
+                             (kv_head - heads.first) * group + i % group;
     kernels_.merge({first.out + static_cast<std::size_t>(i) * dim, first.max + i, first.sum + i,
                     static_cast<std::ptrdiff_t>(plan.partial_stride),
                     plan.ring.first_split + ring_splits, dim, params.out + head * dim,

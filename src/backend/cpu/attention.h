@@ -1,6 +1,9 @@
 // Decode attention of the CPU backend (Backend::attention): plans the work, hands it to threads and
 // merges. The arithmetic is in attention-inl.h.
 //
+// Ranks that share a context (params/context.h) attend to some units each, with the queries of all
+// of them, give each other the partials, and merge those of their own heads as one rank does.
+//
 // What a sequence reads has three parts, in this order: pages, gathered positions, the ring. A unit
 // of work is (sequence, kv head, split): some of the pages that the head reads, or some positions
 // in full precision (splits.h). All query rows of the sequence and all heads of the group go
@@ -16,6 +19,7 @@
 
 #include "backend/cpu/kernels_attention.h"
 #include "backend/cpu/splits.h"
+#include "backend/host/host.h"
 #include "backend/params/attention.h"
 #include "base/buffer.h"
 #include "base/thread_pool.h"
@@ -24,9 +28,9 @@ namespace quantspec::cpu {
 
 class DecodeAttention {
  public:
-  // Keeps references to both. head_ranks: that have other KV heads of the same model each.
-  DecodeAttention(const AttentionKernels& kernels, ThreadPool& pool, int head_ranks = 1)
-      : kernels_(kernels), pool_(pool), head_ranks_(head_ranks) {}
+  // Keeps references to both.
+  DecodeAttention(const AttentionKernels& kernels, ThreadPool& pool, const ContextGroup& group = {})
+      : kernels_(kernels), pool_(pool), group_(group) {}
 
   void run(const AttentionParams& params);
 
@@ -74,11 +78,20 @@ class DecodeAttention {
   };
 
   Plan make_plan(const AttentionParams& params, const SequenceRows& rows) const;
+  static void grow(Buffer& buffer, std::size_t bytes);
   void make_plans(const AttentionParams& params);
+  // Of all heads that the cache has.
+  AttentionParams gather_queries(const AttentionParams& params);
+  int rank_of(const AttentionParams& params, const Unit& unit) const;
+  void give_partials(const AttentionParams& params);
+  // Calls f(giver, getter, unit) for all partials that ranks give each other, in one order.
+  template <typename F>
+  void for_given(const AttentionParams& params, const F& f) const;
   float* queries(const AttentionParams& params, const Plan& plan, int kv_head);
   void scale_queries(const AttentionParams& params);
   void attend_all(const AttentionParams& params);
-  void merge_all(const AttentionParams& params);
+  // heads: that are merged, whose rows `out` has.
+  void merge_all(const AttentionParams& params, const KvHeads& heads);
   Unit unit(std::int64_t index) const;
   Partial partial(const AttentionParams& params, const Unit& unit);
   PageSums page_sums(const Plan& plan, int kv_head);
@@ -91,18 +104,22 @@ class DecodeAttention {
                                         int kv_head, int token);
   void attend_full(const AttentionParams& params, const Unit& unit, const Unit* following,
                    const Columns& columns, int* tokens);
-  void merge(const AttentionParams& params, const Plan& plan, int kv_head, int first_column);
+  void merge(const AttentionParams& params, const Plan& plan, const KvHeads& heads, int kv_head,
+             int first_column);
 
   const AttentionKernels& kernels_;
   ThreadPool& pool_;
-  const int head_ranks_;
+  const ContextGroup group_;
   std::vector<Plan> plans_;
   std::vector<IndexRange> units_;  // of each plan: kv heads, splits times
   std::int64_t merges_ = 0;        // of all plans
   Buffer partials_;
-  Buffer page_sums_;  // of the plans that want page_mass: [kv heads, columns, 2, sum_stride]
-  Buffer queries_;    // of each plan: [kv heads, columns, head_dim], times the softmax scale
-  Buffer tokens_;     // [threads, columns]
+  Buffer page_sums_;    // of the plans that want page_mass: [kv heads, columns, 2, sum_stride]
+  Buffer queries_;      // of each plan: [kv heads, columns, head_dim], times the softmax scale
+  Buffer tokens_;       // [threads, columns]
+  Buffer all_queries_;  // [rows, all heads, head_dim]
+  Buffer given_, got_;  // partials, or queries: [ranks that share the context, as many]
+  std::vector<std::size_t> floats_;  // [giver, getter]
   int max_columns_ = 0;
 };
 

@@ -10,9 +10,10 @@
 
 namespace quantspec::cpu {
 
-// num_threads == 0: one per physical core. ranks: as BackendOptions'. Throws kInvalidRequest for a
-// bad QUANTSPEC_ISA.
-std::unique_ptr<Backend> make_cpu_backend(int num_threads, Communicator* ranks = nullptr);
+// num_threads == 0: one per physical core. ranks, groups: as BackendOptions'. Throws
+// kInvalidRequest for a bad QUANTSPEC_ISA.
+std::unique_ptr<Backend> make_cpu_backend(int num_threads, Communicator* ranks = nullptr,
+                                          RankGroups groups = {});
 
 // Instruction sets that this machine can run, worst first.
 std::vector<std::string> supported_isas();

@@ -15,13 +15,13 @@
 
 namespace quantspec::cpu {
 
-CpuBackend::CpuBackend(Isa isa, int num_threads, Communicator* ranks)
-    : HostBackend(ranks),
+CpuBackend::CpuBackend(Isa isa, int num_threads, Communicator* ranks, RankGroups groups)
+    : HostBackend(ranks, groups),
       isa_(isa),
       kernels_(kernels(isa)),
       pool_(num_threads > 0 ? num_threads : num_physical_cores()),
       scratch_(pool_.num_threads()),
-      attention_(kernels_.attention, pool_, num_ranks()) {}
+      attention_(kernels_.attention, pool_, context_group()) {}
 
 std::string CpuBackend::description() const {
   return fmt::format("cpu ({}, {} thread{})", name_of(isa_), pool_.num_threads(),
@@ -166,7 +166,7 @@ void CpuBackend::page_bounds(const PageBoundsParams& p) {
 }
 
 void CpuBackend::prefill_attention(const PrefillAttentionParams& p) {
-  cpu::prefill_attention(context(), p);
+  cpu::prefill_attention(context(), p, pages_of_queries(p), own_kv_heads(p.shape));
 }
 
 void CpuBackend::add_linear(const AddLinearParams& p) {
@@ -174,7 +174,7 @@ void CpuBackend::add_linear(const AddLinearParams& p) {
   const auto count = static_cast<std::size_t>(p.num_rows) * p.linear->outputs();
   Linear linear = *p.linear;
   float* y = p.x;
-  if (shared()) {
+  if (adds_sums()) {
     linear.bias = nullptr;
     y = scratch_.get<float>(Scratch::kShared, count);
   }
@@ -184,8 +184,8 @@ void CpuBackend::add_linear(const AddLinearParams& p) {
                       .x = p.in,
                       .rows = p.num_rows,
                       .projections = {&projection, 1},
-                      .accumulate = !shared()});
-  if (shared()) add_sums(p, {y, count});
+                      .accumulate = !adds_sums()});
+  if (adds_sums()) add_sums(p, {y, count});
 }
 
 void CpuBackend::gate_up(const GateUpParams& p) {
@@ -207,14 +207,14 @@ void CpuBackend::gate_up(const GateUpParams& p) {
 void CpuBackend::head(const HeadParams& p) {
   if (p.num_rows == 0) return;
   const auto count = static_cast<std::size_t>(p.num_rows) * p.head->outputs();
-  float* logits = shared() ? scratch_.get<float>(Scratch::kShared, count) : p.logits;
+  float* logits = adds_sums() ? scratch_.get<float>(Scratch::kShared, count) : p.logits;
   const Projection projection = {p.head, logits};
   project(context(), {.phase = Phase::kDecode,
                       .weights = p.weights,
                       .x = normed(p.norm, p.x, p.num_rows, p.head->inputs()),
                       .rows = p.num_rows,
                       .projections = {&projection, 1}});
-  if (shared()) gather_logits(p, {logits, count});
+  if (adds_sums()) gather_logits(p, {logits, count});
 }
 
 // --- KV, one layer -------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ void CpuBackend::import_unit(const KvShape& shape, int layer, int kv_head, const
   cpu::import_unit(shape, layer, kv_head, upper, lower, page);
 }
 
-std::unique_ptr<Backend> make_cpu_backend(int num_threads, Communicator* ranks) {
-  return std::make_unique<CpuBackend>(choose_isa(), num_threads, ranks);
+std::unique_ptr<Backend> make_cpu_backend(int num_threads, Communicator* ranks, RankGroups groups) {
+  return std::make_unique<CpuBackend>(choose_isa(), num_threads, ranks, groups);
 }
 
 }  // namespace quantspec::cpu

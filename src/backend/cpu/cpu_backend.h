@@ -12,7 +12,7 @@ namespace quantspec::cpu {
 
 class CpuBackend final : public HostBackend {
  public:
-  CpuBackend(Isa isa, int num_threads, Communicator* ranks = nullptr);
+  CpuBackend(Isa isa, int num_threads, Communicator* ranks = nullptr, RankGroups groups = {});
 
   std::string name() const override { return "cpu"; }
   std::string description() const override;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backend/cpu/packing.h"
+#include "backend/params/context.h"
 #include "base/dtype.h"
 #include "base/error.h"
 
@@ -160,11 +161,12 @@ void quantize_pages(const AttentionKernels& kernels, ThreadPool& pool, const KvS
   check(first_position % 16 == 0, "pages start at a multiple of 16");
   for_heads(pool, shape, static_cast<int>(sources.size()) * num_pages, [&](int piece, int head) {
     const int index = piece / num_pages, page = piece % num_pages, layer = first_layer + index;
+    if (!has_unit(shape, first_position / shape.page_size + page, layer, head)) return;
     const PageBlocks blocks =
         page_blocks(shape, sources[index], head, first_position + page * shape.page_size);
     kernels.quantize_unit({blocks.keys, blocks.values, page_shape(shape),
-                           bytes(pages[page].upper + shape.upper_offset(layer, head)),
-                           bytes(pages[page].lower + shape.lower_offset(layer, head))});
+                           bytes(pages[page].upper + own_upper_offset(shape, layer, head)),
+                           bytes(pages[page].lower + own_lower_offset(shape, layer, head))});
   });
 }
 
@@ -205,6 +207,7 @@ void gather_full_kv(ThreadPool& pool, const KvShape& shape, FullKv source, FullK
 
 void page_bounds(const AttentionKernels& kernels, ThreadPool& pool, const PageBoundsParams& p) {
   check_shape(p.shape);
+  check(p.shape.context_ranks == 1, "of a shared context all pages are read");
   check(p.num_heads % p.shape.num_kv_heads == 0, "heads form groups");
   const int group = p.num_heads / p.shape.num_kv_heads;
   for (const SequenceRows& rows : p.sequences) {

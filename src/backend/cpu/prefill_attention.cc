@@ -19,17 +19,23 @@ constexpr int kLeastPositions = 8;
 // Rows that are thought to take as long as it takes to convert K and V: by counting instructions.
 constexpr int kConversionRows = 12;
 
-int heads_per_kv_head(const PrefillAttentionParams& p) {
-  return p.num_heads / p.shape.num_kv_heads;
-}
+// What a call reads.
+struct Call {
+  const PrefillAttentionParams& params;
+  const LayerPages& pages;
+  KvHeads kv_heads;
+
+  int heads_per_kv_head() const { return params.num_heads / kv_heads.count; }
+};
 // Query positions of a unit: all heads of one kv head at these positions. Of a slice of few rows
 // units are smaller, if all threads together then end earlier: each converts K and V anew.
-int positions_per_unit(const PrefillAttentionParams& p, int threads) {
-  const int heads = heads_per_kv_head(p);
+int positions_per_unit(const Call& call, int threads) {
+  const PrefillAttentionParams& p = call.params;
+  const int heads = call.heads_per_kv_head();
   int best = std::max(kLeastPositions, kTileQueries / heads / kLeastPositions * kLeastPositions);
   int least_rows = std::numeric_limits<int>::max();  // that a thread computes, conversions as well
   for (int size = best; size >= kLeastPositions; size /= 2) {
-    const int units = (p.num_rows + size - 1) / size * p.shape.num_kv_heads;
+    const int units = (p.num_rows + size - 1) / size * call.kv_heads.count;
     const int rows =
         (units + threads - 1) / threads * (std::min(size, p.num_rows) * heads + kConversionRows);
     if (rows >= least_rows) continue;
@@ -43,17 +49,20 @@ int positions_per_unit(const PrefillAttentionParams& p, int threads) {
 // [first, last).
 class Unit {
  public:
-  Unit(const Context& context, const PrefillAttentionParams& params, int kv_head, int first,
-       int last, int thread)
+  // index: of kv_heads.
+  Unit(const Context& context, const Call& call, int index, int first, int last, int thread)
       : kernels_(context.kernels.linear),
         bf16_(context.kernels.bf16),
         load_panels_(context.kernels.attention.load_panels),
-        p_(params),
-        dim_(params.shape.head_dim),
-        kv_head_(kv_head),
+        p_(call.params),
+        pages_(call.pages),
+        dim_(call.params.shape.head_dim),
+        num_heads_(call.heads_per_kv_head()),
+        first_head_(index * num_heads_),
+        kv_head_(call.kv_heads.first + index),
         first_(first),
         last_(last) {
-    const std::size_t rows = static_cast<std::size_t>(heads_per_kv_head(p_)) * num_positions();
+    const std::size_t rows = static_cast<std::size_t>(num_heads_) * num_positions();
     const std::size_t tile = static_cast<std::size_t>(kTileTokens) * dim_;
     const std::size_t scores = static_cast<std::size_t>(num_positions()) * kTileTokens;
     const std::size_t floats = 2 * rows * dim_ + 2 * tile + scores + 2 * rows;
@@ -77,7 +86,7 @@ class Unit {
     for (int token = 0; token < last_; token += kTileTokens) {
       const int count = std::min(kTileTokens, last_ - token);
       load_tile(token, count);
-      for (int head = 0; head < heads_per_kv_head(p_); ++head) attend(head, token, count);
+      for (int head = 0; head < num_heads_; ++head) attend(head, token, count);
     }
     store_result();
   }
@@ -87,18 +96,18 @@ class Unit {
   // The row of a query head in q and out; heads of a group are consecutive.
   std::size_t row_offset(int head, int position) const {
     const std::size_t row = position - p_.first_position;
-    return (row * p_.num_heads + kv_head_ * heads_per_kv_head(p_) + head) * dim_;
+    return (row * p_.num_heads + first_head_ + head) * dim_;
   }
 
   // Queries times the softmax scale, [heads, positions, dim].
   void load_queries() {
     float* q = q_;
-    for (int head = 0; head < heads_per_kv_head(p_); ++head) {
+    for (int head = 0; head < num_heads_; ++head) {
       for (int position = first_; position < last_; ++position, q += dim_) {
         kernels_.scale(p_.q + row_offset(head, position), p_.scale, dim_, q);
       }
     }
-    const int rows = heads_per_kv_head(p_) * num_positions();
+    const int rows = num_heads_ * num_positions();
     std::fill_n(max_, rows, std::numeric_limits<float>::lowest());
     std::fill_n(sum_, rows, 0.0f);
     if (bf16_ != nullptr) bf16_->round(q_, rows * dim_, rounded_q_);
@@ -126,11 +135,10 @@ class Unit {
   // Both load `most` positions, or those up to a border of what they are in; they return how many.
   int load_page(int position, int most, float* keys, float* values) {
     const KvShape& shape = p_.shape;
-    const PagePlanes& page = p_.kv.pages[position / shape.page_size];
-    const int first = position % shape.page_size;
+    const int page = position / shape.page_size, first = position % shape.page_size;
     const int count = std::min(most, shape.page_size - first);
-    const auto* upper = page.upper + shape.upper_offset(p_.kv.layer, kv_head_);
-    const auto* lower = page.lower + shape.lower_offset(p_.kv.layer, kv_head_);
+    const std::byte* upper = pages_.upper(page, kv_head_);
+    const std::byte* lower = pages_.lower(page, kv_head_);
     load_panels_({.page = {reinterpret_cast<const std::uint8_t*>(upper),
                            reinterpret_cast<const std::uint8_t*>(lower)},
                   .shape = {dim_, shape.page_size, shape.value_groups()},
@@ -214,7 +222,7 @@ class Unit {
   void store_result() {
     const float* out = out_;
     const float* sum = sum_;
-    for (int head = 0; head < heads_per_kv_head(p_); ++head) {
+    for (int head = 0; head < num_heads_; ++head) {
       for (int position = first_; position < last_; ++position, out += dim_, ++sum) {
         kernels_.scale(out, 1.0f / *sum, dim_, p_.out + row_offset(head, position));
       }
@@ -225,7 +233,10 @@ class Unit {
   const Bf16Kernels* bf16_;  // null: all in fp32
   void (*load_panels_)(const LoadPanels&);
   const PrefillAttentionParams& p_;
+  const LayerPages& pages_;
   int dim_;
+  int num_heads_;
+  int first_head_;
   int kv_head_;
   int first_;
   int last_;
@@ -245,7 +256,9 @@ class Unit {
 
 }  // namespace
 
-void prefill_attention(const Context& context, const PrefillAttentionParams& p) {
+void prefill_attention(const Context& context, const PrefillAttentionParams& p,
+                       const LayerPages& pages, const KvHeads& kv_heads) {
+  const Call call{p, pages, kv_heads};
   const int end = p.first_position + p.num_rows;
   const KvView& kv = p.kv;
   check_shape(p.shape);
@@ -257,16 +270,15 @@ void prefill_attention(const Context& context, const PrefillAttentionParams& p) 
   check(kv.read == KvRead::kBoth && kv.page_lists.empty() && kv.num_gathered == 0 &&
             kv.page_mass.data == nullptr,
         "prefill attention reads all pages at 8 bits, and nothing else");
-  const int size = positions_per_unit(p, context.pool.num_threads());
+  const int size = positions_per_unit(call, context.pool.num_threads());
   const int num_blocks = (p.num_rows + size - 1) / size;
   context.pool.parallel_for(
-      static_cast<std::int64_t>(num_blocks) * p.shape.num_kv_heads,
-      [&](std::int64_t index, int thread) {
+      static_cast<std::int64_t>(num_blocks) * kv_heads.count, [&](std::int64_t index, int thread) {
         // The last positions see the most keys, so they come first: the threads end together.
-        const int block = num_blocks - 1 - static_cast<int>(index / p.shape.num_kv_heads);
-        const int kv_head = static_cast<int>(index % p.shape.num_kv_heads);
+        const int block = num_blocks - 1 - static_cast<int>(index / kv_heads.count);
+        const int kv_head = static_cast<int>(index % kv_heads.count);
         const int first = p.first_position + block * size;
-        Unit(context, p, kv_head, first, std::min(end, first + size), thread).run();
+        Unit(context, call, kv_head, first, std::min(end, first + size), thread).run();
       });
 }
 

@@ -7,12 +7,13 @@
 #pragma once
 
 #include "backend/cpu/context.h"
-#include "backend/params/attention.h"
+#include "backend/host/host.h"
 
 namespace quantspec::cpu {
 
 // NOTE: within a tile on the diagonal a later token's infinite or NaN value reaches earlier rows
-// too (its probability is 0, and 0 * inf is NaN).
-void prefill_attention(const Context& context, const PrefillAttentionParams& params);
+// too (its probability is 0, and 0 * inf is NaN). kv_heads: of params' query heads; pages: theirs.
+void prefill_attention(const Context& context, const PrefillAttentionParams& params,
+                       const LayerPages& pages, const KvHeads& kv_heads);
 
 }  // namespace quantspec::cpu

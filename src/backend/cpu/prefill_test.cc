@@ -130,14 +130,16 @@ struct AttentionSetup {
     return out.values();
   }
   void attend(const Context& context, const float* in, float* out, int first, int rows) {
-    prefill_attention(context, {in,
-                                out,
-                                c.num_heads,
-                                shape,
-                                scale(),
-                                first,
-                                rows,
-                                {.full = {reinterpret_cast<std::byte*>(kv.data()), capacity}}});
+    prefill_attention(context,
+                      {in,
+                       out,
+                       c.num_heads,
+                       shape,
+                       scale(),
+                       first,
+                       rows,
+                       {.full = {reinterpret_cast<std::byte*>(kv.data()), capacity}}},
+                      {{}, shape, 0, 0}, {0, shape.num_kv_heads});
   }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(c.head_dim)); }
 

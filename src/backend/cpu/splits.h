@@ -5,7 +5,8 @@
 //
 // Everything counts in grains: some pages, or some tokens in full precision, of about so many
 // bytes. Splits double with the distance from the start, from one grain to kMostGrains, and the
-// longest are handed out first: the work starts in a few large pieces and ends in small ones. The
+// longest are handed out first: the work starts in a few large pieces and ends in small ones. So
+// none crosses a multiple of kMostGrains, where ranks that share a context take turns. The
 // constants are such that up to 64 threads balance with any number of kv heads (splits_test.cc);
 // docs/cpu.md has what that costs.
 #pragma once
@@ -14,19 +15,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/params/context.h"
 #include "quant/quant.h"
 
 namespace quantspec::cpu {
 
-inline constexpr std::size_t kPageGrainBytes = 32 * 1024;  // of both planes
 // NOTE: the kernel of full precision would gain 2% to 4% with grains twice as long.
 inline constexpr std::size_t kTokenGrainBytes = 64 * 1024;
-inline constexpr int kMostGrains = 8;
 inline constexpr int kOneGrainSplits = 104;  // of all kv heads together, before splits double
 
-inline int page_grain(const KvShape& shape) {
-  return static_cast<int>(std::max<std::size_t>(1, kPageGrainBytes / (4 * shape.plane_bytes())));
-}
 // In tokens, a multiple of 16.
 inline int token_grain(const KvShape& shape) {
   const std::size_t token_bytes = 4 * static_cast<std::size_t>(shape.head_dim);

@@ -24,6 +24,9 @@ TEST(Splits, BordersAreWhereTheyAreCounted) {
         // that comes before it.
         ASSERT_LE((size - 1) * kOneGrainSplits / 2, borders.begin(split + 1) / grain * heads)
             << split;
+        // No run of pages ends within one.
+        const int run = kMostGrains * grain;
+        ASSERT_EQ(borders.begin(split) / run, (borders.begin(split + 1) - 1) / run) << split;
       }
     }
   }

@@ -29,10 +29,16 @@ Acceptance simulated_verdict(const TokenRule& rule, ProbsView target, const Roun
 
 }  // namespace
 
-HostBackend::HostBackend(Communicator* ranks)
-    : ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr) {}
+HostBackend::HostBackend(Communicator* ranks, RankGroups groups)
+    : group_{ranks != nullptr && ranks->size() > 1 ? ranks : nullptr, groups} {
+  check((group_.ranks == nullptr || group_.ranks->size() % groups.context == 0) &&
+            groups.context % groups.alike == 0,
+        "groups are equal parts of all ranks");
+}
 
-int HostBackend::num_ranks() const { return shared() ? ranks_->size() : 1; }
+bool HostBackend::adds_sums() const {
+  return group_.ranks != nullptr && group_.ranks->size() > group_.groups.alike;
+}
 
 void HostBackend::add_sums(const AddLinearParams& params, std::span<const float> sums) {
   const Linear& linear = *params.linear;
@@ -44,18 +50,19 @@ void HostBackend::add_sums(const AddLinearParams& params, std::span<const float>
       for (int output = 0; output < outputs; ++output) row[output] += linear.bias[output];
     }
   }
-  ranks_->reduce_add(x, sums);
+  group_.ranks->reduce_add(x, sums, group_.groups.alike);
 }
 
 void HostBackend::gather_logits(const HeadParams& params, std::span<const float> own) {
-  const auto ranks = static_cast<std::size_t>(ranks_->size());
+  const auto alike = static_cast<std::size_t>(group_.groups.alike);
+  const std::size_t all = group_.ranks->size(), shares = all / alike;
   const auto outputs = static_cast<std::size_t>(params.head->outputs());
-  gathered_.resize(own.size() * ranks);
-  ranks_->all_gather(std::as_writable_bytes(std::span(gathered_)), std::as_bytes(own));
-  const float* from = gathered_.data();
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
+  gathered_.resize(own.size() * all);
+  group_.ranks->all_gather(std::as_writable_bytes(std::span(gathered_)), std::as_bytes(own));
+  for (std::size_t share = 0; share < shares; ++share) {
+    const float* from = gathered_.data() + share * alike * own.size();
     for (int row = 0; row < params.num_rows; ++row, from += outputs) {
-      std::copy_n(from, outputs, params.logits + (row * ranks + rank) * outputs);
+      std::copy_n(from, outputs, params.logits + (row * shares + share) * outputs);
     }
   }
 }

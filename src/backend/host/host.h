@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/params/attention.h"
+#include "backend/params/context.h"
 #include "backend/params/linear.h"
 #include "backend/params/round.h"
 #include "base/clock.h"
@@ -15,9 +17,46 @@
 
 namespace quantspec {
 
+// The ranks that share contexts with this one.
+struct ContextGroup {
+  Communicator* ranks = nullptr;  // all; null: nobody, and groups say what there is room for
+  RankGroups groups = {};
+
+  bool shared() const { return groups.context > 1; }
+  int size() const { return groups.context; }
+  int rank() const;        // of the group
+  int head_ranks() const;  // that have other KV heads: so many groups
+  // By the shares of weights: of the group, how many there are.
+  int shares() const { return groups.context / groups.alike; }
+};
+
+// KV heads that follow each other, of those that a rank's cache has.
+struct KvHeads {
+  int first;
+  int count;
+  bool has(int kv_head) const { return first <= kv_head && kv_head < first + count; }
+};
+// Those of the query heads of a rank of the group.
+KvHeads kv_heads_of(const ContextGroup& group, const KvShape& shape, int rank);
+
+// Where the units of one layer are, of all pages: in the cache, or gathered.
+struct LayerPages {
+  std::span<const PagePlanes> pages;
+  KvShape shape;
+  int layer;
+  int first_kv_head;
+
+  std::byte* upper(int page, int kv_head) const {
+    return pages[page].upper + own_upper_offset(shape, layer, kv_head - first_kv_head);
+  }
+  std::byte* lower(int page, int kv_head) const {
+    return pages[page].lower + own_lower_offset(shape, layer, kv_head - first_kv_head);
+  }
+};
+
 class HostBackend : public Backend {
  public:
-  explicit HostBackend(Communicator* ranks);  // null: nobody
+  explicit HostBackend(Communicator* ranks, RankGroups groups = {});  // null: nobody
 
   std::size_t available_bytes() const override;
   Buffer allocate_on_host(std::size_t bytes) override { return allocate(bytes); }
@@ -35,7 +74,8 @@ class HostBackend : public Backend {
   int prefill_chunk() const override { return 1024; }
   int prefill_rows() const override { return 512; }
   void reserve_scratch(int, std::size_t) override {}
-  std::size_t unpacked_bytes(const KvShape&, int) const override { return 0; }
+  // Where contexts are shared, what is gathered of the others' pages.
+  std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override;
 
   void select_pages(const SelectPagesParams& params) override;
   std::size_t pass_scratch_bytes(const PassSizes& sizes) const override;
@@ -62,13 +102,23 @@ class HostBackend : public Backend {
   // Copies the angles of every row's position.
   static void copy_angles(const EmbedParams& params);
 
-  // Whether several ranks share what is computed, and what they do then. `sums`: [num_rows,
-  // outputs], of this rank's inputs, without the bias.
-  bool shared() const { return ranks_ != nullptr; }
-  int num_ranks() const;
+  // Whether several ranks share the products, and what they do then. `sums`: [num_rows, outputs],
+  // of this rank's inputs, without the bias.
+  bool adds_sums() const;
   void add_sums(const AddLinearParams& params, std::span<const float> sums);
   // `own`: [num_rows, outputs], logits of this rank's rows of the head.
   void gather_logits(const HeadParams& params, std::span<const float> own);
+
+  const ContextGroup& context_group() const { return group_; }
+  // KV heads that this rank's query heads read.
+  KvHeads own_kv_heads(const KvShape& shape) const;
+  // Their pages, all of them. Of a shared context they are gathered to `room`, of unpacked_bytes(),
+  // unless they are there already.
+  LayerPages pages_of_queries(const KvShape& shape, const KvView& kv, std::byte* room,
+                              bool gathers) const;
+  LayerPages pages_of_queries(const PrefillAttentionParams& params) const {
+    return pages_of_queries(params.shape, params.kv, params.unpacked, params.unpacks);
+  }
 
  private:
   void select_pages(const KvView& kv, int num_kv_heads);
@@ -77,7 +127,7 @@ class HostBackend : public Backend {
   void to_distribution(const RoundTokens& at, int position, float* logits);
 
   using PageOrder = std::pair<int, float>;
-  Communicator* ranks_;                // null where there is one
+  ContextGroup group_;                 // of one: no ranks
   std::vector<float> gathered_;        // logits, by rank
   std::vector<int> order_;             // of select_pages: pages
   std::vector<PageOrder> page_order_;  // and what they are ordered by

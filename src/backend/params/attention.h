@@ -58,6 +58,9 @@ struct PrefillAttentionParams {
   int num_rows;
   KvView kv;
   std::byte* unpacked = nullptr;
+  // Whether these pages, of this layer, are to be unpacked: false where a call before has done so,
+  // and a backend may take what is there.
+  bool unpacks = true;
 };
 
 }  // namespace quantspec

@@ -37,7 +37,8 @@ float* full_values(const KvShape& shape, FullKv kv, int kv_head) {
   return full_keys(shape, kv, kv_head) + head_floats(shape, kv.capacity);
 }
 
-ReadKv read_kv(const KvShape& shape, const KvView& view, int kv_head, int end) {
+ReadKv read_kv(const KvShape& shape, const KvView& view, const LayerPages& of_view, int kv_head,
+               int end) {
   check(view.first_full >= std::ssize(view.pages) * shape.page_size && view.first_full <= end,
         "positions come from pages or from full precision");
   const std::ptrdiff_t dim = shape.head_dim;
@@ -47,11 +48,10 @@ ReadKv read_kv(const KvShape& shape, const KvView& view, int kv_head, int end) {
   ReadKv kv{std::vector<float>(count * dim), std::vector<float>(count * dim), count};
   std::ptrdiff_t first = 0;
   for (const int index : pages) {
-    const PagePlanes& page = view.pages[index];
     const std::byte* lower =
-        page.lower == nullptr ? nullptr : page.lower + shape.lower_offset(view.layer, kv_head);
-    decode_unit(shape, page.upper + shape.upper_offset(view.layer, kv_head), lower, view.read,
-                &kv.keys[first * dim], &kv.values[first * dim]);
+        of_view.pages[index].lower == nullptr ? nullptr : of_view.lower(index, kv_head);
+    decode_unit(shape, of_view.upper(index, kv_head), lower, view.read, &kv.keys[first * dim],
+                &kv.values[first * dim]);
     first += shape.page_size;
   }
   const auto copy = [&](FullKv source, int position, std::ptrdiff_t to) {

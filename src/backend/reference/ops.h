@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "backend/host/host.h"
 #include "backend/params/attention.h"
 #include "backend/params/pass.h"
 #include "base/thread_pool.h"
@@ -71,7 +72,9 @@ struct ReadKv {
   std::vector<float> values;
   int count;
 };
-ReadKv read_kv(const KvShape& shape, const KvView& view, int kv_head, int end);
+// pages: those of the view.
+ReadKv read_kv(const KvShape& shape, const KvView& view, const LayerPages& pages, int kv_head,
+               int end);
 
 // --- attention.cc --------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@
 
 namespace quantspec::reference {
 
-// num_threads == 0: one per physical core. ranks: as BackendOptions'.
-std::unique_ptr<Backend> make_reference_backend(int num_threads, Communicator* ranks = nullptr);
+// num_threads == 0: one per physical core. ranks, groups: as BackendOptions'.
+std::unique_ptr<Backend> make_reference_backend(int num_threads, Communicator* ranks = nullptr,
+                                                RankGroups groups = {});
 
 }  // namespace quantspec::reference

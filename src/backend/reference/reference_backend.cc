@@ -44,8 +44,8 @@ PageMass page_mass(const KvShape& shape, const KvView& view, int kv_head) {
 
 class ReferenceBackend final : public HostBackend {
  public:
-  ReferenceBackend(int num_threads, Communicator* ranks)
-      : HostBackend(ranks), pool_(num_threads == 0 ? num_physical_cores() : num_threads) {}
+  ReferenceBackend(int num_threads, Communicator* ranks, RankGroups groups)
+      : HostBackend(ranks, groups), pool_(num_threads == 0 ? num_physical_cores() : num_threads) {}
 
   std::string name() const override { return "reference"; }
   std::string description() const override {
@@ -113,15 +113,29 @@ class ReferenceBackend final : public HostBackend {
 
   void attention(const AttentionParams& params) override {
     const int dim = params.shape.head_dim;
-    const int group = params.num_heads / params.shape.num_kv_heads;
+    const KvHeads kv_heads = own_kv_heads(params.shape);
+    const int group = params.num_heads / kv_heads.count;
     const std::ptrdiff_t stride = static_cast<std::ptrdiff_t>(params.num_heads) * dim;
-    const auto attend_head = [&](const SequenceRows& sequence, int kv_head) {
+    std::vector<std::vector<std::byte>> rooms;
+    std::vector<LayerPages> pages_of;
+    for (const SequenceRows& sequence : params.sequences) {
+      const KvView& view = sequence.kv;
+      check(params.shape.context_ranks == 1 ||
+                (view.page_lists.empty() && view.page_mass.data == nullptr),
+            "of a shared context all pages are read");
+      const int tokens = static_cast<int>(view.pages.size()) * params.shape.page_size;
+      rooms.emplace_back(unpacked_bytes(params.shape, tokens));
+      pages_of.push_back(pages_of_queries(params.shape, view, rooms.back().data(), true));
+    }
+    const auto attend_head = [&](std::size_t index, int kv_head) {
+      const SequenceRows& sequence = params.sequences[index];
       const KvView& view = sequence.kv;
       const int end = sequence.first_position + sequence.num_rows;
-      const ReadKv read = read_kv(params.shape, view, kv_head, end);
+      const ReadKv read = read_kv(params.shape, view, pages_of[index], kv_head, end);
       const HeadKv kv{read.keys.data(), read.values.data()};
       const PageMass pages = page_mass(params.shape, view, kv_head);
-      for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      const int first_head = (kv_head - kv_heads.first) * group;
+      for (int head = first_head; head < first_head + group; ++head) {
         for (int i = 0; i < sequence.num_rows; i += kAttentionRows) {
           const std::ptrdiff_t first = (sequence.first_row + i) * stride + head * dim;
           attend(kv, dim, params.scale, read.count - sequence.num_rows + i,
@@ -130,14 +144,15 @@ class ReferenceBackend final : public HostBackend {
         }
       }
     };
-    const std::int64_t kv_heads = params.shape.num_kv_heads;
-    pool_.parallel_for(std::ssize(params.sequences) * kv_heads, [&](std::int64_t task, int) {
-      attend_head(params.sequences[task / kv_heads], static_cast<int>(task % kv_heads));
+    const std::int64_t count = kv_heads.count;
+    pool_.parallel_for(std::ssize(params.sequences) * count, [&](std::int64_t task, int) {
+      attend_head(task / count, kv_heads.first + static_cast<int>(task % count));
     });
   }
 
   void page_bounds(const PageBoundsParams& params) override {
     const KvShape& shape = params.shape;
+    check(shape.context_ranks == 1, "of a shared context all pages are read");
     const int group = params.num_heads / shape.num_kv_heads;
     for (const SequenceRows& rows : params.sequences) {
       const KvView& kv = rows.kv;
@@ -158,11 +173,13 @@ class ReferenceBackend final : public HostBackend {
     check(end - params.kv.first_full <= params.kv.full.capacity,
           "prefill attention needs a slot for every position in full precision");
     const int dim = params.shape.head_dim;
-    const int group = params.num_heads / params.shape.num_kv_heads;
+    const KvHeads kv_heads = own_kv_heads(params.shape);
+    const LayerPages pages = pages_of_queries(params);
+    const int group = params.num_heads / kv_heads.count;
     const std::ptrdiff_t stride = static_cast<std::ptrdiff_t>(params.num_heads) * dim;
     std::vector<ReadKv> heads;
-    for (int head = 0; head < params.shape.num_kv_heads; ++head) {
-      heads.push_back(read_kv(params.shape, params.kv, head, end));
+    for (int i = 0; i < kv_heads.count; ++i) {
+      heads.push_back(read_kv(params.shape, params.kv, pages, kv_heads.first + i, end));
     }
     const std::int64_t tiles = (params.num_rows + kAttentionRows - 1) / kAttentionRows;
     pool_.parallel_for(tiles * params.num_heads, [&](std::int64_t task, int) {
@@ -178,7 +195,7 @@ class ReferenceBackend final : public HostBackend {
   }
 
   void add_linear(const AddLinearParams& params) override {
-    if (!shared()) {
+    if (!adds_sums()) {
       return reference::add_linear(pool_, *params.linear, params.weights, params.in,
                                    params.num_rows, params.x);
     }
@@ -201,7 +218,7 @@ class ReferenceBackend final : public HostBackend {
     const std::vector<float> x =
         rms_norm_rows(pool_, params.norm, params.x, rows, params.head->inputs());
     const auto logits = apply_linear(pool_, *params.head, params.weights, x.data(), rows);
-    if (shared()) return gather_logits(params, logits);
+    if (adds_sums()) return gather_logits(params, logits);
     std::copy(logits.begin(), logits.end(), params.logits);
   }
 
@@ -217,12 +234,13 @@ class ReferenceBackend final : public HostBackend {
                       std::span<const PagePlanes> pages) {
     for_each_unit(shape, pages, [&](int page, int kv_head) {
       const int first = first_position + page * shape.page_size;
+      if (!has_unit(shape, first / shape.page_size, layer, kv_head)) return;
       std::vector<float> keys(static_cast<std::size_t>(shape.page_size) * shape.head_dim);
       std::vector<float> values(keys.size());
       read_full_kv(shape, source, kv_head, first, shape.page_size, keys.data(), values.data());
       encode_unit(shape, keys.data(), values.data(),
-                  pages[page].upper + shape.upper_offset(layer, kv_head),
-                  pages[page].lower + shape.lower_offset(layer, kv_head));
+                  pages[page].upper + own_upper_offset(shape, layer, kv_head),
+                  pages[page].lower + own_lower_offset(shape, layer, kv_head));
     });
   }
 
@@ -308,8 +326,9 @@ class ReferenceBackend final : public HostBackend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_reference_backend(int num_threads, Communicator* ranks) {
-  return std::make_unique<ReferenceBackend>(num_threads, ranks);
+std::unique_ptr<Backend> make_reference_backend(int num_threads, Communicator* ranks,
+                                                RankGroups groups) {
+  return std::make_unique<ReferenceBackend>(num_threads, ranks, groups);
 }
 
 }  // namespace quantspec::reference

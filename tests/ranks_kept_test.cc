@@ -42,7 +42,7 @@ class Ranks {
     for (int rank = 0; rank < count; ++rank) {
       threads_.emplace_back([this, rank, count, options, &ready] {
         const auto run = [&](Communicator* all) {
-          OwnModel own(kFormat, all);
+          OwnModel own({kFormat}, all);
           RequestLoopOptions wanted{.sequences = 2, .context = kContext, .chunk = kChunk};
           wanted.pages = options.pages;
           wanted.tail_bytes = std::size_t{1} << 20;
@@ -102,7 +102,7 @@ Request request_of(Tokens prompt) {
 }
 
 Output alone_at_one_rank(const Request& request) {
-  static OwnModel one(kFormat, nullptr);
+  static OwnModel one({kFormat}, nullptr);
   return alone(one, request, kContext, kChunk);
 }
 

@@ -27,7 +27,7 @@ using Tokens = std::vector<TokenId>;
 // Requests, and what each gives alone at one rank.
 class Catalogue {
  public:
-  Catalogue(OwnModel& one, int count) {
+  Catalogue(OwnModel& one, int count) : vocab_size_(one.model.config().vocab_size) {
     const std::vector<Tokens> beginnings = {text(4 * kChunk), text(kChunk + 5), {}};
     for (int i = 0; i < count; ++i) {
       Request request;
@@ -53,9 +53,10 @@ class Catalogue {
   int uniform(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
   Tokens text(int count) {
     Tokens tokens(count);
-    for (TokenId& token : tokens) token = uniform(0, shared_config().vocab_size - 1);
+    for (TokenId& token : tokens) token = uniform(0, vocab_size_ - 1);
     return tokens;
   }
+  int vocab_size_;
   std::mt19937 random_{5};
   std::vector<Request> requests_;
   std::vector<Output> expected_;
@@ -123,19 +124,24 @@ struct Seen {
   }
 };
 
-std::vector<Plan> plans_of(int layers) {
+// Of shared contexts drafts read all pages.
+std::vector<Plan> plans_of(const ModelConfig& config) {
+  const int layers = config.num_layers;
   const PlanContext context{layers, kPage, KvBudget::one_in(2)};
-  return {Plan::draft(layers, WeightRead::kUpper), make_plan("quantspec+sparse", context),
+  return {Plan::draft(layers, WeightRead::kUpper),
+          config.context_ranks > 1 ? Plan::draft(layers, WeightRead::kBoth)
+                                   : make_plan("quantspec+sparse", context),
           Plan::lookup()};
 }
 
 // A loop of any sizes; the same at every rank.
-RequestLoopOptions any_options(std::mt19937& random, int layers, std::size_t page_bytes) {
+RequestLoopOptions any_options(std::mt19937& random, const ModelConfig& config,
+                               std::size_t page_bytes) {
   const auto uniform = [&](int low, int high) {
     return std::uniform_int_distribution(low, high)(random);
   };
   RequestLoopOptions options{.sequences = uniform(4, 6), .context = kContext, .chunk = kChunk};
-  if (uniform(0, 3) > 0) options.plans = plans_of(layers);
+  if (uniform(0, 3) > 0) options.plans = plans_of(config);
   options.pages = uniform(14, 16);  // one of them needs up to 14
   options.admission = Admission::kExpected;
   options.host_bytes = uniform(0, 20) * page_bytes;
@@ -221,16 +227,15 @@ void call(RequestLoop& loop, bool drafts, const Catalogue& catalogue, std::mt199
 
 // What a rank does in a test: all go through the same loops, further ones where what they are for
 // did not happen by chance.
-void serve(const WeightFormat& format, int loops, const Catalogue& catalogue, Communicator& all,
+void serve(const Sharing& sharing, int loops, const Catalogue& catalogue, Communicator& all,
            Seen& seen) {
-  OwnModel own(format, &all);
+  OwnModel own(sharing, &all);
   std::mt19937 same{7}, callers{8};
   std::optional<Files> files;
   if (all.rank() == 0) files.emplace();
   const Agreement agreement(&all);
   for (int i = 0; i < loops || (i < 8 * loops && !agreement.on(seen.all())); ++i) {
-    RequestLoopOptions options =
-        any_options(same, own.model.config().num_layers, own.pool.page_bytes());
+    RequestLoopOptions options = any_options(same, own.model.config(), own.pool.page_bytes());
     options.ranks = &all;
     if (all.rank() == 0 && i % 2 == 1) options.folder = files->folder;
     const bool drafts = !options.plans.empty();
@@ -249,7 +254,7 @@ void serve(const WeightFormat& format, int loops, const Catalogue& catalogue, Co
 constexpr WeightFormat kQ4K{.bits = 4, .group = 32, .block = 256, .has_offset = true};
 struct Case {
   const char* name;
-  WeightFormat format;
+  Sharing sharing;
   int ranks;
   bool processes;
 };
@@ -260,14 +265,14 @@ class RanksLoop : public ::testing::TestWithParam<Case> {};
 TEST_P(RanksLoop, GivesWhatOneRankGivesAlone) {
   const Case& c = GetParam();
   const int loops = 16 / c.ranks;
-  std::optional<OwnModel> one(std::in_place, c.format, nullptr);
+  std::optional<OwnModel> one(std::in_place, c.sharing, nullptr);
   const Catalogue catalogue(*one, 12);
   one.reset();
   SharedRanks ranks(c.ranks);
   Seen seen;
   const auto f = [&](Communicator& all) {
     Seen others;
-    serve(c.format, loops, catalogue, all, all.rank() == 0 ? seen : others);
+    serve(c.sharing, loops, catalogue, all, all.rank() == 0 ? seen : others);
   };
   if (c.processes) {
     RankProcesses others(ranks, c.ranks, f);
@@ -291,10 +296,15 @@ TEST_P(RanksLoop, GivesWhatOneRankGivesAlone) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, RanksLoop,
-    ::testing::Values(Case{"bf16_2_threads", dense_format(DType::kBF16), 2, false},
-                      Case{"bf16_2_processes", dense_format(DType::kBF16), 2, true},
-                      Case{"bf16_4_processes", dense_format(DType::kBF16), 4, true},
-                      Case{"Q4_K_2_processes", kQ4K, 2, true}),
+    ::testing::Values(Case{"bf16_2_threads", {dense_format(DType::kBF16)}, 2, false},
+                      Case{"bf16_2_processes", {dense_format(DType::kBF16)}, 2, true},
+                      Case{"bf16_4_processes", {dense_format(DType::kBF16)}, 4, true},
+                      Case{"Q4_K_2_processes", {kQ4K}, 2, true},
+                      Case{"context_of_2_threads", {kQ4K, 2}, 2, false},
+                      Case{"context_of_2_processes", {dense_format(DType::kBF16), 2}, 2, true},
+                      // Two groups with two KV heads each; and more ranks than KV heads.
+                      Case{"contexts_of_2_by_4_processes", {kQ4K, 2}, 4, true},
+                      Case{"context_of_4_with_2_kv_heads", {kQ4K, 4, 2}, 4, true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // --- what goes wrong at one rank ---
@@ -302,7 +312,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Two ranks decode when `harm` comes to the second; how long the caller waits, and what it hears.
 void expect_end(const std::function<void(const RankProcesses&)>& harm, double most_seconds,
                 const std::string& reason) {
-  const WeightFormat format = dense_format(DType::kBF16);
+  const Sharing sharing{dense_format(DType::kBF16)};
   SharedRanks ranks(2, 2s);
   const auto options_of = [](Communicator& all) {
     RequestLoopOptions options{.sequences = 2, .context = kContext, .chunk = kChunk};
@@ -311,13 +321,13 @@ void expect_end(const std::function<void(const RankProcesses&)>& harm, double mo
     return options;
   };
   RankProcesses others(ranks, 2, [&](Communicator& all) {
-    OwnModel own(format, &all);
+    OwnModel own(sharing, &all);
     RequestLoop loop(own.model, own.pool.shape(), options_of(all));
     loop.run();
     if (const auto error = loop.broken()) throw Error(*error);
   });
   as_rank(ranks, 0, [&](Communicator& all) {
-    OwnModel own(format, &all);
+    OwnModel own(sharing, &all);
     RequestLoop loop(own.model, own.pool.shape(), options_of(all));
     struct Running {
       RequestLoop& loop;

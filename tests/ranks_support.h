@@ -14,8 +14,15 @@ inline constexpr int kPage = 32;
 inline constexpr int kChunk = 2 * kPage;
 inline constexpr int kContext = 7 * kChunk;
 
-inline ModelConfig shared_config() {
-  ModelConfig config = made_config(8, 4, 256, 2304);
+// How a model is shared; its weights' format.
+struct Sharing {
+  WeightFormat format;
+  int context_ranks = 1;
+  int kv_heads = 4;
+};
+
+inline ModelConfig shared_config(const Sharing& sharing) {
+  ModelConfig config = made_config(8, sharing.kv_heads, 256, 2304);
   config.num_layers = 2;
   config.max_positions = kContext;
   config.qkv_bias = config.qk_norm = true;
@@ -24,23 +31,31 @@ inline ModelConfig shared_config() {
 
 // A model, or a rank's share of it.
 struct OwnModel {
-  OwnModel(const WeightFormat& format, Communicator* ranks)
-      : backend(make_backend({.name = "cpu", .num_threads = 1, .ranks = ranks})),
-        model(load(format, *backend, ranks)),
+  OwnModel(const Sharing& sharing, Communicator* ranks)
+      : groups(groups_of(sharing, ranks)),
+        backend(make_backend({.name = "cpu", .num_threads = 1, .ranks = ranks, .groups = groups})),
+        model(load(sharing, ranks)),
         pool(*backend, kv_shape(model.config(), kPage)),
         decoder(model) {}
 
-  static Model load(const WeightFormat& format, Backend& backend, Communicator* ranks) {
-    const ModelConfig config = shared_config();
-    Share own{config, std::make_unique<MadeSource>(config, format)};
+  static RankGroups groups_of(const Sharing& sharing, Communicator* ranks) {
+    if (ranks == nullptr) return {};
+    const ModelConfig config = shared_config(sharing);
+    return rank_groups(config, MadeSource(config, sharing.format), ranks->size(),
+                       sharing.context_ranks);
+  }
+  Model load(const Sharing& sharing, Communicator* ranks) {
+    const ModelConfig config = shared_config(sharing);
+    Share own{config, std::make_unique<MadeSource>(config, sharing.format)};
     if (ranks != nullptr) {
-      own = share_of(config, std::move(own.source), ranks->rank(), ranks->size());
+      own = share_of(config, std::move(own.source), ranks->rank(), ranks->size(), groups);
     }
-    Weights weights(own.config, std::move(own.source), backend);
-    weights.make_draft_planes(backend, WeightRead::kBoth);
-    return Model(own.config, std::move(weights), backend, kContext);
+    Weights weights(own.config, std::move(own.source), *backend);
+    weights.make_draft_planes(*backend, WeightRead::kBoth);
+    return Model(own.config, std::move(weights), *backend, kContext);
   }
 
+  RankGroups groups;
   std::unique_ptr<Backend> backend;
   Model model;
   PagePool pool;

@@ -30,10 +30,13 @@ struct Case {
   const char* backend;
   int prompt;  // tokens
   std::vector<int> ranks = {2, 4};
+  int context_ranks = 1;
+  int kv_heads = 4;
 
   ModelConfig config() const {
-    ModelConfig config =
-        ranks.back() == 8 ? made_config(16, 8, 256, 4608) : made_config(8, 4, 256, 2304);
+    ModelConfig config = ranks.back() == 8 && context_ranks == 1
+                             ? made_config(16, 8, 256, 4608)
+                             : made_config(8, kv_heads, 256, 2304);
     config.num_layers = 2;
     config.qkv_bias = config.output_bias = config.qk_norm = config.tied_head = true;
     return config;
@@ -91,15 +94,17 @@ void decode(const Model& model, PagePool& pool, std::span<const TokenId> text,
 }
 
 Said say(const Case& c, const ModelConfig& config, std::unique_ptr<WeightSource> source,
-         int draft_len, Communicator* ranks, std::optional<int> device = {}) {
+         int draft_len, Communicator* ranks, const RankGroups& groups = {},
+         std::optional<int> device = {}) {
   const auto backend = make_backend({.name = c.backend,
                                      .num_threads = ranks != nullptr ? 2 : 1,
                                      .device = device,
-                                     .ranks = ranks});
+                                     .ranks = ranks,
+                                     .groups = groups});
   Weights weights(config, std::move(source), *backend);
   weights.make_draft_planes(*backend, WeightRead::kBoth);
-  const Model model(config, std::move(weights), *backend, 512);
-  PagePool pool(*backend, kv_shape(config, 0));
+  const Model model(config, std::move(weights), *backend, c.prompt + 212);
+  PagePool pool(*backend, kv_shape(config, 32));
   Decoder decoder(model);
   DecodingOptions options;
   options.sampling.temperature = 0.8f;
@@ -134,10 +139,12 @@ std::vector<Said> say_as_ranks(const Case& c, int size, int draft_len) {
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       EXPECT_NO_THROW(as_rank(all, rank, [&](Communicator& ranks) {
-        Share share = share_of(c.config(), c.source(), rank, size);
+        const RankGroups groups = rank_groups(c.config(), *c.source(), size, c.context_ranks);
+        Share share = share_of(c.config(), c.source(), rank, size, groups);
         std::optional<int> device;
         if (devices > 0) device = rank % devices;
-        said[rank] = say(c, share.config, std::move(share.source), draft_len, &ranks, device);
+        said[rank] =
+            say(c, share.config, std::move(share.source), draft_len, &ranks, groups, device);
       }));
     });
   }
@@ -173,17 +180,25 @@ constexpr WeightFormat kQ4K{.bits = 4, .group = 32, .block = 256, .has_offset = 
 constexpr WeightFormat kQ80{.bits = 8, .group = 32, .block = 32, .zero = 128};
 INSTANTIATE_TEST_SUITE_P(
     Models, Ranks,
-    ::testing::Values(Case{"fp32", dense_format(DType::kF32), "cpu", 300},
-                      Case{"bf16", dense_format(DType::kBF16), "cpu", 300},
-                      Case{"eight_bits", sliced_format(kFineGroup), "cpu", 300},
-                      Case{"Q4_K", kQ4K, "cpu", 300},
-                      Case{"reference", dense_format(DType::kF32), "reference", 20},
-                      Case{"cuda_fp32", dense_format(DType::kF32), "cuda", 300},
-                      Case{"cuda_bf16", dense_format(DType::kBF16), "cuda", 300},
-                      Case{"cuda_eight_bits", sliced_format(128), "cuda", 300},
-                      Case{"cuda_Q4_K", kQ4K, "cuda", 300}, Case{"cuda_Q8_0", kQ80, "cuda", 300},
-                      Case{"cuda_fp32_of_8", dense_format(DType::kF32), "cuda", 150, {8}},
-                      Case{"cuda_Q4_K_of_8", kQ4K, "cuda", 150, {8}}),
+    ::testing::Values(
+        Case{"fp32", dense_format(DType::kF32), "cpu", 300},
+        Case{"bf16", dense_format(DType::kBF16), "cpu", 300},
+        Case{"eight_bits", sliced_format(kFineGroup), "cpu", 300}, Case{"Q4_K", kQ4K, "cpu", 300},
+        Case{"reference", dense_format(DType::kF32), "reference", 20},
+        // Longer than what one rank attends to grain by grain.
+        Case{"fp32_long", dense_format(DType::kF32), "cpu", 1900, {2, 4}},
+        Case{"contexts_of_2", dense_format(DType::kBF16), "cpu", 1300, {2, 4}, 2},
+        Case{"contexts_of_4", kQ4K, "cpu", 1300, {4, 8}, 4},
+        // Two shares of the weights, four ranks; one share, and 8.
+        Case{"contexts_2_kv_heads", kQ4K, "cpu", 700, {2, 4}, 2, 2},
+        Case{"contexts_1_kv_head", kQ4K, "cpu", 700, {8}, 8, 1},
+        Case{"contexts_reference", dense_format(DType::kF32), "reference", 150, {2, 4}, 2},
+        Case{"cuda_fp32", dense_format(DType::kF32), "cuda", 300},
+        Case{"cuda_bf16", dense_format(DType::kBF16), "cuda", 300},
+        Case{"cuda_eight_bits", sliced_format(128), "cuda", 300},
+        Case{"cuda_Q4_K", kQ4K, "cuda", 300}, Case{"cuda_Q8_0", kQ80, "cuda", 300},
+        Case{"cuda_fp32_of_8", dense_format(DType::kF32), "cuda", 150, {8}},
+        Case{"cuda_Q4_K_of_8", kQ4K, "cuda", 150, {8}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -75,9 +75,12 @@ struct ModelConfig {
   GenerationDefaults generation;
 
   // Of a rank's share (share.h), whose heads, KV heads and intermediate_size are the rank's own:
-  // how many ranks there are, and how many of a sum's segments are its. No file says so.
+  // how many shares there are, how many of a sum's segments are its, and how many ranks share its
+  // contexts, of which it is one. No file says so.
   int ranks = 1;
   int segments = 0;  // 0: those of the whole, num_segments()
+  int context_ranks = 1;
+  int context_rank = 0;
 };
 
 // Reads model_dir/config.json and, where it exists, model_dir/generation_config.json. Throws

@@ -153,8 +153,9 @@ class Model {
     int first_ = 0;  // of the chunk
     int count_ = 0;
     int layer_ = 0;
-    int row_ = 0;   // of the chunk: those before it went through the layer
-    int kept_ = 0;  // rows of the chunk that are in the tail
+    int row_ = 0;              // of the chunk: those before it went through the layer
+    int kept_ = 0;             // rows of the chunk that are in the tail
+    int unpacked_layer_ = -1;  // of the chunk, whose pages are unpacked
     std::shared_ptr<const PromptTail> tail_;
     int tail_end_ = 0;
     std::shared_ptr<PromptTail> saved_;

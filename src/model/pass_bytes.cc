@@ -60,7 +60,8 @@ std::size_t kv_bytes(const KvShape& shape, const KvAccess& access, int context) 
   const int read = access.tokens_read(first_full, shape.page_size);
   const std::size_t ring = full_tokens_bytes(shape, context - first_full);
   if (access.gathers()) return ring + full_tokens_bytes(shape, read);
-  const std::size_t units = shape.num_kv_heads * (read / shape.page_size);
+  const std::size_t all_units = shape.num_kv_heads * (read / shape.page_size);
+  const std::size_t units = (all_units + shape.context_ranks - 1) / shape.context_ranks;
   std::size_t bytes = ring + units * unit_bytes(shape, access.read);
   if (access.tokens == KvTokens::kByBound) {
     bytes += kScaleBytes * shape.num_kv_heads * shape.head_dim * (first_full / shape.page_size);

@@ -25,7 +25,8 @@ WeightBytes mean_weight_bytes(std::span<const MatrixFormat> matrices,
 std::size_t unit_bytes(const KvShape& shape, KvRead read);
 
 // K and V of one layer after so many tokens, the ring at 2 bytes an element included; for kByBound
-// also the scales of the keys of all pages, by which it chooses.
+// also the scales of the keys of all pages, by which it chooses. Of a shared context: a rank's
+// part.
 std::size_t kv_bytes(const KvShape& shape, const KvAccess& access, int context);
 
 // All that a pass of one token reads after so many: the matrices of the layers that run, the head,

@@ -82,6 +82,7 @@ void Model::Prefill::begin_chunk() {
   kept_ = tail_ && tail_->start() == first_ ? tail_end_ - first_ : 0;
   layer_ = 0;
   row_ = kept_;
+  unpacked_layer_ = -1;
   model_.make_angles(first_, first_ + count_, cache_.capacity());
   backend.upload(space.tokens.data(), &tokens_[first_], count_ * sizeof(TokenId));
   SequenceRows rows{0, count_, first_, {}};
@@ -143,9 +144,10 @@ void Model::Prefill::step(int most_rows) {
     const int first = all ? row_ : count_ - 1, count = all ? rows : 1;
     const Rows wanted = model_.chunk_rows(shape, first, count);
     if (!all) model_.attention_inputs(wanted, layer_, q, {});
-    backend.prefill_attention({q, q, config.num_heads, shape, attention_scale(config),
-                               first_ + first, count, view,
-                               model_.workspace_->chunk.unpacked.data()});
+    backend.prefill_attention(
+        {q, q, config.num_heads, shape, attention_scale(config), first_ + first, count, view,
+         model_.workspace_->chunk.unpacked.data(), unpacked_layer_ != layer_});
+    unpacked_layer_ = layer_;
     model_.after_attention(wanted, layer_, q, work.hidden.as<float>());
   }
   row_ += rows;

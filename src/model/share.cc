@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/params/segments.h"
 #include "base/error.h"
 #include "model/tensor_names.h"
@@ -101,10 +102,36 @@ Division division_of(const ModelConfig& model, const WeightSource& source, int r
 
 }  // namespace
 
-std::vector<int> rank_counts(const ModelConfig& model, const WeightSource& source) {
+namespace {
+
+std::vector<int> share_counts(const ModelConfig& model, const WeightSource& source) {
   std::vector<int> fitting;
   for (const int count : kRankCounts) {
     if (division_of(model, source, count).obstacle.empty()) fitting.push_back(count);
+  }
+  return fitting;
+}
+
+// The most of these shares that so many ranks can have. Ranks of different contexts have different
+// ones. 0: there are too few.
+int most_shares(const std::vector<int>& counts, int ranks, int context_ranks) {
+  int most = 0;
+  for (const int count : counts) {
+    if (count <= ranks && count * context_ranks >= ranks) most = count;
+  }
+  return most;
+}
+
+}  // namespace
+
+std::vector<int> rank_counts(const ModelConfig& model, const WeightSource& source,
+                             int context_ranks) {
+  const std::vector<int> shares = share_counts(model, source);
+  std::vector<int> fitting;
+  for (const int count : kRankCounts) {
+    if (count % context_ranks == 0 && most_shares(shares, count, context_ranks) > 0) {
+      fitting.push_back(count);
+    }
   }
   return fitting;
 }
@@ -118,9 +145,28 @@ Division checked_division(const ModelConfig& model, const WeightSource& source, 
   if (known && division.obstacle.empty()) return division;
   const std::string obstacle =
       known ? division.obstacle : fmt::format("{} ranks cannot share a model", ranks);
-  fail(ErrorKind::kInvalidRequest, "{}: {}; {} can", source.path().string(), obstacle,
-       fmt::join(rank_counts(model, source), " or "));
+  fail(ErrorKind::kInvalidRequest, "{}: {}; {} can, or more that share contexts",
+       source.path().string(), obstacle, fmt::join(share_counts(model, source), " or "));
 }
+
+}  // namespace
+
+RankGroups rank_groups(const ModelConfig& model, const WeightSource& source, int ranks,
+                       int context_ranks) {
+  check(context_ranks >= 1 && ranks % context_ranks == 0, "ranks that share contexts are of all");
+  if (context_ranks == 1) return {};
+  const std::vector<int> counts = share_counts(model, source);
+  if (const int shares = most_shares(counts, ranks, context_ranks); shares > 0) {
+    return {.context = context_ranks, .alike = ranks / shares};
+  }
+  fail(ErrorKind::kInvalidRequest,
+       "{}: of {} ranks {} share each context, so {} need KV heads and weights of their own, and "
+       "only {} can; where {} share each context that works",
+       source.path().string(), ranks, context_ranks, ranks / context_ranks,
+       fmt::join(counts, " or "), ranks / counts.back());
+}
+
+namespace {
 
 // --- parts of matrices ---------------------------------------------------------------------------
 
@@ -155,13 +201,13 @@ CodedMatrix columns_of(const CodedMatrix& coded, const Range& columns) {
 
 class ShareSource final : public WeightSource {
  public:
-  ShareSource(const ModelConfig& model, std::unique_ptr<WeightSource> source, int rank, int ranks,
+  // One of so many shares, and of so many of the KV heads.
+  struct Place {
+    int share, shares, kv_share, kv_shares;
+  };
+  ShareSource(const ModelConfig& model, std::unique_ptr<WeightSource> source, const Place& place,
               const Range& channels)
-      : model_(model),
-        source_(std::move(source)),
-        rank_(rank),
-        ranks_(ranks),
-        channels_(channels) {}
+      : model_(model), source_(std::move(source)), place_(place), channels_(channels) {}
 
   bool has(std::string_view name) const override { return source_->has(there(name)); }
   std::vector<std::string> names() const override { return source_->names(); }
@@ -231,7 +277,10 @@ class ShareSource final : public WeightSource {
       const MatrixSpec& spec = specs[i];
       const bool of_mlp = member == &LayerWeights::gate || member == &LayerWeights::up ||
                           member == &LayerWeights::down;
-      const Range range = of_mlp ? channels_ : own(spec.in_segments ? spec.inputs : spec.outputs);
+      const bool of_kv = member == &LayerWeights::k || member == &LayerWeights::v;
+      const Range range = of_mlp  ? channels_
+                          : of_kv ? equal_part(spec.outputs, place_.kv_share, place_.kv_shares)
+                                  : own(spec.in_segments ? spec.inputs : spec.outputs);
       return part(spec.outputs, spec.inputs, spec.in_segments, range);
     }
     return std::nullopt;
@@ -240,12 +289,11 @@ class ShareSource final : public WeightSource {
     if (in_columns) return {rows, cols, true, {0, rows}, range};
     return {rows, cols, false, range, {0, cols}};
   }
-  Range own(int size) const { return equal_part(size, rank_, ranks_); }
+  Range own(int size) const { return equal_part(size, place_.share, place_.shares); }
 
   ModelConfig model_;
   std::unique_ptr<WeightSource> source_;
-  int rank_;
-  int ranks_;
+  Place place_;
   Range channels_;
 };
 
@@ -253,18 +301,29 @@ class ShareSource final : public WeightSource {
 
 Share share_of(const ModelConfig& model, std::unique_ptr<WeightSource> source, int rank,
                int ranks) {
+  return share_of(model, std::move(source), rank, ranks, {});
+}
+
+Share share_of(const ModelConfig& model, std::unique_ptr<WeightSource> source, int rank, int ranks,
+               const RankGroups& groups) {
   check(0 <= rank && rank < ranks && model.ranks == 1, "a rank shares a whole model");
   unread_tensors(model, *source);
-  const Division division = checked_division(model, *source, ranks);
+  const int shares = ranks / groups.alike, share = rank / groups.alike;
+  const int kv_shares = ranks / groups.context;
+  const Division division = checked_division(model, *source, shares);
   ModelConfig config = model;
-  config.ranks = ranks;
-  config.segments = num_segments(model) / ranks;
-  config.num_heads /= ranks;
-  config.num_kv_heads /= ranks;
-  config.intermediate_size = division.channels[rank].count;
-  config.tied_head = false;
-  return {config, std::make_unique<ShareSource>(model, std::move(source), rank, ranks,
-                                                division.channels[rank])};
+  config.ranks = shares;
+  config.segments = num_segments(model) / shares;
+  config.num_heads /= shares;
+  config.num_kv_heads /= kv_shares;
+  config.intermediate_size = division.channels[share].count;
+  config.tied_head &= shares == 1;  // else a rank's rows of it are no embedding
+  config.context_ranks = groups.context;
+  config.context_rank = rank % groups.context;
+  if (shares == 1) return {config, std::move(source)};
+  const ShareSource::Place place{share, shares, rank / groups.context, kv_shares};
+  return {config,
+          std::make_unique<ShareSource>(model, std::move(source), place, division.channels[share])};
 }
 
 }  // namespace quantspec

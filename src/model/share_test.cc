@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <thread>
+#include <tuple>
 
 #include "backend/backend.h"
 #include "backend/params/pass.h"
@@ -101,7 +102,11 @@ void ShareTest::expect_whole(const ModelConfig& config, int ranks) {
     EXPECT_EQ(all, numbers(whole->matrix(tied ? kEmbeddingName : name, whole_rows, cols))) << name;
   };
   const int hidden = config.hidden_size, vocab = config.vocab_size;
-  rows_side_by_side(kHeadName, std::vector<int>(ranks, vocab / ranks), vocab, hidden);
+  if (shares.front().config.tied_head) {
+    EXPECT_EQ(ranks, 1);
+  } else {
+    rows_side_by_side(kHeadName, std::vector<int>(ranks, vocab / ranks), vocab, hidden);
+  }
   for (const Share& share : shares) {
     EXPECT_EQ(numbers(share.source->matrix(kEmbeddingName, vocab, hidden)),
               numbers(whole->matrix(kEmbeddingName, vocab, hidden)));
@@ -269,6 +274,36 @@ TEST(Share, SaysHowManyRanksCan) {
   config = shared_config();
   config.intermediate_size = 1024;
   refused(config, f32, 4, {"2048 and 1024 inputs are made in 2 segments", "; 1 or 2 can"});
+}
+
+// Of ranks that share contexts some may be alike.
+TEST(Share, OfContexts) {
+  const ModelConfig config = shared_config();  // of 4 KV heads
+  const auto source = [&] {
+    return std::make_unique<MadeSource>(config, dense_format(DType::kF32));
+  };
+  EXPECT_EQ(rank_counts(config, *source()), (std::vector<int>{1, 2, 4}));
+  EXPECT_EQ(rank_counts(config, *source(), 2), (std::vector<int>{2, 4, 8}));
+  EXPECT_EQ(rank_counts(config, *source(), 4), (std::vector<int>{4, 8}));
+  for (const auto& [ranks, sharing, alike] :
+       {std::tuple{4, 1, 1}, {2, 2, 1}, {4, 2, 1}, {4, 4, 1}, {8, 2, 2}, {8, 8, 2}}) {
+    const RankGroups groups = rank_groups(config, *source(), ranks, sharing);
+    EXPECT_EQ(groups.context, sharing);
+    EXPECT_EQ(groups.alike, alike);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const ModelConfig own = share_of(config, source(), rank, ranks, groups).config;
+      EXPECT_EQ(own.num_heads * ranks, config.num_heads * alike);
+      EXPECT_EQ(own.num_kv_heads * ranks, config.num_kv_heads * sharing);
+      EXPECT_EQ(own.context_ranks, sharing);
+      EXPECT_EQ(own.context_rank, rank % sharing);
+    }
+  }
+  // Two segments of sums are two shares, with which eight ranks have two contexts.
+  ModelConfig few = config;
+  few.intermediate_size = 1024;
+  const MadeSource of_few(few, dense_format(DType::kF32));
+  expect_error(ErrorKind::kInvalidRequest, {"of 8 ranks 2 share", "so 4", "1 or 2 can; where 4"},
+               [&] { rank_groups(few, of_few, 8, 2); });
 }
 
 WeightFormat named(std::string_view name) {

@@ -354,7 +354,8 @@ KvShape kv_shape(const ModelConfig& config, int page_size) {
     fail(ErrorKind::kInvalidRequest, "{} {}: supported are 32, 64, 128 and 256", field::kPageSize,
          page_size);
   }
-  return {config.num_layers, config.num_kv_heads, config.head_dim, page_size};
+  return {config.num_layers, config.num_kv_heads,  config.head_dim,
+          page_size,         config.context_ranks, config.context_rank};
 }
 
 }  // namespace quantspec

@@ -86,10 +86,10 @@ class BenchTest(unittest.TestCase):
 
     def test_meta_says_what_the_numbers_are_of(self):
         meta = self.report("--plan", "quantspec", "--draft-len", "2", "--temp", "0.8")["meta"]
-        self.assertEqual(list(meta)[:17], [
+        self.assertEqual(list(meta)[:18], [
             "measurement", "version", "commit", "date", "model", "dataset", "draft_store",
-            "target_weights", "backend", "cpu", "threads", "ranks", "page_size", "contexts", "prompts", "tokens",
-            "recall_distance"])
+            "target_weights", "backend", "cpu", "threads", "ranks", "context_ranks", "page_size", "contexts",
+            "prompts", "tokens", "recall_distance"])
         self.assertEqual((meta["measurement"], meta["model"], meta["contexts"], meta["tokens"]),
                          ("bench", "pg-24m", [256], 12))
         self.assertRegex(meta["commit"], r"^([0-9a-f]{12}(-dirty)?|unknown)$")

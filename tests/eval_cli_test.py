@@ -161,8 +161,8 @@ class EvalTest(unittest.TestCase):
 
     def test_meta_says_what_the_numbers_are_of(self):
         common = ["measurement", "version", "commit", "date", "model", "dataset", "draft_store",
-                  "target_weights", "backend", "cpu", "threads", "ranks", "page_size", "contexts", "prompts", "tokens",
-                  "recall_distance"]
+                  "target_weights", "backend", "cpu", "threads", "ranks", "context_ranks", "page_size", "contexts",
+                  "prompts", "tokens", "recall_distance"]
         documented = (ROOT / "docs" / "eval.md").read_text()
         with tempfile.TemporaryDirectory() as folder:
             plan_file = ["--plan-file", str(Path(folder) / "plan.json")]

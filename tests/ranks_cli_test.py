@@ -120,19 +120,39 @@ class Same(RanksTest):
                 self.assertEqual(texts["1"], texts["2"], (family, more))
                 self.assertEqual(texts["1"], texts["4"], (family, more))
 
+    def test_every_family_with_shared_contexts(self):
+        for family, model in self.models.items():
+            texts = [text_of(generate("-m", str(model), *self.OPTIONS, *more))
+                     for more in ([], ["--ranks", "2", "--context-ranks", "2"],
+                                  ["--ranks", "4", "--context-ranks", "2"],
+                                  ["--ranks", "8", "--context-ranks", "2"])]  # of 4 KV heads
+            self.assertEqual(set(texts), {texts[0]}, family)
+
+    def test_a_model_that_is_too_small_for_shares(self):
+        # Some 5000 tokens: several runs of pages.
+        text = (cli_support.ROOT / "prompts/the-lighthouse-clock.txt").read_text()[:20000]
+        texts = [text_of(quantspec("generate", "-m", str(MODEL), "-c", "8192", "-t", "2", "-p", text, "-n", "60",
+                                   "--seed", "3", "--ignore-eos", *more))
+                 for more in ([], ["--ranks", "2", "--context-ranks", "2"],
+                              ["--ranks", "4", "--context-ranks", "4", "--draft-len", "3"])]
+        self.assertEqual(set(texts), {texts[0]})
+
     def test_processes_of_a_launcher(self):
         model = str(self.models["llama"])
         alone = text_of(generate("-m", model, *self.OPTIONS, "--draft-len", "0"))
-        for size in (2, 4):
-            self.assertEqual(self.launch(size, "-m", model, *self.OPTIONS), alone)
+        for size, sharing, environment_of in ((2, 1, launched), (4, 1, launched), (2, 2, launched), (4, 2, launched),
+                                              (2, 1, on_machines), (4, 2, on_machines)):
+            options = ["-m", model, *self.OPTIONS, "--context-ranks", str(sharing)]
+            self.assertEqual(self.launch(size, *options, environment_of=environment_of), alone)
 
-    def launch(self, size, *options, command="generate"):
+    def launch(self, size, *options, command="generate", environment_of=launched):
         """What it writes as processes of a launcher, of which the first one has all to say."""
-        job = f"test-{os.getpid()}-{size}"
+        # Ranks of machines meet at the port after the one that is named.
+        job = f"test-{os.getpid()}-{size}" if environment_of == launched else free_port() - 1
         context = ["-c", "1024"] if command == "generate" else []
         command = [cli_support.binary, command, *context, "-t", "1", *options, "--ranks", "launched"]
         all_ranks = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                      stderr=subprocess.PIPE, env=launched(rank, size, job))
+                                      stderr=subprocess.PIPE, env=environment_of(rank, size, job))
                      for rank in range(size)]
         ends = [(*one.communicate(timeout=HANGS), one.returncode) for one in all_ranks]
         for out, errors, code in ends:
@@ -222,15 +242,16 @@ class Same(RanksTest):
 
     def test_a_server_has_one_fingerprint_and_one_answer(self):
         answers = []
-        for ranks in ("1", "2"):
-            with Server("-m", str(self.models["qwen3"]), "--ranks", ranks, "--name", "m") as server:
+        for ranks, sharing in (("1", "1"), ("2", "1"), ("2", "2"), ("4", "2")):
+            with Server("-m", str(self.models["qwen3"]), "--ranks", ranks, "--context-ranks", sharing, "--name",
+                        "m") as server:
                 body = {"prompt": [5, 6, 7] * 30, "max_tokens": 40, "seed": 4, "logprobs": 2, "n": 2,
                         "ignore_eos": True}
                 status, answer = server.post("/v1/completions", **body)
                 self.assertEqual(status, 200, answer)
                 answers.append((answer["system_fingerprint"], answer["choices"]))
-        self.assertEqual(answers[0], answers[1])
-
+        for answer in answers[1:]:
+            self.assertEqual(answers[0], answer)
 
     def test_bench_measures_plans_at_several_ranks(self):
         model = str(self.models["llama"])
@@ -314,6 +335,22 @@ class Same(RanksTest):
         self.assertGreater(plans[0]["weights_bytes"], plans[1]["weights_bytes"])
         self.assertIn(b"memory plan of each of 2 ranks", quantspec("info", "-m", model, "--ranks", "2").stdout)
 
+    def test_info_plans_for_one_that_shares_contexts(self):
+        model = str(self.models["llama"])
+        one, two, four = (json.loads(quantspec("info", "-m", model, "-c", "1024", "--json", "--ranks", str(ranks),
+                                               "--context-ranks", str(sharing)).stdout)
+                          for ranks, sharing in ((1, 1), (2, 2), (4, 2)))
+        self.assertEqual((one["context_ranks"], two["context_ranks"]), (1, 2))
+        self.assertEqual(two["rank_counts"], [2, 4, 8])
+        bytes_of = [{name: report["plans"][0][name] for name in ("kv_bytes", "ring_bytes")}
+                    for report in (one, two, four)]
+        # Half the pages, and the whole ring; of half the KV heads.
+        self.assertEqual(bytes_of[0]["kv_bytes"], 2 * bytes_of[1]["kv_bytes"])
+        self.assertEqual(bytes_of[0]["ring_bytes"], bytes_of[1]["ring_bytes"])
+        self.assertEqual(bytes_of[1], {name: 2 * count for name, count in bytes_of[2].items()})
+        text = quantspec("info", "-m", model, "--ranks", "2", "--context-ranks", "2").stdout
+        self.assertIn(b"memory plan of each of 2 ranks, 2 of which share each context", text)
+
 
 class Wrong(RanksTest):
     def test_what_cannot_be(self):
@@ -327,6 +364,23 @@ class Wrong(RanksTest):
         self.check_error(generate("-p", "x", "--ranks", "2", "--gpus", "2"), 2, "--ranks and --gpus exclude each other")
         self.check_error(generate("-p", "x", "--gpus", "2", "--backend", "cpu"), 2, "exclude each other")
         self.check_error(generate("-p", "x", "--gpus", "none"), 2, "--gpus 'none': must be 1, 2, 4 or 8")
+
+    def test_what_cannot_share_contexts(self):
+        def check(options, code, *expected):
+            self.check_error(generate("-p", "x", "-m", str(self.models["llama"]), *options.split()), code, *expected)
+
+        check("--context-ranks 3", 2, "--context-ranks '3': must be 1, 2, 4 or 8")
+        check("--context-ranks 2", 2, "--context-ranks 2: of --ranks 1 supported")
+        check("--ranks 2 --context-ranks 4", 2, "--context-ranks 4: of --ranks 2 supported")
+        check("--ranks 2 --context-ranks 2 --kv-cache full", 2, "no pages to share", "hierarchical works")
+        check("--ranks 2 --context-ranks 2 --plan quantspec+sparse", 2, "--plan quantspec+sparse", "such as quantspec")
+        check("--backend cuda --ranks 2 --context-ranks 2", 2, "cpu and reference")
+        check("--ranks 2 --context-ranks 2 --session x", 2, "--session", "--context-ranks 1 works")
+        check("--ranks 2 --context-ranks 2 --draft-store x", 2, "draft weights from a file", "--context-ranks 1 works")
+        self.check_error(quantspec("serve", "-m", str(self.models["llama"]), "--ranks", "2", "--context-ranks", "2",
+                                   "--cache-disk", "x", "--port", "0"), 2, "cache on disk", "--context-ranks 1 works")
+        self.check_error(generate("-p", "x", "--ranks", "4", "--context-ranks", "2"), 1, "of 4 ranks 2 share each",
+                         "only 1 can", "where 4 share each context that works")
 
     def end_one(self, sent, expected, environment_of=launched):
         """A server of two processes, of which the second gets a signal while answers come."""
@@ -407,7 +461,8 @@ class Wrong(RanksTest):
                 self.assertEqual(out, whole)
                 ends["text"] = megabytes
                 break
-            if first.returncode == 1:
+            # One that did not even come to the meeting shows nothing: it could not begin either.
+            if first.returncode == 1 and b"1 of 2 ranks came" not in errors:
                 self.assertRegex(errors.decode(), r"^quantspec: error: .*(memory|ranks of this model stopped|rank 1)")
                 ends["error"] = megabytes
         self.assertEqual(set(ends), {"text", "error"}, ends)

@@ -319,7 +319,7 @@ Subcommand add_bench(CLI::App& app) {
       add_command(app, "bench", "Measure speed, acceptance and memory of drafting plans.");
   const auto args = std::make_shared<BenchArgs>();
   add_engine_options(*command, args->engine);
-  add_ranks(*command, args->engine.ranks, /*or_launched=*/false);
+  add_ranks(*command, args->engine, /*or_launched=*/false);
   add_gpus(*command, args->engine);
   add_texts(*command, *args);
   add_drafts(*command, *args);

@@ -79,7 +79,7 @@ int parse_ranks(const char* flag, const std::string& text, bool or_launched) {
 
 }  // namespace
 
-void add_ranks(CLI::App& app, int& ranks, bool or_launched) {
+void add_ranks(CLI::App& app, EngineOptions& engine, bool or_launched) {
   const std::string help =
       "share the model among so many threads, each with some\n"
       "of its heads: 1, 2, 4 or 8";
@@ -87,10 +87,16 @@ void add_ranks(CLI::App& app, int& ranks, bool or_launched) {
       or_launched
           ? "; or launched: among processes\nof torchrun, mpirun, srun or others (default: 1)"
           : " (default: 1)";
-  add_value(app, "--ranks", "N", help + more, [&ranks, or_launched](const std::string& text) {
-    ranks = or_launched && text == "launched" ? EngineOptions::kLaunchedRanks
-                                              : parse_ranks("--ranks", text, or_launched);
+  add_value(app, "--ranks", "N", help + more, [&engine, or_launched](const std::string& text) {
+    engine.ranks = or_launched && text == "launched" ? EngineOptions::kLaunchedRanks
+                                                     : parse_ranks("--ranks", text, or_launched);
   });
+  add_value(app, "--context-ranks", "N",
+            "so many of them share each context, with some of its\n"
+            "pages each: 1, 2, 4 or 8 (default: 1)",
+            [&engine](const std::string& text) {
+              engine.context_ranks = parse_ranks("--context-ranks", text, false);
+            });
 }
 
 void add_gpus(CLI::App& app, EngineOptions& engine) {

@@ -37,7 +37,7 @@ void finish_command(CLI::App& command, const char* examples);
 // -m, --model; empty: resolve_model() finds one.
 void add_model(CLI::App& app, std::filesystem::path& model);
 void add_threads(CLI::App& app, int& num_threads);
-void add_ranks(CLI::App& app, int& ranks, bool or_launched);
+void add_ranks(CLI::App& app, EngineOptions& engine, bool or_launched);
 void add_gpus(CLI::App& app, EngineOptions& engine);
 class Progress;
 // Where --ranks launched made this process a rank that is not 0: it goes through that one's passes,

@@ -84,7 +84,7 @@ void add_output(CLI::App& app, EvalArgs& args, const char* examples) {
 // Of what several ranks can measure.
 void add_shared_engine(CLI::App& app, EvalArgs& args) {
   add_engine_options(app, args.engine);
-  add_ranks(app, args.engine.ranks, /*or_launched=*/false);
+  add_ranks(app, args.engine, /*or_launched=*/false);
   add_gpus(app, args.engine);
 }
 

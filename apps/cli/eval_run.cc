@@ -146,6 +146,7 @@ class Setup {
     head_.measurement = measurement;
     head_.backend = engine_->backend_description();
     head_.ranks = engine_->ranks();
+    head_.context_ranks = args_.engine.context_ranks;
     head_.page_size = engine_->pool().shape().page_size;
     head_.target_weights = engine_->target_weights();
     OrderedJson meta = to_json(head_);

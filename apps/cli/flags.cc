@@ -37,6 +37,7 @@ constexpr Row kFlags[] = {
     {field::kDevice, "--device"},
     {field::kThreads, "--threads"},
     {field::kRanks, "--ranks"},
+    {field::kContextRanks, "--context-ranks"},
     {field::kContext, "--ctx-size"},
     {field::kPageSize, "--page-size"},
     {field::kKvCache, "--kv-cache"},

@@ -69,7 +69,9 @@ std::string architecture(const std::string& model, const ModelReport& report) {
                       name_of_rope(config.rope.type), config.rope.theta);
   text += fmt::format("KV cache     pages of {} tokens\n", report.page_size);
   text += fmt::format("backend      {}\n", report.backend);
-  text += fmt::format("ranks        {} can share it\n", fmt::join(report.rank_counts, ", "));
+  text += fmt::format(
+      "ranks        {} can share it{}\n", fmt::join(report.rank_counts, ", "),
+      report.context_ranks == 1 ? "" : fmt::format(", {} each context", report.context_ranks));
   if (!report.unread_tensors.empty()) {
     text += fmt::format("not used     {} tensors of the checkpoint, such as {}\n",
                         report.unread_tensors.size(), shown(report.unread_tensors.front()));
@@ -88,8 +90,12 @@ std::string plan_row(int context, const MemoryPlan& plan, bool fits) {
 std::string memory_plan(const ModelReport& report) {
   std::string text = "\nmemory plan, in MB, by tokens of context\n";
   if (report.ranks > 1) {
-    text = fmt::format("\nmemory plan of each of {} ranks, in MB, by tokens of context\n",
-                       report.ranks);
+    const std::string share =
+        report.context_ranks == 1
+            ? ""
+            : fmt::format(", {} of which share each context", report.context_ranks);
+    text = fmt::format("\nmemory plan of each of {} ranks{}, in MB, by tokens of context\n",
+                       report.ranks, share);
   }
   text += fmt::format("{:>9} {:>8} {:>8} {:>8} {:>7} {:>8} {:>9} {:>9}\n", "context", "weights",
                       "draft w.", "KV", "ring", "prefill", "total", "fp16 KV");
@@ -215,6 +221,7 @@ Json to_json(const std::string& model, const ModelReport& report) {
                {"page_size", report.page_size},
                {"backend", report.backend},
                {"ranks", report.ranks},
+               {"context_ranks", report.context_ranks},
                {"rank_counts", report.rank_counts},
                {"available_bytes", report.available_bytes},
                {"largest_context", report.largest_context},

@@ -69,7 +69,7 @@ void add_engine(CLI::App& app, EngineOptions& engine, bool runs = true) {
       {{"auto", "auto"}, {"cuda", "cuda"}, {"cpu", "cpu"}, {"reference", "reference"}},
       engine.backend);
   add_device(app, engine.device);
-  add_ranks(app, engine.ranks, /*or_launched=*/runs);
+  add_ranks(app, engine, /*or_launched=*/runs);
   add_gpus(app, engine);
 }
 
@@ -392,6 +392,11 @@ void require_sense(const GenerateArgs& args) {
                     "--kv-cache full "
                     "have none",
                     args.engine.draft_budget.text()));
+  }
+  if (!args.session.empty() && args.engine.context_ranks != 1) {
+    throw UsageError(
+        "--session: what ranks have of a context that they share goes to no file; --context-ranks "
+        "1 works");
   }
   if (args.compare && args.generation.draft_len == 0) {
     throw UsageError("--compare needs drafts to compare; --draft-len 0 is plain decoding");

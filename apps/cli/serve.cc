@@ -356,7 +356,7 @@ Subcommand add_serve(CLI::App& app) {
   CLI::App* command = add_command(app, "serve", "Serve a model over HTTP, as OpenAI's API has it.");
   const auto args = std::make_shared<ServeArgs>();
   add_engine_options(*command, args->engine);
-  add_ranks(*command, args->engine.ranks, /*or_launched=*/true);
+  add_ranks(*command, args->engine, /*or_launched=*/true);
   add_gpus(*command, args->engine);
   args->engine.sequences = 0;
   add_int(*command, "-c,--ctx-size", "N",

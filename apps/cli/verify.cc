@@ -150,7 +150,7 @@ Subcommand add_verify(CLI::App& app) {
       ->required()
       ->option_text(" ");
   add_target_options(*command, args->engine);
-  add_ranks(*command, args->engine.ranks, /*or_launched=*/true);
+  add_ranks(*command, args->engine, /*or_launched=*/true);
   add_gpus(*command, args->engine);
   add_chat_template(*command, args->engine.chat_template);
   command->option_defaults()->group("Output");

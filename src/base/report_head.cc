@@ -46,6 +46,7 @@ nlohmann::ordered_json to_json(const ReportHead& head) {
           {"cpu", head.cpu},
           {"threads", head.threads},
           {"ranks", head.ranks},
+          {"context_ranks", head.context_ranks},
           {"page_size", head.page_size},
           {"contexts", head.contexts},
           {"prompts", head.prompts},

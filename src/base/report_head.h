@@ -21,6 +21,7 @@ struct ReportHead {
   std::string cpu;
   int threads = 0;
   int ranks = 1;              // that shared the model
+  int context_ranks = 1;      // of these, that shared each context
   int page_size = 0;          // tokens
   std::vector<int> contexts;  // tokens of a prompt or of a window
   int prompts = 0;

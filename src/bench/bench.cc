@@ -26,6 +26,7 @@ BenchMeta make_meta(Engine& engine, const Dataset& dataset, const BenchOptions& 
   meta.head.dataset = dataset.spec();
   meta.head.backend = engine.backend_description();
   meta.head.ranks = engine.ranks();
+  meta.head.context_ranks = engine.pool().shape().context_ranks;
   meta.head.target_weights = engine.model().weights().target_description();
   meta.head.page_size = engine.pool().shape().page_size;
   meta.head.contexts = options.contexts;

@@ -24,6 +24,7 @@ LoadMeta make_meta(Engine& engine, const Dataset& dataset, const BenchOptions& o
   meta.head.dataset = dataset.spec();
   meta.head.backend = engine.backend_description();
   meta.head.ranks = engine.ranks();
+  meta.head.context_ranks = engine.pool().shape().context_ranks;
   meta.head.page_size = engine.pool().shape().page_size;
   if (!load.trace) {
     meta.head.contexts = options.contexts;

@@ -35,6 +35,20 @@ void require_same_vocabulary(const EngineOptions& options, const Tokenizer& toke
        options.model.string(), tokenizer.vocab_size(), config.vocab_size);
 }
 
+bool reads_all_pages(const Plan& plan) {
+  return std::ranges::none_of(plan.layers, [](const LayerPlan& layer) {
+    return layer.run && (layer.kv.chooses_pages() || layer.kv.gathers());
+  });
+}
+
+void require_all_pages(const Plan& plan, int context_ranks) {
+  if (context_ranks == 1 || reads_all_pages(plan)) return;
+  fail(ErrorKind::kInvalidRequest,
+       "{} {}: it reads some pages or tokens; with {} {} plans that read all of them work, such as "
+       "quantspec",
+       field::kPlan, plan.name, field::kContextRanks, context_ranks);
+}
+
 // What drafts are asked for, before there is anything to wait for.
 void require_drafts(const EngineOptions& options, const PlanContext& context) {
   const DraftSpec spec = read_draft_spec(options.plan);
@@ -62,6 +76,7 @@ void require_drafts(const EngineOptions& options, const PlanContext& context) {
   const std::vector<Plan> plans =
       chosen ? auto_plans(context) : std::vector{make_plan(spec.plan, context)};
   if (chosen) return;
+  require_all_pages(plans.front(), options.context_ranks);
   RequestLoop::require_plans(plans, num_sequences(options));
   const auto by_pages = [](const LayerPlan& layer) {
     return layer.run && layer.kv.chooses_pages();
@@ -74,10 +89,11 @@ void require_drafts(const EngineOptions& options, const PlanContext& context) {
 }
 
 // Of the host's threads each has a part; of GPUs each has one, from the first one on.
-std::unique_ptr<Backend> backend_of_rank(const EngineOptions& options, Communicator& ranks) {
+std::unique_ptr<Backend> backend_of_rank(const EngineOptions& options, Communicator& ranks,
+                                         const RankGroups& groups) {
   const int all = options.num_threads > 0 ? options.num_threads : num_physical_cores();
   BackendOptions backend{options.backend, std::max(1, all / ranks.num_here()), options.device,
-                         &ranks};
+                         &ranks, groups};
   const bool on_gpus =
       options.backend == "cuda" ||
       (options.backend == "auto" && (options.device || cuda_unavailable().empty()));
@@ -111,13 +127,15 @@ RankMemory least_of_ranks(RankMemory own, Communicator* ranks) {
 
 // Launchers may start other commands at other ranks, and on machines that compute otherwise.
 void require_same_options(const EngineOptions& options, const ModelConfig& config,
-                          const Backend& backend, const Agreement& agreement) {
+                          const Backend& backend, const WeightSource& weights,
+                          const Communicator* ranks, const Agreement& agreement) {
   const std::string own =
-      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", options.model.filename().string(),
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", options.model.filename().string(),
                   config.num_layers, config.hidden_size, config.vocab_size,
                   static_cast<int>(options.target_weights), static_cast<int>(options.draft_weights),
                   static_cast<int>(options.kv_store), options.plan, options.draft_budget.text(),
-                  options.lookup_history, num_sequences(options), options.page_size);
+                  options.lookup_history, num_sequences(options), options.page_size,
+                  options.context_ranks, options.draft_store.filename().string());
   const auto same = [&](const std::string& text) {
     const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(text)));
     return agreement.on(hash) == hash;
@@ -127,6 +145,10 @@ void require_same_options(const EngineOptions& options, const ModelConfig& confi
          own);
   }
   if (options.processes == nullptr) return;
+  if (ranks->num_here() < ranks->size() && !same(fmt::format("{:016x}", weights.hash()))) {
+    fail(ErrorKind::kInvalidRequest, "{}: is another file than that of rank 0",
+         options.model.string());
+  }
   const std::string machine = bits_follow_from(backend);
   if (same(machine)) return;
   fail(ErrorKind::kInvalidRequest,
@@ -170,7 +192,7 @@ std::string_view name_of(StopReason reason) {
 std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
   if (options.processes != nullptr) {
     check(options.processes->rank() == 0, "who is no rank 0 follows");
-    require_ranks(options.processes->size());
+    require_ranks(options, options.processes->size());
     try {
       return load_rank(options, options.processes.get());
     } catch (...) {
@@ -178,7 +200,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
       throw;
     }
   }
-  require_ranks(options.ranks);
+  require_ranks(options, options.ranks);
   if (options.ranks == 1) return load_rank(options, nullptr);
   auto others = std::make_unique<RankThreads>(options);
   auto engine = load_rank(options, &others->own());
@@ -198,8 +220,9 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   const auto files = open_model(options.model);
   ModelConfig config = files->config();
   const KvShape shape = kv_shape(config, options.page_size);
+  const RankGroups groups = rank_groups(options, *files, num_ranks);
   auto backend = ranks != nullptr
-                     ? backend_of_rank(options, *ranks)
+                     ? backend_of_rank(options, *ranks, groups)
                      : make_backend({options.backend, options.num_threads, options.device});
   if (options.backend == "auto" && backend->name() != "cuda") {
     log_debug("auto takes the CPU: " + cuda_unavailable());
@@ -212,8 +235,10 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
          options.cache_folder.string());
   }
   Share own{config, files->weights(options.target_weights, *backend)};
-  if (ranks != nullptr) own = share_of(config, std::move(own.source), ranks->rank(), num_ranks);
-  require_same_options(options, config, *backend, agreement);
+  if (ranks != nullptr) {
+    own = share_of(config, std::move(own.source), ranks->rank(), num_ranks, groups);
+  }
+  require_same_options(options, config, *backend, *own.source, ranks, agreement);
   std::vector<Message> warnings;
   const auto [available, on_host] =
       least_of_ranks(memory_of_rank(*backend, ranks != nullptr ? ranks->num_here() : 1), ranks);
@@ -316,9 +341,15 @@ std::vector<Plan> Engine::Impl::plans_of(std::string_view spec, KvBudget budget)
     const auto unreadable = [&](const Plan& plan) { return !model.reads(plan); };
     if (std::ranges::all_of(plans, unreadable)) model.require_weights(plans.front());
     std::erase_if(plans, unreadable);
+    if (pool.shape().context_ranks > 1) {
+      std::erase_if(plans, [](const Plan& plan) { return !reads_all_pages(plan); });
+    }
     plans = distinct_plans(plans, model.weights(), model.backend(), pool.shape());
   }
-  for (const Plan& plan : plans) model.require_weights(plan);
+  for (const Plan& plan : plans) {
+    model.require_weights(plan);
+    require_all_pages(plan, pool.shape().context_ranks);
+  }
   if (wanted.looks_up) plans.push_back(Plan::lookup(kv_options(plans).full_layers));
   return plans;
 }

@@ -113,7 +113,8 @@ std::string full_layers(const std::vector<Plan>& plans) {
 // were told to use; so what the processor has is named as well.
 std::string bits_follow_from(const Backend& backend) {
   return fmt::format(
-      "{} {} on {}", backend.name(), without_threads(backend.description()),
+      "numerics {} backend {} {} on {}", kNumerics, backend.name(),
+      without_threads(backend.description()),
       backend.name() == "cpu" ? fmt::format("{}", fmt::join(cpu_instruction_sets(), ",")) : "");
 }
 
@@ -131,10 +132,10 @@ std::string Engine::make_fingerprint() const {
   const bool rope_by_context =
       type == RopeConfig::Type::kDynamic || type == RopeConfig::Type::kLongrope;
   const std::string text = fmt::format(
-      "numerics {} checkpoint {:016x} as {} tokenizer {:016x} ends {} templates {:016x} model {} "
+      "checkpoint {:016x} as {} tokenizer {:016x} ends {} templates {:016x} model {} "
       "{} {} {} {} {} {} {} {} {} "
-      "{} {} {} rope {} window {} context {} page {} chunk {} cache {} full {} backend {}",
-      kNumerics, model().weights().checkpoint_hash(), target_weights(), hash_of(tokenizer()),
+      "{} {} {} rope {} window {} context {} page {} chunk {} cache {} full {} {}",
+      model().weights().checkpoint_hash(), target_weights(), hash_of(tokenizer()),
       fmt::join(c.eos_tokens, ","), hash_of(chat_prompts().templates()), c.family, c.num_layers,
       c.hidden_size, c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size,
       c.norm_epsilon, c.tied_head, c.qkv_bias, c.output_bias, c.qk_norm, text_of(c.rope),

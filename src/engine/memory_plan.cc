@@ -94,17 +94,43 @@ std::size_t draft_bytes(const EngineOptions& options, const ModelConfig& config,
 
 }  // namespace
 
-void require_ranks(int ranks) {
+void require_ranks(const EngineOptions& options, int ranks) {
   if (ranks == EngineOptions::kLaunchedRanks) {
     fail(ErrorKind::kInvalidRequest,
-         "{}: a launcher's are for what runs until it ends, generate, chat and serve; 1, 2, 4 and "
-         "8 work",
+         "{}: a launcher's are for generate, chat, serve and verify; 1, 2, 4 and 8 work",
          field::kRanks);
   }
   constexpr int kMostRanks = 8;
   if (ranks < 1 || ranks > kMostRanks || !std::has_single_bit(static_cast<unsigned>(ranks))) {
     fail(ErrorKind::kInvalidRequest, "{} {}: supported are 1, 2, 4 and 8", field::kRanks, ranks);
   }
+  const int sharing = options.context_ranks;
+  if (sharing < 1 || sharing > ranks || !std::has_single_bit(static_cast<unsigned>(sharing))) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} {}: of {} {} supported are 1, 2, 4 and 8, all of them at most", field::kContextRanks,
+         sharing, field::kRanks, ranks);
+  }
+  if (sharing > 1 && options.kv_store == KvStore::kFull) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: {} full has no pages to share; {} hierarchical works",
+         field::kContextRanks, sharing, field::kKvCache, field::kKvCache);
+  }
+  const auto refuse = [&](std::string_view what) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: {}; {} 1 works", field::kContextRanks, sharing, what,
+         field::kContextRanks);
+  };
+  if (sharing > 1 && !options.draft_store.empty())
+    refuse("draft weights from a file are not shared");
+  if (sharing > 1 && !options.cache_folder.empty()) refuse("a cache on disk is not shared");
+}
+
+RankGroups rank_groups(const EngineOptions& options, const ModelFiles& files, int ranks) {
+  if (options.context_ranks == 1) return {};
+  const auto backend = make_backend({.name = options.backend,
+                                     .num_threads = 1,
+                                     .device = options.device,
+                                     .groups = {.context = options.context_ranks}});
+  return rank_groups(files.config(), *files.weights(options.target_weights, *backend), ranks,
+                     options.context_ranks);
 }
 
 RankMemory memory_of_rank(const Backend& backend, int num_here) {
@@ -343,17 +369,24 @@ std::vector<WeightCost> weight_costs(const ModelFiles& files, const ModelConfig&
 }  // namespace
 
 ModelReport report_model(const EngineOptions& options, std::span<const int> contexts) {
-  require_ranks(options.ranks);
-  const auto backend = make_backend({options.backend, options.num_threads, options.device});
+  require_ranks(options, options.ranks);
+  const auto files = open_model(options.model);
+  const RankGroups groups = rank_groups(options, *files, options.ranks);
+  const auto backend = make_backend({.name = options.backend,
+                                     .num_threads = options.num_threads,
+                                     .device = options.device,
+                                     .groups = groups});
   ModelReport report;
   report.ranks = options.ranks;
-  const auto files = open_model(options.model);
+  report.context_ranks = options.context_ranks;
   report.config = files->config();
   Share own{report.config, files->weights(options.target_weights, *backend)};
   report.unread_tensors = unread_tensors(report.config, *own.source);  // refuses what loading would
   const auto matrices = matrix_formats(report.config, *own.source);
-  report.rank_counts = rank_counts(report.config, *own.source);
-  if (options.ranks > 1) own = share_of(report.config, std::move(own.source), 0, options.ranks);
+  report.rank_counts = rank_counts(report.config, *own.source, options.context_ranks);
+  if (options.ranks > 1) {
+    own = share_of(report.config, std::move(own.source), 0, options.ranks, groups);
+  }
   report.target_weights = describe_formats(matrices);
   for (const MatrixFormat& matrix : matrices) {
     report.matrices.emplace_back(matrix.name, matrix.format);

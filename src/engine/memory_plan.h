@@ -13,6 +13,7 @@
 
 namespace quantspec {
 
+class ModelFiles;
 class WeightSource;
 
 // The planes that a choice of draft weights keeps.
@@ -35,7 +36,11 @@ int choose_context(const EngineOptions& options, const ModelConfig& config, cons
                    std::vector<Message>& warnings);
 
 // Throws kInvalidRequest for a number of ranks that cannot be.
-void require_ranks(int ranks);
+void require_ranks(const EngineOptions& options, int ranks);
+
+// How so many ranks share the model. Throws kInvalidRequest where they cannot share contexts as the
+// options say.
+RankGroups rank_groups(const EngineOptions& options, const ModelFiles& files, int ranks);
 
 // What one of so many ranks on this machine may take: of the host's memory each has a part.
 struct RankMemory {

@@ -38,7 +38,8 @@ struct ModelReport {
   std::vector<WeightCost> weights;  // of all targets that the checkpoint can be, the default first
   std::vector<std::string> unread_tensors;  // of the checkpoint, that the model does not use
   int ranks = 1;                            // that the options ask for
-  std::vector<int> rank_counts;             // how many could share the model
+  int context_ranks = 1;                    // of them
+  std::vector<int> rank_counts;             // how many could share the model, so many a context
   // By context length; of one of the ranks, as are available_bytes and what follows from them.
   std::vector<std::pair<int, MemoryPlan>> plans;
 };

@@ -54,7 +54,7 @@ void Engine::follow(const EngineOptions& options, Communicator& ranks) {
 }
 
 void Engine::follow_to_its_end(const EngineOptions& options, Communicator& ranks) {
-  require_ranks(ranks.size());
+  require_ranks(options, ranks.size());
   const auto engine = load_rank(options, &ranks);
   const Agreement agreement(&ranks);
   Next next{};

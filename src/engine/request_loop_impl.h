@@ -127,7 +127,8 @@ struct RequestLoop::Impl {
   // The same, of all ranks' loops.
   std::unique_ptr<Live> agreed_arrival(RequestId last);
   std::optional<std::pair<RequestId, Wish>> agreed_wish(RequestId after, RequestId last);
-  bool is_stopped() const;  // by the loop that leads
+  bool is_stopped() const;     // by the loop that leads
+  void require_files() const;  // throws where what is kept can go to none
   void visit(Visit visit);
   std::optional<Visit> next_visit();
   bool receive_visits();

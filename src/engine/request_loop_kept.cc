@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/fields.h"
 #include "engine/request_bytes.h"
 #include "engine/request_loop_impl.h"
 
@@ -162,6 +163,14 @@ void RequestLoop::Impl::find_tail_in_folder(const Live& request) {
 
 // --- what files of texts have ---
 
+void RequestLoop::Impl::require_files() const {
+  const int sharing = model.config().context_ranks;
+  if (sharing == 1) return;
+  fail(ErrorKind::kInvalidRequest,
+       "{} {}: what ranks have of a context that they share goes to no file; {} 1 works",
+       field::kContextRanks, sharing, field::kContextRanks);
+}
+
 void RequestLoop::Impl::visit(Visit visit) {
   std::future<void> done = visit.done.get_future();
   {
@@ -258,6 +267,7 @@ void RequestLoop::Impl::write_kept(Visit& visit) {
       next = path.advance(tokens.subspan(i * size, size));
     } catch (const Error& error) {  // as where make_pages() finds no room
       if (error.kind() != ErrorKind::kOutOfMemory) throw;
+      if (pool.free() >= tree.pages_per_chunk()) rethrow_for_ranks();
       return;
     }
     if (next == PrefixTree::Next::kReady) continue;
@@ -285,6 +295,7 @@ void RequestLoop::Impl::write_kept(Visit& visit) {
 void RequestLoop::read_prefix(std::string_view salt, std::span<const TokenId> tokens,
                               const std::function<void(const KeptPrefix&)>& begin,
                               const std::function<void(std::span<const std::byte>)>& part) {
+  impl_->require_files();
   Request text{.prompt = {tokens.begin(), tokens.end()}, .salt = std::string(salt)};
   impl_->visit({.text = std::move(text), .begin = begin, .part = part});
 }
@@ -294,6 +305,7 @@ void RequestLoop::write_prefix(
     const std::function<std::span<const std::byte>(std::uint64_t)>& chunk,
     const std::function<std::span<const std::byte>()>& tail) {
   Impl& at = *impl_;
+  at.require_files();
   const std::size_t bytes = at.shards.file_bytes(at.own_chunk_bytes());
   if ((kept.chunks > 0 && kept.chunk_bytes != bytes) || kept.chunks > tokens.size() / at.chunk() ||
       kept.tail_tokens > tokens.size()) {

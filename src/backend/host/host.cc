@@ -71,7 +71,8 @@ void HostBackend::gather_logits(const HeadParams& params, std::span<const float>
 std::size_t HostBackend::pass_scratch_bytes(const PassSizes& sizes) const {
   if (sizes.ranks == 1) return 0;
   const std::size_t own = std::max(sizes.hidden, sizes.head);
-  const std::size_t gathered = static_cast<std::size_t>(sizes.ranks) * sizes.head;
+  const std::size_t gathered =
+      static_cast<std::size_t>(sizes.ranks) * group_.groups.alike * sizes.head;
   return sizeof(float) * sizes.rows * (own + gathered);
 }
 

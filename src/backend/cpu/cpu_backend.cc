@@ -166,7 +166,10 @@ void CpuBackend::page_bounds(const PageBoundsParams& p) {
 }
 
 void CpuBackend::prefill_attention(const PrefillAttentionParams& p) {
-  cpu::prefill_attention(context(), p, pages_of_queries(p), own_kv_heads(p.shape));
+  const LayerPages pages = pages_of_queries(p);
+  attend_in_parts(p, [&](const PrefillAttentionParams& part) {
+    cpu::prefill_attention(context(), part, pages, own_kv_heads(p.shape));
+  });
 }
 
 void CpuBackend::add_linear(const AddLinearParams& p) {

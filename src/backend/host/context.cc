@@ -118,6 +118,36 @@ std::size_t HostBackend::unpacked_bytes(const KvShape& shape, int tokens) const 
          pages * page_bytes(gathered_shape(shape, kv_heads_of(group_, shape, group_.rank())));
 }
 
+void HostBackend::attend_in_parts(
+    const PrefillAttentionParams& params,
+    const std::function<void(const PrefillAttentionParams&)>& attend) {
+  const int parts = group_.groups.alike;
+  if (parts == 1) return attend(params);
+  const std::size_t width = static_cast<std::size_t>(params.num_heads) * params.shape.head_dim;
+  const int rows = (params.num_rows + parts - 1) / parts, own = group_.ranks->rank() % parts;
+  const auto first_of = [&](int part) { return std::min(params.num_rows, part * rows); };
+  const int first = first_of(own), count = first_of(own + 1) - first;
+  PrefillAttentionParams part = params;
+  part.q += first * width;
+  part.out += first * width;
+  part.first_position += first;
+  part.num_rows = count;
+  if (count > 0) attend(part);
+  const std::size_t piece = rows * width;
+  given_.resize(parts * piece);
+  gathered_.resize(parts * piece);
+  for (int to = 0; to < parts; ++to) {
+    std::copy_n(part.out, count * width, given_.data() + to * piece);
+  }
+  group_.ranks->all_to_all(std::as_writable_bytes(std::span(gathered_)),
+                           std::as_bytes(std::span(given_)), parts);
+  for (int from = 0; from < parts; ++from) {
+    if (from == own) continue;
+    std::copy_n(gathered_.data() + from * piece, (first_of(from + 1) - first_of(from)) * width,
+                params.out + first_of(from) * width);
+  }
+}
+
 LayerPages HostBackend::pages_of_queries(const KvShape& shape, const KvView& kv, std::byte* room,
                                          bool gathers) const {
   if (!group_.shared() || kv.pages.empty()) return {kv.pages, shape, kv.layer, 0};

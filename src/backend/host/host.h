@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -119,6 +120,10 @@ class HostBackend : public Backend {
   LayerPages pages_of_queries(const PrefillAttentionParams& params) const {
     return pages_of_queries(params.shape, params.kv, params.unpacked, params.unpacks);
   }
+  // Ranks that are alike have some of a prompt's rows each: calls attend() with these, then all
+  // tell each other what came out.
+  void attend_in_parts(const PrefillAttentionParams& params,
+                       const std::function<void(const PrefillAttentionParams&)>& attend);
 
  private:
   void select_pages(const KvView& kv, int num_kv_heads);
@@ -128,7 +133,8 @@ class HostBackend : public Backend {
 
   using PageOrder = std::pair<int, float>;
   ContextGroup group_;                 // of one: no ranks
-  std::vector<float> gathered_;        // logits, by rank
+  std::vector<float> gathered_;        // by rank: logits, rows of attention
+  std::vector<float> given_;           // such rows
   std::vector<int> order_;             // of select_pages: pages
   std::vector<PageOrder> page_order_;  // and what they are ordered by
   std::vector<RoundLane> lanes_;

@@ -138,9 +138,9 @@ class ReferenceBackend final : public HostBackend {
       for (int head = first_head; head < first_head + group; ++head) {
         for (int i = 0; i < sequence.num_rows; i += kAttentionRows) {
           const std::ptrdiff_t first = (sequence.first_row + i) * stride + head * dim;
-          attend(kv, dim, params.scale, read.count - sequence.num_rows + i,
-                 std::min(kAttentionRows, sequence.num_rows - i), params.q + first,
-                 params.out + first, stride, pages);
+          reference::attend(kv, dim, params.scale, read.count - sequence.num_rows + i,
+                            std::min(kAttentionRows, sequence.num_rows - i), params.q + first,
+                            params.out + first, stride, pages);
         }
       }
     };
@@ -169,12 +169,15 @@ class ReferenceBackend final : public HostBackend {
   }
 
   void prefill_attention(const PrefillAttentionParams& params) override {
+    const LayerPages pages = pages_of_queries(params);
+    attend_in_parts(params, [&](const PrefillAttentionParams& part) { attend(part, pages); });
+  }
+  void attend(const PrefillAttentionParams& params, const LayerPages& pages) {
     const int end = params.first_position + params.num_rows;
     check(end - params.kv.first_full <= params.kv.full.capacity,
           "prefill attention needs a slot for every position in full precision");
     const int dim = params.shape.head_dim;
     const KvHeads kv_heads = own_kv_heads(params.shape);
-    const LayerPages pages = pages_of_queries(params);
     const int group = params.num_heads / kv_heads.count;
     const std::ptrdiff_t stride = static_cast<std::ptrdiff_t>(params.num_heads) * dim;
     std::vector<ReadKv> heads;
@@ -187,10 +190,10 @@ class ReferenceBackend final : public HostBackend {
       const int first_row = static_cast<int>(task / params.num_heads) * kAttentionRows;
       const ReadKv& kv = heads[head / group];
       const std::ptrdiff_t first = first_row * stride + head * dim;
-      attend({kv.keys.data(), kv.values.data()}, dim, params.scale,
-             params.first_position + first_row,
-             std::min(kAttentionRows, params.num_rows - first_row), params.q + first,
-             params.out + first, stride);
+      reference::attend({kv.keys.data(), kv.values.data()}, dim, params.scale,
+                        params.first_position + first_row,
+                        std::min(kAttentionRows, params.num_rows - first_row), params.q + first,
+                        params.out + first, stride);
     });
   }
 

@@ -1,12 +1,20 @@
 // Decode attention of ranks that share a context: who attends to which unit, and what they tell
 // each other.
 #include <algorithm>
+#include <array>
 
 #include "backend/cpu/attention.h"
 #include "backend/params/context.h"
+#include "base/error.h"
 #include "comm/comm.h"
 
 namespace quantspec::cpu {
+
+namespace {
+
+constexpr int kMostRanks = 8;  // of a context
+
+}  // namespace
 
 AttentionParams DecodeAttention::gather_queries(const AttentionParams& params) {
   AttentionParams all = params;
@@ -44,13 +52,17 @@ int DecodeAttention::rank_of(const AttentionParams& params, const Unit& unit) co
 
 template <typename F>
 void DecodeAttention::for_given(const AttentionParams& params, const F& f) const {
+  std::array<KvHeads, kMostRanks> wanted;
+  for (int getter = 0; getter < group_.size(); ++getter) {
+    wanted[getter] = kv_heads_of(group_, params.shape, getter);
+  }
   for (const Plan& plan : plans_) {
     for (int head = 0; head < params.shape.num_kv_heads; ++head) {
       for (int split = 0; split < plan.splits; ++split) {
         const Unit unit{&plan, head, split};
         const int giver = rank_of(params, unit);
         for (int getter = 0; getter < group_.size(); ++getter) {
-          if (kv_heads_of(group_, params.shape, getter).has(head)) f(giver, getter, unit);
+          if (wanted[getter].has(head)) f(giver, getter, unit);
         }
       }
     }
@@ -59,6 +71,7 @@ void DecodeAttention::for_given(const AttentionParams& params, const F& f) const
 
 void DecodeAttention::give_partials(const AttentionParams& params) {
   const int size = group_.size(), own = group_.rank();
+  check(size <= kMostRanks, "so many ranks share a context");
   floats_.assign(static_cast<std::size_t>(size) * size, 0);
   for_given(params, [&](int giver, int getter, const Unit& unit) {
     floats_[giver * size + getter] += unit.plan->partial_stride;

@@ -61,6 +61,9 @@ num_gpus=$(tr -dc , <<<"$gpus," | wc -c)
 # `auto` means: that it is cuda here is a test of BackendsOnHost.
 declare -A tests_of=([cuda_test]='*' [backend_test]='*cuda*:BackendsOnHost.*' [quantspec_test]='*cuda*:*/GgufModels.*'
   [engine_test]='*' [kv_cache_test]='*cuda*')
+# Ranks on one GPU wait for each other there, and do not all run where other processes take turns on
+# it: so these tests have a GPU to themselves, one after the other.
+alone='Ranks'
 all_tests=(cuda_test backend_test quantspec_test engine_test kv_cache_test)
 op_tests=(cuda_test backend_test)
 
@@ -144,12 +147,18 @@ run_sharded() {
 }
 
 run_tests() {
-  local target binary
+  local target binary tests alone_tests
   : >"$logs/tests.log"
   for target in $(targets_of "${all_tests[@]}"); do
     binary=$(find "$build/src" "$build/tests" -maxdepth 1 -name "$target" | head -n 1)
-    run_sharded "$target" "$logs/tests.log" $((jobs < 16 ? jobs : 16)) "$jobs" "$binary" \
-      "${filter:-${tests_of[$target]}}"
+    tests=${filter:-${tests_of[$target]}}
+    alone_tests=$("$binary" --gtest_list_tests --gtest_filter="$tests" |
+      awk -v alone="$alone" '/^[^ ]/ {suite = $1} /^ / && suite ~ alone {print suite $1}' | paste -sd:)
+    if [[ -n $alone_tests ]]; then
+      run_sharded "$target, ranks" "$logs/tests.log" 1 1 "$binary" "$alone_tests"
+      [[ $tests == *-* ]] && tests+=":$alone_tests" || tests+="-$alone_tests"
+    fi
+    run_sharded "$target" "$logs/tests.log" $((jobs < 16 ? jobs : 16)) "$jobs" "$binary" "$tests"
   done
   grep -E '^== |^\[  FAILED  \] .*\(|Failure' "$logs/tests.log" | uniq | head -n 60 || true
 }

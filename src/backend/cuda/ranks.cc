@@ -21,19 +21,6 @@ struct Address {
   const std::shared_ptr<Mailbox>* mailbox;
 };
 
-// Streams of a GPU share queues where there are more of them than queues, of which there are 8
-// unless the environment says how many: a kernel behind one that waits for it would never come.
-void require_queues(int ranks_on_gpu) {
-  constexpr int kFewRanks = 4;
-  const char* const queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (ranks_on_gpu <= kFewRanks || (queues != nullptr && std::atoi(queues) >= 4 * kFewRanks))
-    return;
-  fail(ErrorKind::kDevice,
-       "{} ranks on one GPU: more than {} need queues of their own, with "
-       "CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment",
-       ranks_on_gpu, kFewRanks);
-}
-
 // Of what GPUs and other ranks' hosts read and write, too.
 std::atomic_ref<int> sign(int& word) { return std::atomic_ref<int>(word); }
 
@@ -60,19 +47,18 @@ Ranks::Ranks(Device& device, Communicator& all, std::chrono::milliseconds patien
   }
   for (int rank = 0; rank < size(); ++rank) mailboxes_[rank] = *addresses[rank].mailbox;
   all.barrier();  // nobody's `own` goes before all have a share in it
-  int most = 0;   // ranks on a GPU
   for (const auto& mailbox : mailboxes_) {
     const auto on = [&](const auto& other) { return other->ordinal == mailbox->ordinal; };
-    most = std::max(most, static_cast<int>(std::ranges::count_if(mailboxes_, on)));
+    most_on_gpu_ = std::max(most_on_gpu_, static_cast<int>(std::ranges::count_if(mailboxes_, on)));
   }
-  require_queues(most);
+  require_queues();
   for (const auto& mailbox : mailboxes_) {
     if (mailbox->ordinal != ordinal) reach(mailbox->ordinal);
   }
   places_ = {.rank = rank(),
              .size = size(),
-             .blocks = most > 1 ? kSharingBlocks : kRankBlocks,
-             .alone = most == 1,
+             .blocks = most_on_gpu_ > 1 ? kSharingBlocks : kRankBlocks,
+             .alone = most_on_gpu_ == 1,
              .counts = own->counts.as<RankCounts>(),
              .signs = own->signs.as<RankSigns>(),
              .patience = static_cast<std::uint64_t>(
@@ -80,7 +66,7 @@ Ranks::Ranks(Device& device, Communicator& all, std::chrono::milliseconds patien
   for (int rank = 0; rank < size(); ++rank) {
     places_.inboxes[rank] = mailboxes_[rank]->inbox.as<float4>();
   }
-  load_rank_kernels(size(), places_.alone);
+  load_rank_kernels(size());
   all.barrier();  // all can be reached
 }
 
@@ -88,6 +74,18 @@ Ranks::~Ranks() {
   const CurrentGpu current(device_.gpu(), CurrentGpu::Failing::kIsLeft);
   cudaStreamSynchronize(device_.stream());  // ends: other ranks leave, too, where they fail
   leave();
+}
+
+// Streams of a GPU share queues where there are more of them than queues, of which there are 8
+// unless the environment says how many: a kernel behind one that waits for it would never come.
+void Ranks::require_queues() const {
+  const char* const queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (most_on_gpu_ <= kFewRanks || (queues != nullptr && std::atoi(queues) >= 4 * kFewRanks))
+    return;
+  fail(ErrorKind::kDevice,
+       "{} ranks on one GPU: more than {} need queues of their own, with "
+       "CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment",
+       most_on_gpu_, kFewRanks);
 }
 
 // Kernels of others, and of this rank, wait for it no longer.

@@ -320,14 +320,10 @@ void launch_copies(const RowCopies& copies, cudaStream_t stream) {
   require_launch("launch_copies");
 }
 
-void load_rank_kernels(int size, bool alone) {
+void load_rank_kernels(int size) {
   const auto load = [&](auto* kernel) {
     cudaFuncAttributes attributes;
     QUANTSPEC_CUDA(cudaFuncGetAttributes(&attributes, kernel));
-    // A multiprocessor on which it waits has as much shared memory as others' kernels may want.
-    if (alone) return;
-    QUANTSPEC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                        cudaSharedmemCarveoutMaxShared));
   };
   with_ranks(size, [&]<int kRanks>() {
     load(exchange<kRanks, Add>);

@@ -15,10 +15,9 @@ constexpr std::size_t inbox_bytes(int ranks) {
   return std::size_t{2} * ranks * kPieceQuads * sizeof(float4);
 }
 
-// Blocks of a launch, always as many. NOTE: of ranks that share a GPU the kernels of all but one
-// may wait while that one's products and clusters need multiprocessors of their own, so they take
-// few. With 8 of them 4 ranks on an H200 stood still, and 8 on an H100.
-inline constexpr int kRankBlocks = 64, kSharingBlocks = 2;
+// Blocks of a launch, always as many. Of ranks that share a GPU all but one may wait while that
+// one's products need multiprocessors, so they take few.
+inline constexpr int kRankBlocks = 64, kSharingBlocks = 8;
 inline constexpr int kRankThreads = 256;
 
 // In device memory.
@@ -66,7 +65,7 @@ void launch_gather(const RankPlaces& places, cudaStream_t stream, bool overlaps,
                    int rows, int outputs, float* all);
 // As Ranks::meet_on_gpus().
 void launch_meeting(const RankPlaces& places, cudaStream_t stream);
-// Loads them, so that no launch has to wait for the GPU. alone: RankPlaces'.
-void load_rank_kernels(int size, bool alone);
+// Loads them, so that no launch has to wait for the GPU.
+void load_rank_kernels(int size);
 
 }  // namespace quantspec::cuda

@@ -77,7 +77,10 @@ bool RoundGraphs::run(const RoundKey& key, const std::function<void()>& issue) {
   const bool moved = round.generation != device_.generation();
   round.generation = device_.generation();
   ++round.issues;
-  if (round.issues >= kIssues && !moved && round.graph == nullptr) round.graph = capture(issue);
+  const bool repeats = ranks == nullptr || ranks->may_repeat();
+  if (repeats && round.issues >= kIssues && !moved && round.graph == nullptr) {
+    round.graph = capture(issue);
+  }
   if (ranks != nullptr) ranks->meet();
   return true;
 }

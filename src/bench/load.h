@@ -96,6 +96,7 @@ struct LoadRow {
   // The tokens are those of plain-int8 and of all repeats; none: they need not be (rejection,
   // fp16).
   std::optional<bool> identical;
+  std::uint64_t tokens_hash = 0;      // of the first `tokens` of every stream, or a trace's all
   std::vector<LoadMoment> over_time;  // of a trace's first repeat
   struct Late {
     std::optional<double> ttft_ms;  // none: streams had all that they may hold before

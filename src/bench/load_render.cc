@@ -231,6 +231,7 @@ Json to_json(const LoadRow& row) {
   put(json, row.memory);
   json["process_peak_bytes"] = row.process_peak_bytes;
   json["identical"] = or_null(row.identical);
+  json["tokens_hash"] = fmt::format("{:016x}", row.tokens_hash);
   put(json, row.late);
   put(json, row.over_time);
   return json;

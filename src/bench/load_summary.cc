@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/system_memory.h"
 #include "bench/load_loop.h"
 #include "bench/memory.h"
@@ -94,6 +95,16 @@ std::size_t plain_entry(std::span<const Entry> entries, std::string_view plan, f
   return found - entries.begin();
 }
 
+// Of as many tokens of each stream, or all; rounds end with some more.
+std::uint64_t hash_of(const LoadMeasured& measured, std::optional<int> count) {
+  std::vector<TokenId> all;
+  for (const auto& tokens : measured.tokens.front()) {
+    const std::size_t most = count ? *count : tokens.size();
+    all.insert(all.end(), tokens.begin(), tokens.begin() + std::min(most, tokens.size()));
+  }
+  return hash_bytes(std::as_bytes(std::span(all)));
+}
+
 }  // namespace
 
 double percentile(std::vector<double> values, double share) {
@@ -137,6 +148,7 @@ std::vector<LoadRow> make_load_rows(Engine& engine, std::span<const Entry> entri
     row.memory = memory(engine, entry, measured, shape);
     row.process_peak_bytes = peak_rss_bytes();
     if (like(entries, i)) row.identical = difference(entries, all, i).empty();
+    row.tokens_hash = hash_of(measured, shape.tokens);
     row.over_time = measured.over_time;
     if (measured.late) row.late = late_row(*measured.late);
     rows.push_back(std::move(row));

@@ -81,6 +81,9 @@ TEST(Load, UniformRowsAreOfWhatDecodesTogether) {
               (std::vector{100, row.streams, 16, 2}));
     EXPECT_EQ(row.streams_per_round, row.streams);  // nobody waits, nobody has ended
     EXPECT_EQ(row.identical, true) << row.plan;
+    if (row.plan != kPlainFp16) {
+      EXPECT_EQ(row.tokens_hash, report.rows[i < 3 ? 1 : 4].tokens_hash) << row.plan;
+    }
     EXPECT_EQ(row.output_tokens_per_second.values.size(), 2u);
     EXPECT_GT(row.output_tokens_per_second.min, 0);
     EXPECT_GT(row.ttft.p50, 0);
@@ -135,6 +138,9 @@ TEST(Load, ATraceWaitsForItsArrivalsAndFindsWhatIsShared) {
   for (const LoadRow& row : report.rows) {
     EXPECT_FALSE(row.context);
     EXPECT_EQ(row.identical, true) << row.plan;
+    if (row.plan != kPlainFp16) {
+      EXPECT_EQ(row.tokens_hash, report.rows[1].tokens_hash) << row.plan;
+    }
     EXPECT_EQ(row.requests, 3);
     EXPECT_EQ(row.streams_per_round, 1);
     EXPECT_EQ(row.cached_tokens, row.plan == kPlainFp16 ? 0 : 1024);
@@ -203,6 +209,7 @@ TEST(Load, TellsTheRowsBeforeItFailsForTokensThatDiffer) {
   const LoadShape shape{2, 3, 2, 16, 400};
   const std::vector<LoadRow> rows = make_load_rows(*broken, entries, measured, shape);
   EXPECT_EQ(rows[2].identical, false);
+  EXPECT_NE(rows[2].tokens_hash, rows[1].tokens_hash);
   EXPECT_EQ(rows[1].identical, true);
 }
 

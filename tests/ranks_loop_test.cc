@@ -15,6 +15,7 @@
 #include "engine/chunk_folder.h"
 #include "engine/request_loop.h"
 #include "tests/kept_file.h"
+#include "tests/model_support.h"
 #include "tests/output_support.h"
 #include "tests/ranks_support.h"
 
@@ -267,6 +268,7 @@ class RanksLoop : public ::testing::TestWithParam<Case> {};
 
 TEST_P(RanksLoop, GivesWhatOneRankGivesAlone) {
   const Case& c = GetParam();
+  if (c.sharing.backend == std::string("cuda") && !has_gpu()) GTEST_SKIP() << "no GPU";
   const int loops = 16 / c.ranks;
   std::optional<OwnModel> one(std::in_place, c.sharing, nullptr);
   const Catalogue catalogue(*one, 12);
@@ -309,7 +311,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"context_of_2_processes", {dense_format(DType::kBF16), 2}, 2, true},
                       // Two groups with two KV heads each; and more ranks than KV heads.
                       Case{"contexts_of_2_by_4_processes", {kQ4K, 2}, 4, true},
-                      Case{"context_of_4_with_2_kv_heads", {kQ4K, 4, 2}, 4, true}),
+                      Case{"context_of_4_with_2_kv_heads", {kQ4K, 4, 2}, 4, true},
+                      Case{"cuda_bf16_2", {dense_format(DType::kBF16), 1, 4, "cuda"}, 2, false},
+                      Case{"cuda_Q4_K_4", {kQ4K, 1, 4, "cuda"}, 4, false}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // --- what goes wrong at one rank ---

@@ -1,8 +1,13 @@
 // For tests: a model that ranks can share, or a rank's share of it.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
+#include <optional>
+#include <string>
 
+#include "backend/backend.h"
+#include "base/error.h"
 #include "comm/comm.h"
 #include "model/share.h"
 #include "model/test_support.h"
@@ -14,11 +19,29 @@ inline constexpr int kPage = 32;
 inline constexpr int kChunk = 2 * kPage;
 inline constexpr int kContext = 7 * kChunk;
 
+// Before CUDA begins: as many ranks on a GPU as there are.
+inline const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+
+// The GPU of a rank: of those that there are, on which ranks take turns; none of other backends.
+inline std::optional<int> device_of(const std::string& backend, int rank) {
+  if (backend != "cuda") return std::nullopt;
+  static const int gpus = [] {
+    int count = 0;
+    try {
+      for (;; ++count) make_backend({.name = "cuda", .device = count});
+    } catch (const Error&) {
+    }
+    return count;
+  }();
+  return gpus > 0 ? std::optional(rank % gpus) : std::nullopt;
+}
+
 // How a model is shared; its weights' format.
 struct Sharing {
   WeightFormat format;
   int context_ranks = 1;
   int kv_heads = 4;
+  const char* backend = "cpu";
 };
 
 inline ModelConfig shared_config(const Sharing& sharing) {
@@ -33,7 +56,12 @@ inline ModelConfig shared_config(const Sharing& sharing) {
 struct OwnModel {
   OwnModel(const Sharing& sharing, Communicator* ranks)
       : groups(groups_of(sharing, ranks)),
-        backend(make_backend({.name = "cpu", .num_threads = 1, .ranks = ranks, .groups = groups})),
+        backend(make_backend(
+            {.name = sharing.backend,
+             .num_threads = 1,
+             .device = device_of(sharing.backend, ranks != nullptr ? ranks->rank() : 0),
+             .ranks = ranks,
+             .groups = groups})),
         model(load(sharing, ranks)),
         pool(*backend, kv_shape(model.config(), kPage)),
         decoder(model) {}

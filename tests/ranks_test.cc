@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <set>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "model/share.h"
 #include "model/test_support.h"
 #include "tests/model_support.h"
+#include "tests/ranks_support.h"
 
 namespace quantspec::testing {
 namespace {
@@ -50,22 +50,6 @@ struct Case {
   bool drafts_as_one() const { return on_gpu() || !format.dense(); }
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-
-// Before CUDA begins: as many ranks on a GPU as there are.
-const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-
-// The GPUs that there are, on which ranks take turns; of other backends 0.
-int num_devices(const std::string& backend) {
-  int count = 0;
-  try {
-    while (backend == "cuda") {
-      make_backend({.name = backend, .device = count});
-      ++count;
-    }
-  } catch (const Error&) {
-  }
-  return count;
-}
 
 // Reads a text by target passes of up to 17 rows, then drafts.
 void decode(const Model& model, PagePool& pool, std::span<const TokenId> text,
@@ -132,7 +116,6 @@ Said say(const Case& c, const ModelConfig& config, std::unique_ptr<WeightSource>
 
 // What so many ranks say, each in a thread.
 std::vector<Said> say_as_ranks(const Case& c, int size, int draft_len) {
-  const int devices = num_devices(c.backend);
   std::vector<Said> said(size);
   SharedRanks all(size);
   std::vector<std::jthread> threads;
@@ -141,10 +124,8 @@ std::vector<Said> say_as_ranks(const Case& c, int size, int draft_len) {
       EXPECT_NO_THROW(as_rank(all, rank, [&](Communicator& ranks) {
         const RankGroups groups = rank_groups(c.config(), *c.source(), size, c.context_ranks);
         Share share = share_of(c.config(), c.source(), rank, size, groups);
-        std::optional<int> device;
-        if (devices > 0) device = rank % devices;
-        said[rank] =
-            say(c, share.config, std::move(share.source), draft_len, &ranks, groups, device);
+        said[rank] = say(c, share.config, std::move(share.source), draft_len, &ranks, groups,
+                         device_of(c.backend, rank));
       }));
     });
   }

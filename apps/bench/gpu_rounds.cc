@@ -214,7 +214,7 @@ class Lab {
     }
     plans.front().name = "dense";
     Sequence sequence(model_, *pool_, capacity, decoding(0, {}), kv_options(plans));
-    prefill(sequence, context);
+    const double warm_prefill_seconds = prefill(sequence, context);
     {
       Sequence eight_bit = sequence.fork(decoding(0, {}));
       note(measure(eight_bit, "plain, 8-bit cache"));
@@ -230,6 +230,7 @@ class Lab {
     const KvShape& shape = pool_->shape();
     return {{"context", context},
             {"prefill_seconds", prefill_seconds},
+            {"warm_prefill_seconds", warm_prefill_seconds},
             {"device_bytes_used", used},
             {"kv_bytes", sequence.cache().page_bytes() + sequence.cache().ring_bytes()},
             {"fp16_kv_bytes", shape.fp16_token_bytes() * context},

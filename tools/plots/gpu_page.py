@@ -123,7 +123,8 @@ def memory(results):
         rows.append([f"{short(report)}, {context_name(context)}", *(f"{at[key] / 1e9:.2f}" for key in (
             "weights_bytes", "draft_weights_bytes", "kv_bytes", "fp16_kv_bytes", "device_bytes_used")),
             f"{at['kv_bytes'] / at['fp16_kv_bytes']:.3f}"])
-    return table(["GB of", "weights", "draft weights", "our cache", "an fp16 cache", "all in use",
+    return table(["GB of", "weights", "draft weights", "our cache", "an fp16 cache",
+                  "all in use, with one layer in fp16 for prompts",
                   "our cache over fp16"], rows)
 
 
@@ -282,7 +283,6 @@ pages, *sparse* ones that of 4k tokens. The paper's figures are of real weights 
 *expected* has the measured costs and the yield that this acceptance gives on average (bf16 was measured at
 {chance}):""")
     ops_said = "Time, share of copy, over PyTorch's best fp16 kernel."
-    memory_said = "What else is in use is, among other things, one layer's K and V in fp16, over which a prompt attends."
     goals_said = prose(f"""{gpu_goals.counts(goals)}. They were set for an H200 before the backend was written.
 [0007](decisions/0007-goals-missed-on-an-h200.md) says why some were missed at 2f66f9b, [0008](decisions/0008-tried-on-an-h200.md) what was tried.""")
     text = f"""# Results on a GPU
@@ -317,8 +317,6 @@ A layer's four products, one after the other; over cuBLAS with bf16 weights and 
 
 {products(results)}
 ## Memory
-
-{memory_said}
 
 {memory(results)}
 {of_ranks}

@@ -8,8 +8,8 @@ from plots.gpu_tables import context_name, times
 from plots.tables import prose, table
 
 PLAIN = "plain, 8-bit cache"
-LAYERS = {"8b": 32, "70b": 80}
-NAMES = {"8b": "8B, bf16", "70b": "70B, target of 8 bits"}
+LAYERS = {"8b": 32, "8b-q8": 32, "70b": 80}
+NAMES = {"8b": "8B, bf16", "8b-q8": "8B, Q8_0", "70b": "70B, Q8_0"}
 GPUS = (1, 2, 4, 8)
 CONTEXTS = (4096, 131072, 1 << 20)
 MOST_DRAFTED = 8
@@ -38,8 +38,9 @@ def best(context, kind):
 
 
 def rounds_of(folder):
+    shapes = list(LAYERS)
     return sorted((Rounds(path) for path in folder.glob("*.json")),
-                  key=lambda rounds: (LAYERS[rounds.shape], rounds.contexts[-1]["context"], rounds.ranks))
+                  key=lambda rounds: (shapes.index(rounds.shape), rounds.contexts[-1]["context"], rounds.ranks))
 
 
 # --- what was measured ---------------------------------------------------------------------------
@@ -54,7 +55,8 @@ def measured(all_rounds):
             for rounds in group:
                 here = rounds.contexts[i]
                 cells = [f"{rounds.name()}, {context_name(here['context'])}", rounds.ranks,
-                         f"{here['prefill_seconds']:.2f}"]
+                         " / ".join(f"{here[key]:.2f}" for key in ("prefill_seconds", "warm_prefill_seconds")
+                                    if key in here)]
                 for kind in (PLAIN, "dense", "sparse"):
                     run, first = best(here, kind), best(context, kind)
                     cells += ["-", "-"] if run is None else [
@@ -65,6 +67,37 @@ def measured(all_rounds):
                 rows.append(cells)
     return table(["model, context", "GPUs", "prompt, s", "plain", "over the first", "dense drafts", "over the first",
                   "sparse drafts", "over the first", "a draft step, ms", "verification, ms"], rows)
+
+
+# --- beside another engine -------------------------------------------------------------------------
+
+
+class Beside:
+    """What llama-bench measured of the same files, in the same call."""
+
+    def __init__(self, folder):
+        data = json.loads((folder / "beside/llama-bench.json").read_text())
+        self.program, self.run, self.rows = data["program"], data["run"], data["rows"]
+
+    def speed(self, *of):
+        """Of a shape, a number of GPUs and a context; None where that did not run."""
+        return next((row["tokens_per_second"] for row in self.rows
+                     if (row["shape"], row["gpus"], row["context"]) == of), None)
+
+    def table(self, all_rounds):
+        lines = []
+        for row in self.rows:
+            contexts = [context for rounds in all_rounds
+                        if (rounds.shape, rounds.ranks) == (row["shape"], row["gpus"])
+                        for context in rounds.contexts if context["context"] == row["context"]]
+            plain, drafts = (best(contexts[0], kind) for kind in (PLAIN, "dense"))
+            ours = max(plain, drafts, key=lambda run: run["tokens_per_second"])
+            lines.append([f"{NAMES[row['shape']]}, {context_name(row['context'])}", row["gpus"], row["split"],
+                          f"{row['tokens_per_second']:.0f} ± {row['spread']:.0f}",
+                          f"{plain['tokens_per_second']:.0f}", f"{drafts['tokens_per_second']:.0f}",
+                          times(ours["tokens_per_second"] / row["tokens_per_second"])])
+        return table(["model, context", "GPUs", "its split", "llama.cpp", "plain", "dense drafts",
+                      "the faster, over llama.cpp"], lines)
 
 
 # --- a model of the gain -------------------------------------------------------------------------
@@ -154,6 +187,7 @@ def page(folder):
     all_rounds = rounds_of(folder)
     runs = "\n".join(f"- {rounds.file}: {rounds.run['hardware']}, {rounds.run['commit']}, {rounds.run['date']}: "
                      + ", ".join(f"`{command}`" for command in rounds.run["commands"]) for rounds in all_rounds)
+    beside = Beside(folder)
     of_8b, gains = gain(all_rounds)
     fixed = {kind: terms[0] for kind, terms in of_8b.terms.items()}
     said = prose(f"""A model, not a measurement: a pass takes a + (b + c · context) / GPUs, by least squares over the
@@ -167,20 +201,27 @@ drafts at acceptance {all_rounds[0].acceptance} and the best length:""")
 {prose('''Made by `tools/make_results.py --write` from the JSON beside it, which `gpu_rounds` wrote. Weights are random, of
 Llama-3.1-8B's and 70B's shapes, 8B's with a vocabulary of 8,192. Drafted tokens are accepted with a probability that is
 given. GPUs of a machine reach each other by NVLink. 8b is written by `tools/make_random_model.py` (its shape with that
-vocabulary), 70b.gguf by `tools/write_gguf.py random llama-3.1-70b --type q8_0`.''')}
+vocabulary), 8b.gguf and 70b.gguf by `tools/write_gguf.py random llama-3.1-8b --type q8_0` and so on.''')}
 
 {runs}
 
-{prose('''8b-1, 8b-2 and 8b-4 are of that commit as it is. The others are of it with an early state of the commit "cuda: ranks
+{prose('''8b-1, 8b-2 and 8b-4 are of that commit as it is. 8b-long is of it with an early state of the commit "cuda: ranks
 read prompts with the bits of one", which changes prompts alone; those of 8b-long-2 were copied by cudaMemcpy2DAsync,
-which kernels do by now. 8B at 32k stands there twice, as it was in both calls.''')}
+which kernels do by now. 8B in bf16 at 32k stands there twice, as it was in both calls.''')}
 
 ## Rounds
 
-Tokens a second, with the 8-bit cache, and of drafts at the better length (in brackets). The prompt is the first of a
-process: memory and libraries' algorithms are taken while it is read.
+Tokens a second, with the 8-bit cache, and of drafts at the better length (in brackets). Prompts: the first of a process,
+while which memory and libraries' algorithms are taken, into an fp16 cache, and the second, into an 8-bit one.
 
 {measured(all_rounds)}
+## Beside llama.cpp
+
+{prose(f'''{beside.program}, the same files on the same GPUs in the same call, {beside.run['hardware']}:
+`{beside.run['commands'][0]}`. It has an fp16 cache; `-sm row` refuses these files ("does not support split
+buffers"). Tokens a second:''')}
+
+{beside.table(all_rounds)}
 ## What more GPUs bring
 
 {said}
@@ -191,6 +232,7 @@ process: memory and libraries' algorithms are taken while it is read.
 def section(folder):
     """Of docs/results-gpu.md: a row for each model and context, of the first files that have it."""
     all_rounds = rounds_of(folder)
+    beside = Beside(folder)
     rows, cards = {}, {}
     for rounds in all_rounds:
         cards.setdefault(rounds.shape, rounds.run["hardware"])
@@ -204,9 +246,11 @@ def section(folder):
             speeds = [best(by_gpus[gpus], kind) if gpus in by_gpus else None for gpus in GPUS[:3]]
             cells[-1].append("-" if not any(speeds) else " / ".join(
                 f"{run['tokens_per_second']:.0f}" if run else "-" for run in speeds))
+        its = [beside.speed(shape, gpus, tokens) for gpus in GPUS[:3]]
+        cells[-1].append("-" if not any(its) else " / ".join(f"{speed:.0f}" if speed else "-" for speed in its))
     return f"""## Several GPUs
 
-{prose('''`gpu_rounds --ranks N`, random weights, acceptance 0.93: tokens a second of 1 / 2 / 4 GPUs, with the 8-bit cache.
-[results/ranks](../results/ranks/README.md) has commands, commits, passes, and a model of 8 GPUs.''')}
+{prose('''`gpu_rounds --ranks N`, random weights, acceptance 0.93, and {0} on the same files in the same call:
+tokens a second of 1 / 2 / 4 GPUs. More: [results/ranks](../results/ranks/README.md).'''.format(beside.program))}
 
-{table(["model, context, card", "plain", "dense drafts", "sparse drafts"], cells)}"""
+{table(["model, context, card", "plain", "dense drafts", "sparse drafts", "llama.cpp"], cells)}"""

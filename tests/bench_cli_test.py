@@ -344,7 +344,7 @@ class BenchTest(unittest.TestCase):
         code, message = self.ended_within_the_second_context(
             lambda run: resource.prlimit(run.pid, resource.RLIMIT_AS, (1, 1)))
         self.assertEqual(code, 1)
-        self.assertRegex(message, "quantspec: error: (out of memory|could not allocate)")
+        self.assertRegex(message, "quantspec: error: (the GPU: )?(out of memory|could not allocate)")
 
 
 if __name__ == "__main__":

@@ -230,10 +230,10 @@ void run_plans(BenchArgs& args, const BenchOptions& options, const Dataset& data
   events.begin = [&](const BenchMeta& meta) {
     writer.clear();
     warn_of(meta.machine);
-    if (!args.bench.machine && engine->backend_name() == "cuda") {
+    if (!args.bench.machine && engine->backend_name() == "cuda" && meta.machine.name == "this") {
       warn(fmt::format(
-          "--machine this: the processor is measured, and {} runs the model; --machine NAME "
-          "predicts for a GPU",
+          "--machine this: nothing is known of {}, so predictions are for the processor;"
+          " --machine NAME predicts for a GPU",
           meta.head.backend));
     }
     begin(meta);
@@ -326,7 +326,8 @@ Subcommand add_bench(CLI::App& app) {
   add_load(*command, *args);
   add_runs(*command, *args);
   command->option_defaults()->group("Prediction");
-  add_machine(*command, "predictions go", args->bench.machine);
+  add_machine(*command, "predictions go",
+              "the GPU by its name, or\nthe processor, measured for a second", args->bench.machine);
   command->option_defaults()->group("Output");
   add_choice<BenchFormat>(*command, "-o,--output", "FORMAT", "md, csv, json or jsonl (default: md)",
                           {{"md", BenchFormat::kMarkdown},

@@ -170,12 +170,12 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
            engine.draft_store);
 }
 
-void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machine) {
+void add_machine(CLI::App& app, const char* what, const char* self,
+                 std::optional<Machine>& machine) {
   add_value(app, "--machine", "NAME",
             fmt::format("whose limits {} by: a6000, a100,\n"
-                        "h100, h200, rtx4090; or this, whose processor is\n"
-                        "measured for a second (default: this)",
-                        what),
+                        "h100, h200, rtx4090; or this, {} (default: this)",
+                        what, self),
             [&machine](const std::string& text) {
               machine = text == "this" ? std::nullopt : std::optional(machine_preset(text));
             });

@@ -54,7 +54,8 @@ void add_engine_options(CLI::App& app, EngineOptions& engine);
 void add_chat_template(CLI::App& app, std::filesystem::path& file);
 void add_plan(CLI::App& app, std::string& plan);
 // --machine, whose limits `what` goes by; nullopt: this one, which is to be measured.
-void add_machine(CLI::App& app, const char* what, std::optional<Machine>& machine);
+void add_machine(CLI::App& app, const char* what, const char* self,
+                 std::optional<Machine>& machine);
 // Says on standard error where a measured machine is in doubt.
 void warn_of(const Machine& machine);
 void warn_of_threads(int num_threads);

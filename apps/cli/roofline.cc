@@ -71,7 +71,7 @@ Subcommand add_roofline(CLI::App& app) {
   command->option_defaults()->group("Model");
   add_target_weights(*command, args->target_weights);
   command->option_defaults()->group("Machine");
-  add_machine(*command, "times go", args->machine);
+  add_machine(*command, "times go", "whose processor is\nmeasured for a second", args->machine);
   add_threads(*command, args->num_threads);
   add_points(*command, *args);
   command->option_defaults()->group("Output");

@@ -10,9 +10,13 @@ namespace quantspec {
 
 namespace {
 
-// Of reading what plain decoding reads at the longest context: a cache of the CPU may hold that.
+// Of a GPU what its name says, if anything. Of a processor that of reading what plain decoding
+// reads at the longest context: a cache may hold that.
 Machine machine_of(Engine& engine, const BenchOptions& options, int longest) {
   if (options.machine) return *options.machine;
+  if (engine.backend_name() == "cuda") {
+    if (auto machine = machine_named_in(engine.backend_description())) return *machine;
+  }
   const std::size_t kv =
       KvCache::page_bytes_for(engine.pool().shape(), longest, KvStore::kHierarchical);
   return measure_this_machine(options.num_threads, engine.target_weights_bytes() + kv);

@@ -45,7 +45,7 @@ struct BenchOptions {
   std::uint64_t seed = 1;
   int recall_distance = 0;              // as PromptOptions'
   bool many_streams = false;            // refuse plans that work for one sequence only
-  std::optional<Machine> machine = {};  // for predictions; nullopt: this one, measured
+  std::optional<Machine> machine = {};  // for predictions; nullopt: this one
   int num_threads = 0;                  // as the engine's
   // For the report: version, commit, model and draft_store; the rest is filled in.
   ReportHead head = {};

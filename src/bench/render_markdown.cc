@@ -88,7 +88,7 @@ std::string markdown_title(const char* what, const ReportHead& head) {
   std::string text =
       fmt::format("# {} of {} on {}\n\n", what, one_line(head.model), one_line(head.dataset));
   text += fmt::format("- quantspec {}, commit {}, {}\n", head.version, head.commit, head.date);
-  text += fmt::format("- {}; {}; pages of {} tokens\n", head.backend, head.cpu, head.page_size);
+  text += fmt::format("- {}\n- {}; pages of {} tokens\n", head.backend, head.cpu, head.page_size);
   return text;
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <cctype>
 
 #include "base/error.h"
 #include "roofline/fields.h"
@@ -35,6 +36,17 @@ Machine machine_preset(std::string_view name) {
   }
   fail(ErrorKind::kInvalidRequest, "{} '{}': must be one of {}, this", field::kMachine, name,
        fmt::join(machine_presets(), ", "));
+}
+
+std::optional<Machine> machine_named_in(std::string_view gpu) {
+  std::string plain;  // "NVIDIA GeForce RTX 4090": nvidiageforcertx4090
+  for (const unsigned char c : gpu) {
+    if (std::isalnum(c) != 0) plain += static_cast<char>(std::tolower(c));
+  }
+  for (const Preset& preset : kPresets) {
+    if (plain.find(preset.name) != std::string::npos) return machine_preset(preset.name);
+  }
+  return std::nullopt;
 }
 
 std::string doubt_of(const Machine& machine) {

@@ -36,6 +36,9 @@ struct Machine {
 // Throws naming the known ones, `this` among them.
 Machine machine_preset(std::string_view name);
 std::vector<std::string_view> machine_presets();
+// The preset that a GPU's name has in it, as "NVIDIA H100 80GB HBM3" has h100; none: no preset
+// does.
+std::optional<Machine> machine_named_in(std::string_view gpu);
 
 // Measures bandwidth and FLOP/s with so many threads (0: physical cores), in about a second.
 // Bandwidth is that of reading `working_set` bytes over and over, but no more than twice the

@@ -296,6 +296,20 @@ TEST(MachinePreset, HasTheVendorsNumbers) {
   EXPECT_GT(machine_preset("h200").bandwidth, machine_preset("h100").bandwidth);
 }
 
+TEST(MachinePreset, IsFoundByAGpusName) {
+  const auto found = [](std::string_view gpu) {
+    const auto machine = machine_named_in(gpu);
+    return machine ? machine->name : "";
+  };
+  EXPECT_EQ(found("NVIDIA H100 80GB HBM3"), "h100");
+  EXPECT_EQ(found("cuda (GPU 0: NVIDIA H200, kernels for 9.0)"), "h200");
+  EXPECT_EQ(found("NVIDIA A100-SXM4-80GB"), "a100");
+  EXPECT_EQ(found("NVIDIA RTX A6000"), "a6000");
+  EXPECT_EQ(found("NVIDIA GeForce RTX 4090"), "rtx4090");
+  EXPECT_EQ(found("NVIDIA L40S"), "");
+  EXPECT_EQ(found(""), "");
+}
+
 TEST(MachinePreset, ListsTheKnownForAnUnknownOne) {
   try {
     machine_preset("b200");

@@ -10,6 +10,8 @@
 #     --like C      compile for an older compute capability, as 8.6 (PTX, which the driver
 #                   translates), so that this GPU runs the kernels of that one, in its limits;
 #                   in build-gpu-C. From 8.0 on, but 9.0, whose PTX no other GPU takes
+#     --cli         the command line's tests, as users run it, where the server can be built: with
+#                   Boost, also of --deps
 #     --filter F    the tests that this filter of GoogleTest takes, instead of those that run on the
 #                   GPU, as 'Backends/AttentionOps.*/cuda'
 #     --deps DIR    libraries that this machine lacks (tools/pack_deps.sh makes such a folder); also
@@ -29,7 +31,7 @@ filter="" baselines="" like=""
 phases=()
 while [[ $# -gt 0 ]]; do
   case $1 in
-    --tests | --memcheck | --racecheck | --bench) phases+=("${1#--}") ;;
+    --tests | --cli | --memcheck | --racecheck | --bench) phases+=("${1#--}") ;;
     --sanitize) phases+=(memcheck racecheck) ;;
     --filter | --baselines | --like | --deps)  # the variable of that name
       [[ ${2:---} != --* ]] || refuse "$1 needs a value; tools/gpu_check.sh --help says which"
@@ -94,12 +96,14 @@ configure() {
   [[ -z $deps ]] || options+=("-DCMAKE_PREFIX_PATH=$(realpath "$deps")")
   # Ubuntu has no oneDNN package that CMake finds.
   echo '#include <dnnl.h>' | g++ -E -x c++ - >/dev/null 2>&1 || options+=(-DQUANTSPEC_GEMM=OPENBLAS)
-  # Boost would be 180 MB to take along, and the server is tested elsewhere.
   printf '#include <boost/version.hpp>\n#if BOOST_VERSION < 108100\n#error old\n#endif\n' |
-    g++ -E -x c++ - >/dev/null 2>&1 || options+=(-DQUANTSPEC_SERVER=OFF)
+    g++ -E ${deps:+"-I$deps/include"} -x c++ - >/dev/null 2>&1 || options+=(-DQUANTSPEC_SERVER=OFF)
   # shellcheck disable=SC2086  # several options
   cmake -S . -B "$build" -G Ninja --log-level=WARNING "${options[@]}" ${CMAKE_FLAGS:-}
 }
+
+# Tests of the command line that hold on any backend, each with a GPU.
+cli_tests=(serve chat session streams verify bench generate)
 
 # The targets that this build has of those named.
 targets_of() {
@@ -218,6 +222,26 @@ run_racecheck() {
       $((SECONDS - start))
 }
 
+run_cli() {
+  local start=$SECONDS program parts failed_tests
+  program=$(find "$PWD/$build" -maxdepth 3 -name quantspec -type f | head -n 1)
+  parts=$(mktemp -d)
+  # shellcheck disable=SC2016  # the inner shell expands
+  printf '%s\n' "${cli_tests[@]}" | xargs -P "$jobs" --process-slot-var=slot -I '{}' bash -c '
+    name=$1 gpus=(${4//,/ })
+    export CUDA_VISIBLE_DEVICES=${gpus[slot % ${#gpus[@]}]}
+    file=tests/${name}_cli_test.py
+    [[ $name != generate ]] || file=tests/cli_test.py
+    timeout "${LIMIT:-900}" python3 "$file" "$2" >"$3/$name" 2>&1 || mv "$3/$name" "$3/$name.failed"
+  ' _ '{}' "$program" "$parts" "$gpus"
+  cat "$parts"/* >"$logs/cli.log"
+  grep -hE '^(FAIL|ERROR): ' "$parts"/* || true
+  failed_tests=$(find "$parts" -name '*.failed' -printf '%f ' | sed 's/\.failed//g')
+  rm -r "$parts"
+  [[ -z $failed_tests ]] || failed_tests="FAILED: $failed_tests"
+  report "command line" "${failed_tests:-ok}" $((SECONDS - start))
+}
+
 run_bench() {
   local start=$SECONDS options=(--json "$logs/bench.json")
   local -x CUDA_VISIBLE_DEVICES=${gpus%%,*}
@@ -245,6 +269,7 @@ wanted=()
 for phase in "${phases[@]}"; do
   case $phase in
     tests) wanted+=("${all_tests[@]}") ;;
+    cli) wanted+=(quantspec_cli) ;;
     memcheck | racecheck) wanted+=("${op_tests[@]}") ;;
     bench) wanted+=(gpu_bench) ;;
   esac

@@ -4,6 +4,7 @@ text means nothing. Needs PyTorch and safetensors; uses a GPU to draw, where the
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -38,6 +39,9 @@ SHAPES = {
         "rope_theta": 5e5,
     },
 }
+
+
+TOKENIZER_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 
 def import_torch():
@@ -85,10 +89,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shape", choices=SHAPES, help="whose shape the model has")
     parser.add_argument("folder", type=Path, help="where config.json and model.safetensors go")
+    parser.add_argument("--tokenizer", type=Path, metavar="MODEL",
+                        help="a folder whose vocabulary and tokenizer it has, so that it can write text")
+    parser.add_argument("--layers", type=int, help="so many instead of the shape's")
     options = parser.parse_args()
-    import_torch()
     config = COMMON | SHAPES[options.shape]
+    if options.layers is not None:
+        config["num_hidden_layers"] = options.layers
+    if options.tokenizer is not None:
+        try:
+            config["vocab_size"] = json.loads((options.tokenizer / "config.json").read_text())["vocab_size"]
+        except (OSError, ValueError, KeyError):
+            sys.exit(f"make_random_model: --tokenizer {options.tokenizer}: no config.json there says vocab_size")
+    import_torch()
     options.folder.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER_FILES if options.tokenizer is not None else ():
+        if (options.tokenizer / name).exists():
+            shutil.copyfile(options.tokenizer / name, options.folder / name)
     (options.folder / "config.json").write_text(json.dumps(config, indent=2))
     torch.manual_seed(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"

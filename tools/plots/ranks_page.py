@@ -199,9 +199,8 @@ drafts at acceptance {all_rounds[0].acceptance} and the best length:""")
     return f"""# Several GPUs
 
 {prose('''Made by `tools/make_results.py --write` from the JSON beside it, which `gpu_rounds` wrote. Weights are random, of
-Llama-3.1-8B's and 70B's shapes, 8B's with a vocabulary of 8,192. Drafted tokens are accepted with a probability that is
-given. GPUs of a machine reach each other by NVLink. 8b is written by `tools/make_random_model.py` (its shape with that
-vocabulary), 8b.gguf and 70b.gguf by `tools/write_gguf.py random llama-3.1-8b --type q8_0` and so on.''')}
+Llama-3.1-8B's and 70B's shapes, 8B's in bf16 with a vocabulary of 8,192. Drafted tokens are accepted with a probability that is
+given. GPUs of a machine reach each other by NVLink. 8b is written by `tools/make_random_model.py llama-3.1-8b 8b --tokenizer models/pg-24m`, 8b.gguf and 70b.gguf by `tools/write_gguf.py random llama-3.1-8b --type q8_0` and so on.''')}
 
 {runs}
 

@@ -9,6 +9,7 @@ inline constexpr Field kBackend{"backend"};
 inline constexpr Field kDevice{"device"};
 inline constexpr Field kThreads{"number of threads"};
 inline constexpr Field kContext{"context size"};
+inline constexpr Field kContextRanks{"number of ranks that share a context"};
 inline constexpr Field kPageSize{"page size"};
 inline constexpr Field kKvCache{"KV cache"};
 inline constexpr Field kTargetWeights{"target weights"};

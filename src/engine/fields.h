@@ -8,7 +8,6 @@
 namespace quantspec::field {
 
 inline constexpr Field kRanks{"number of ranks"};
-inline constexpr Field kContextRanks{"number of ranks that share a context"};
 inline constexpr Field kPageMemory{"page memory"};
 inline constexpr Field kHostCache{"host cache"};
 inline constexpr Field kDraftWeights{"draft weights"};

@@ -31,12 +31,6 @@ struct ContextGroup {
   int shares() const { return groups.context / groups.alike; }
 };
 
-// KV heads that follow each other, of those that a rank's cache has.
-struct KvHeads {
-  int first;
-  int count;
-  bool has(int kv_head) const { return first <= kv_head && kv_head < first + count; }
-};
 // Those of the query heads of a rank of the group.
 KvHeads kv_heads_of(const ContextGroup& group, const KvShape& shape, int rank);
 

@@ -19,6 +19,13 @@
 
 namespace quantspec {
 
+// KV heads that follow each other, of those that a rank's cache has.
+struct KvHeads {
+  int first;
+  int count;
+  bool has(int kv_head) const { return first <= kv_head && kv_head < first + count; }
+};
+
 // Pages of about so many bytes of a unit, of both planes, are a grain.
 inline constexpr std::size_t kPageGrainBytes = 32 * 1024;
 inline constexpr int kMostGrains = 8;  // of a split, and of a run

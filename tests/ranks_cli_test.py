@@ -374,7 +374,6 @@ class Wrong(RanksTest):
         check("--ranks 2 --context-ranks 4", 2, "--context-ranks 4: of --ranks 2 supported")
         check("--ranks 2 --context-ranks 2 --kv-cache full", 2, "no pages to share", "hierarchical works")
         check("--ranks 2 --context-ranks 2 --plan quantspec+sparse", 2, "--plan quantspec+sparse", "such as quantspec")
-        check("--backend cuda --ranks 2 --context-ranks 2", 2, "cpu and reference")
         check("--ranks 2 --context-ranks 2 --session x", 2, "--session", "--context-ranks 1 works")
         check("--ranks 2 --context-ranks 2 --draft-store x", 2, "draft weights from a file", "--context-ranks 1 works")
         self.check_error(quantspec("serve", "-m", str(self.models["llama"]), "--ranks", "2", "--context-ranks", "2",

@@ -313,7 +313,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"contexts_of_2_by_4_processes", {kQ4K, 2}, 4, true},
                       Case{"context_of_4_with_2_kv_heads", {kQ4K, 4, 2}, 4, true},
                       Case{"cuda_bf16_2", {dense_format(DType::kBF16), 1, 4, "cuda"}, 2, false},
-                      Case{"cuda_Q4_K_4", {kQ4K, 1, 4, "cuda"}, 4, false}),
+                      Case{"cuda_Q4_K_4", {kQ4K, 1, 4, "cuda"}, 4, false},
+                      Case{"cuda_context_of_2", {kQ4K, 2, 8, "cuda"}, 2, false},
+                      Case{"cuda_contexts_of_2_by_4", {kQ4K, 2, 2, "cuda"}, 4, false}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // --- what goes wrong at one rank ---

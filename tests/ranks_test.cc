@@ -46,8 +46,9 @@ struct Case {
   }
   bool on_gpu() const { return std::string(backend) == "cuda"; }
   // Whether they draft so, too: where shares are cut between the blocks of what drafts read. The
-  // processor has larger ones where it makes them of elements.
-  bool drafts_as_one() const { return on_gpu() || !format.dense(); }
+  // processor has larger ones where it makes them of elements. Where GPUs share contexts, drafts
+  // attend in other splits.
+  bool drafts_as_one() const { return on_gpu() ? context_ranks == 1 : !format.dense(); }
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -147,9 +148,7 @@ TEST_P(Ranks, SayWhatOneSays) {
         SCOPED_TRACE(::testing::Message()
                      << "rank " << rank << " of " << size << ", " << draft_len << " drafted");
         EXPECT_EQ(said[rank].decoded, one.decoded);
-        if (c.drafts_as_one()) {
-          EXPECT_EQ(said[rank].drafted, one.drafted);
-        }
+        EXPECT_EQ(said[rank].drafted, c.drafts_as_one() ? one.drafted : said[0].drafted);
         EXPECT_EQ(said[rank].logits, one.logits);
         EXPECT_EQ(said[rank].tokens, one.tokens);
       }
@@ -179,7 +178,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"cuda_eight_bits", sliced_format(128), "cuda", 300},
         Case{"cuda_Q4_K", kQ4K, "cuda", 300}, Case{"cuda_Q8_0", kQ80, "cuda", 300},
         Case{"cuda_fp32_of_8", dense_format(DType::kF32), "cuda", 150, {8}},
-        Case{"cuda_Q4_K_of_8", kQ4K, "cuda", 150, {8}}),
+        Case{"cuda_Q4_K_of_8", kQ4K, "cuda", 150, {8}},
+        // Four shares of the weights, two contexts; two shares, four ranks; one share, and 4.
+        Case{"cuda_contexts_of_2", dense_format(DType::kBF16), "cuda", 1300, {2, 4}, 2, 8},
+        Case{"cuda_contexts_2_kv_heads", kQ4K, "cuda", 1300, {2, 4}, 2, 2},
+        Case{"cuda_contexts_1_kv_head", kQ80, "cuda", 1300, {4}, 4, 1}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -57,8 +57,8 @@ struct BackendOptions {
   // REQUIRES: it outlives the backend, and who drives it tells the others of what an op throws
   // (as_rank()).
   Communicator* ranks = nullptr;
-  // Of them; their caches' shapes say so, too (KvShape). Contexts are shared on cpu and reference.
-  // Without ranks, to ask how many bytes they need.
+  // Of them; their caches' shapes say so, too (KvShape). Without ranks, to ask how many bytes they
+  // need.
   RankGroups groups = {};
 };
 

@@ -35,11 +35,6 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
-  if (options.groups.context > 1) {
-    fail(ErrorKind::kInvalidRequest,
-         "{} cuda: ranks share contexts on cpu and reference; without that, GPUs share a model",
-         field::kBackend);
-  }
   const int device = options.device.value_or(0);
   const std::vector<std::string> names = gpu_names();
   if (!names.empty() && (device < 0 || device >= std::ssize(names))) {
@@ -55,7 +50,7 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
          field::kBackend);
   }
 #ifdef QUANTSPEC_CUDA
-  return cuda::make_cuda_backend(device, options.num_threads, options.ranks);
+  return cuda::make_cuda_backend(device, options.num_threads, options.ranks, options.groups);
 #else
   return nullptr;
 #endif

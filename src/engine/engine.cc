@@ -227,7 +227,6 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   if (options.backend == "auto" && backend->name() != "cuda") {
     log_debug("auto takes the CPU: " + cuda_unavailable());
   }
-  backend->require_supported(shape);
   require_drafts(options, {config.num_layers, shape.page_size, options.draft_budget});
   if (!options.cache_folder.empty() && options.kv_store == KvStore::kFull) {
     fail(ErrorKind::kInvalidRequest,
@@ -238,6 +237,7 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   if (ranks != nullptr) {
     own = share_of(config, std::move(own.source), ranks->rank(), num_ranks, groups);
   }
+  backend->require_supported(kv_shape(own.config, options.page_size));
   require_same_options(options, config, *backend, *own.source, ranks, agreement);
   std::vector<Message> warnings;
   const auto [available, on_host] =

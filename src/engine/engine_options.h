@@ -47,8 +47,8 @@ struct EngineOptions {
   static constexpr int kLaunchedRanks = 0;
   int ranks = 1;
   // Of them, how many share each context: 1, 2, 4 or 8, a part of all. They have the same KV heads,
-  // and some pages each, so that ranks may outnumber KV heads, and a context one rank's memory. On
-  // cpu and reference, by plans that read all pages: `auto` keeps to these.
+  // and some pages each, so that ranks may outnumber KV heads, and a context one rank's memory. By
+  // plans that read all pages: `auto` keeps to these.
   int context_ranks = 1;
   // Or ranks are processes: this engine is rank 0 of them, and all others call Engine::follow().
   std::shared_ptr<Communicator> processes = {};

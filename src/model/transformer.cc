@@ -199,7 +199,7 @@ void Model::run(std::span<SequenceRows> sequences, std::span<const KvCache* cons
       backend_.select_pages({rows.shape, sequences});
     }
     backend_.attention({q, attention, config_.num_heads, rows.shape, attention_scale(config_),
-                        sequences, by_bound ? OpOrder::kAfter : OpOrder::kOverlaps});
+                        sequences, by_bound ? OpOrder::kAfter : OpOrder::kOverlaps, num_rows});
     after_attention(rows, layer, attention, work.hidden.as<float>());
   }
   rows.observe(weights_.head(), weights_.final_norm(), x);

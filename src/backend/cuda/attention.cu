@@ -3,7 +3,10 @@
 #include <numbers>
 
 #include "backend/cuda/attention_launch.h"
+#include "backend/cuda/context.h"
+#include "backend/cuda/linear_rows.h"
 #include "backend/cuda/ops.h"
+#include "backend/cuda/ranks.h"
 #include "backend/params/attention.h"
 #include "base/error.h"
 #include "base/fields.h"
@@ -20,6 +23,9 @@ void check_supported(const AttentionParams& params) {
     const KvView& kv = sequence.kv;
     check(kv.read == first.read && kv.layer == first.layer,
           "the sequences of an op read one layer at one precision");
+    check(
+        params.shape.context_ranks == 1 || (kv.page_mass.data == nullptr && kv.page_lists.empty()),
+        "ranks that share a context read all of its pages");
     if (kv.page_mass.data == nullptr) continue;
     check(kv.page_lists.empty(), "page_mass is of all pages, not of listed ones");
     check(kv.page_mass.max_pages >= 1 && std::ssize(kv.pages) <= kv.page_mass.max_pages,
@@ -67,6 +73,39 @@ void dispatch(Device& device, int head_dim, AttentionLaunch& launch) {
   check(false, "head_dim is supported");
 }
 
+// heads_shares: as in AttentionLaunch.
+void attend(Device& device, const AttentionParams& params, int heads_shares) {
+  check_supported(params);
+  OpLaunches launches(device, params.order);
+  const SequenceTables all = launches.tables(params.sequences, 0, params.shape.num_kv_heads);
+  for_launches(std::ssize(params.sequences), [&](int first, int count) {
+    AttentionLaunch launch = launch_of(params, all, first, count);
+    launch.order = launches.next();
+    launch.heads_shares = heads_shares;
+    dispatch(device, params.shape.head_dim, launch);
+  });
+}
+
+// With the queries of all.
+void attend_as_ranks(Device& device, const AttentionParams& params) {
+  check(device.ranks() != nullptr && device.ranks()->are_of(params.shape),
+        "a cache is of the ranks that share its contexts");
+  Ranks& ranks = *device.ranks();
+  const int shares = ranks.shares_of_context();
+  AttentionParams all = params;
+  if (shares > 1) {
+    const SequenceRows& last = params.sequences.back();
+    const int rows = params.num_rows > 0 ? params.num_rows : last.first_row + last.num_rows;
+    const int width = params.num_heads * params.shape.head_dim;
+    float* const q = rank_scratch(device, rows, width * shares);
+    ranks.gather_queries(params.q, rows, width, q);
+    all.q = q;
+    all.num_heads *= shares;
+    all.order = OpOrder::kOverlaps;
+  }
+  attend(device, all, shares);
+}
+
 }  // namespace
 
 void require_supported(const KvShape& shape) {
@@ -81,18 +120,29 @@ void require_supported(const KvShape& shape) {
          "{} cpu works",
          dim, field::kBackend);
   }
+  if (shape.context_ranks > 1 && page > kMostTurnTokens) {
+    fail(ErrorKind::kInvalidRequest,
+         "{} {}: GPUs share contexts in pages of 32, 64 or 128 tokens, not {}",
+         field::kContextRanks, shape.context_ranks, page);
+  }
+}
+
+void require_shared(const KvShape& shape, int contexts, int num_sms) {
+  const int ranks = shape.context_ranks, heads = shape.num_kv_heads * contexts;
+  const int splits = target_splits(num_sms, heads);
+  if (splits % ranks == 0) return;
+  int fitting = 1;
+  while (splits % (2 * fitting) == 0) fitting *= 2;
+  fail(ErrorKind::kInvalidRequest,
+       "{} {}: a GPU with {} multiprocessors attends to the contexts of {} KV heads in {} parts "
+       "each, of which {} ranks cannot have as many each; {} {} works",
+       field::kContextRanks, ranks, num_sms, heads, splits, ranks, field::kContextRanks, fitting);
 }
 
 void attention(Device& device, const AttentionParams& params) {
   if (params.sequences.empty()) return;
-  check_supported(params);
-  OpLaunches launches(device, params.order);
-  const SequenceTables all = launches.tables(params.sequences, 0, params.shape.num_kv_heads);
-  for_launches(std::ssize(params.sequences), [&](int first, int count) {
-    AttentionLaunch launch = launch_of(params, all, first, count);
-    launch.order = launches.next();
-    dispatch(device, params.shape.head_dim, launch);
-  });
+  if (params.shape.context_ranks > 1) return attend_as_ranks(device, params);
+  attend(device, params, 1);
 }
 
 }  // namespace quantspec::cuda

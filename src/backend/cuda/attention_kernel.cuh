@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
   if (live <= 0 || work.split >= work.splits) return;
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
   const TeamPartials<S> partials(shared);
-  int* tickets = S::kMergesApart ? nullptr : args.tickets + head;
+  const bool merges_apart = S::kMergesApart || args.tickets == nullptr;
   int ticket = -1;  // of one thread, looked at when it has long come
   {
     const Queries<S> queries(shared);
@@ -233,22 +233,21 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
     sums.put_away(team, lane);
     read_split<S>(args, work, queries, team, lane, stream, sums);
     sums.take_back(team, lane);
-    if constexpr (!S::kMergesApart) {
-      if (threadIdx.x == 0) ticket = atomicAdd(tickets, 1);
-    }
+    if (!merges_apart && threadIdx.x == 0) ticket = atomicAdd(args.tickets + head, 1);
     store_exponents<S>(sums, team, lane, partials);
     __syncthreads();
     store_warp<S>(sums, team, live, lane, partials);
   }
   __syncthreads();
   const std::ptrdiff_t columns =
-      ((head * args.column_blocks + work.block) * args.splits + work.split) * S::kColumns;
+      ((head * args.column_blocks + work.block) * gridDim.y + blockIdx.y) * S::kColumns;
   store_partial<S>(partials, live, args.partials + columns * S::kHeadDim,
                    args.partial_sums + columns);
   if constexpr (!S::kMergesApart) {
+    if (merges_apart) return;
     const int blocks = (work.columns(args) + S::kColumns - 1) / S::kColumns;
     const bool last = ticket == work.splits * blocks - 1;
-    if (last) *tickets = 0;
+    if (last) args.tickets[head] = 0;
     if (__syncthreads_or(last)) merge_splits<S>(args, work, shared + S::kSlotsOffset);
   }
 }

@@ -6,6 +6,8 @@
 
 #include "backend/cuda/attention_kernel.cuh"
 #include "backend/cuda/attention_launch.h"
+#include "backend/params/context.h"
+#include "base/error.h"
 
 namespace quantspec::cuda {
 
@@ -20,10 +22,17 @@ struct AttentionSplit {
   int splits;
   int teams;  // of a CTA
 
-  static AttentionSplit of(const Device& device, int num_kv_heads) {
+  // Of ranks that share a context each has as many splits: a target's are one GPU's, which
+  // require_shared() has seen to; a draft may have fewer than one GPU's.
+  static AttentionSplit of(const Device& device, const KvShape& shape) {
     AttentionSplit split;
-    const int heads = num_kv_heads * device.num_ranks();
+    const int heads = shape.num_kv_heads * device.num_contexts();
+    static_assert(S::kPlanes == 1 || Narrowest::kCtas == 1, "target_splits()");
     split.splits = std::max(1, Narrowest::kCtas * device.num_sms() / heads);
+    const int beyond = split.splits % shape.context_ranks;
+    check(S::kPlanes == 1 || beyond == 0, "ranks share a target's splits evenly");
+    split.splits -= beyond;
+    check(split.splits > 0, "each rank of a context has a split");
     split.teams = S::kMaxTeams;
     while (split.teams > S::kBeside &&
            split.shared_bytes<Widest>() > static_cast<int>(device.max_shared_bytes())) {
@@ -42,22 +51,32 @@ struct AttentionSplit {
   }
 };
 
-// Scratch memory of a launch, one part after the other.
+// Scratch memory of a launch, one part after the other; of ranks that share a context for what all
+// tell each other, too.
 template <class S>
-void allocate_scratch(Device& device, AttentionLaunch& launch) {
+RankPartials allocate_scratch(Device& device, AttentionLaunch& launch) {
   AttentionArgs& args = launch.args;
+  const bool shared = args.context_shift > 0, merges_apart = S::kMergesApart || shared;
   const std::size_t heads =
       static_cast<std::size_t>(args.sequences.count) * args.shape.num_kv_heads;
-  const std::size_t columns = heads * args.column_blocks * args.splits * S::kColumns;
+  const int own_splits = args.splits >> args.context_shift;
+  const std::size_t columns = heads * args.column_blocks * own_splits * S::kColumns;
+  const std::size_t all_columns =
+      shared ? heads / launch.heads_shares * args.splits * launch.columns : 0;
   args.page_columns = args.page_capacity > 0 ? args.column_blocks * S::kColumns : 0;
   const std::size_t totals = heads * args.page_columns;
   const std::size_t page_sums = (totals * args.page_capacity) << args.band_shift;
-  const std::size_t partials = columns * (sizeof(float2) + S::kHeadDim * sizeof(float));
-  std::byte* memory = device.scratch(Scratch::kAttention, (totals + page_sums) * sizeof(float2) +
-                                                              (S::kMergesApart ? partials : 0));
+  const auto bytes_of = [](std::size_t count) {
+    return count * (sizeof(float2) + S::kHeadDim * sizeof(float));
+  };
+  const std::size_t partials = bytes_of(columns);
+  std::byte* memory = device.scratch(Scratch::kAttention,
+                                     (totals + page_sums) * sizeof(float2) +
+                                         (merges_apart ? partials + bytes_of(all_columns) : 0));
   args.totals = reinterpret_cast<float2*>(memory);
   args.page_sums = args.totals + totals;
-  if constexpr (S::kMergesApart) {
+  if (merges_apart) {
+    args.tickets = nullptr;
     args.partial_sums = args.page_sums + page_sums;
   } else {
     const std::size_t tickets = (heads * sizeof(int) + 255) / 256 * 256;
@@ -66,29 +85,48 @@ void allocate_scratch(Device& device, AttentionLaunch& launch) {
     args.partial_sums = reinterpret_cast<float2*>(zeros + tickets);
   }
   args.partials = reinterpret_cast<float*>(args.partial_sums + columns);
+  if (!shared) return {};
+  float* const all_rows = args.partials + columns * S::kHeadDim;
+  return {.sums = args.partial_sums,
+          .rows = args.partials,
+          .all_sums = reinterpret_cast<float2*>(all_rows + all_columns * S::kHeadDim),
+          .all_rows = all_rows,
+          .sequences = args.sequences.count,
+          .heads = args.shape.num_kv_heads,
+          .each = args.shape.num_kv_heads / launch.heads_shares,
+          .alike = args.shape.context_ranks / launch.heads_shares,
+          .first_unit = unit_number(args.shape, args.layer, 0),
+          .column_blocks = args.column_blocks,
+          .block_columns = S::kColumns,
+          .columns = launch.columns,
+          .own_splits = own_splits,
+          .head_dim = S::kHeadDim};
 }
 
 template <class S>
 void launch_shape(Device& device, AttentionLaunch& launch) {
   AttentionArgs& args = launch.args;
-  const AttentionSplit<S> split = AttentionSplit<S>::of(device, args.shape.num_kv_heads);
+  const AttentionSplit<S> split = AttentionSplit<S>::of(device, args.shape);
   args.splits = split.splits;
+  args.context_shift = std::countr_zero(static_cast<unsigned>(args.shape.context_ranks));
   args.column_blocks = (launch.columns + S::kColumns - 1) / S::kColumns;
   args.band_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
                     std::countr_zero(static_cast<unsigned>(S::kBandTokens));
-  allocate_scratch<S>(device, launch);
+  const RankPartials partials = allocate_scratch<S>(device, launch);
   device.kernels().allow_shared(attention_kernel<S>);
-  launch_kernel(
-      device, launch.order,
-      dim3(args.column_blocks * args.shape.num_kv_heads, args.splits, args.sequences.count),
-      32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>, args);
+  launch_kernel(device, launch.order,
+                dim3(args.column_blocks * args.shape.num_kv_heads,
+                     args.splits >> args.context_shift, args.sequences.count),
+                32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>,
+                args);
+  if (args.context_shift > 0) return merge_of_ranks(device, launch, partials);
   if (S::kMergesApart) launch_merge(device, args, launch.columns, S::kColumns);
   if (args.page_capacity > 0) launch_page_mass(device, args);
 }
 
 template <class S>
 bool fits(const Device& device, const AttentionLaunch& launch) {
-  const auto split = AttentionSplit<S>::of(device, launch.args.shape.num_kv_heads);
+  const auto split = AttentionSplit<S>::of(device, launch.args.shape);
   return split.template shared_bytes<S>() <= static_cast<int>(device.max_shared_bytes());
 }
 

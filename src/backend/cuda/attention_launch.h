@@ -1,7 +1,10 @@
 // The launch of decode attention, a file for each head_dim (attention_<head_dim>.cu).
 #pragma once
 
+#include <algorithm>
+
 #include "backend/cuda/attention_shape.cuh"
+#include "backend/cuda/ranks_kernel.h"
 #include "quant/quant.h"
 
 namespace quantspec::cuda {
@@ -21,16 +24,26 @@ void launch_kernel(Device& device, OpOrder order, dim3 grid, int threads, int sh
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
+// Of a KV head, by a target's decode attention; drafts have more where more CTAs fit.
+constexpr int target_splits(int num_sms, int heads) { return std::max(1, num_sms / heads); }
+
 struct AttentionLaunch {
   AttentionArgs args;  // up to `scale`, `page_capacity` and `sequences`
   KvRead read;
   int columns;  // the most of a sequence: rows times group
   OpOrder order;
+  // Ranks that share the context have the query heads of so many equal parts of its KV heads; args
+  // are of all of them, but `out` is of those of this rank.
+  int heads_shares = 1;
 };
 
 // The merge of splits, where a launch of attention does without (attention_merge.cu). `columns`:
 // the most of a sequence; `block_columns`: of a CTA of that launch.
 void launch_merge(Device& device, const AttentionArgs& args, int columns, int block_columns);
+
+// Of ranks that share a context: what came out of the splits of all, merged for this rank's heads
+// as those of a launch that merges apart.
+void merge_of_ranks(Device& device, const AttentionLaunch& launch, const RankPartials& partials);
 
 // The masses of pages, from what a launch of attention left (attention_mass.cu).
 void launch_page_mass(Device& device, const AttentionArgs& args);

@@ -2,6 +2,7 @@
 // one for all of them; and attention's kernel has its registers for its loop.
 #include "backend/cuda/attention_launch.h"
 #include "backend/cuda/attention_merge.cuh"
+#include "backend/cuda/ranks.h"
 
 namespace quantspec::cuda {
 
@@ -104,6 +105,17 @@ void launch_merge(Device& device, const AttentionArgs& args, int columns, int bl
   launch_kernel(device, OpOrder::kOverlaps,
                 dim3(columns, args.shape.num_kv_heads, args.sequences.count),
                 (args.shape.head_dim / 2 + 31) / 32 * 32, 0, merge_kernel, args, block_columns);
+}
+
+void merge_of_ranks(Device& device, const AttentionLaunch& launch, const RankPartials& partials) {
+  device.ranks()->give_partials(partials);
+  AttentionArgs own = launch.args;
+  own.num_heads /= launch.heads_shares;
+  own.shape.num_kv_heads /= launch.heads_shares;
+  own.column_blocks = 1;
+  own.partial_sums = partials.all_sums;
+  own.partials = partials.all_rows;
+  launch_merge(device, own, launch.columns, launch.columns);
 }
 
 }  // namespace quantspec::cuda

@@ -16,6 +16,11 @@
 // splits), and the CTAs beyond end at once; so of its bits only those of one row alone are
 // promised.
 //
+// Of ranks that share a context (context.h) each has the CTAs of some splits, which read what one
+// GPU's would: all bands of those splits are its own, and it has all slabs. Then all tell each
+// other what came out, and a kernel of its own merges the splits. A draft takes the
+// greatest multiple of the ranks that is no more than its splits on one GPU, however few its parts.
+//
 // On 9.0 a launch begins while the kernel ahead still runs, and its copies with it: of what that
 // kernel does not write. States, page tables and pages are older than the pass, and so are the
 // ring's tokens before the pass's own; lists of pages come from a kernel that lets nothing start
@@ -42,13 +47,14 @@ struct AttentionArgs {
   int group;  // query heads of a kv head
   KvShape shape;
   int layer;
-  float scale;  // times log2(e)
-  int splits;
+  float scale;           // times log2(e)
+  int splits;            // of all ranks that share the context
+  int context_shift;     // 2^context_shift ranks share it, with as many splits each
   int column_blocks;     // CTAs that share a split, each with its own columns
   int band_shift;        // a page is 2^band_shift bands
-  int* tickets;          // [sequence, kv head], zero; null where kMergesApart
-  float2* partial_sums;  // [sequence, kv head, block, split, column]: exponent, sum
-  float* partials;       // [.., channel], not normalized; both zero, unless kMergesApart
+  int* tickets;          // [sequence, kv head], zero; null where another kernel merges
+  float2* partial_sums;  // [sequence, kv head, block, own split, column]: exponent, sum
+  float* partials;       // [.., channel], not normalized; both zero where there are tickets
   float2* totals;        // [sequence, kv head, column of any block]: exponent, 1 / sum
   float2* page_sums;     // [sequence, kv head, page, band, column of any block]: exponent, sum
   int page_columns;      // in totals, and of a band in page_sums
@@ -172,6 +178,12 @@ struct Work {
     work.kv_head = blockIdx.x / args.column_blocks;
     work.block = blockIdx.x % args.column_blocks;
     work.split = blockIdx.y;
+    if (args.context_shift > 0) {
+      const int unit = args.layer * args.shape.num_kv_heads + work.kv_head;
+      // From first_split() on each; a division less.
+      work.split = (work.split << args.context_shift) +
+                   ((args.shape.context_rank - unit) & ((1 << args.context_shift) - 1));
+    }
     work.sequence = blockIdx.z;
     work.kv = args.sequences.of(work.sequence);
     const SequenceKv& kv = *work.kv;
@@ -185,7 +197,7 @@ struct Work {
         work.num_bands + work.gathered_slabs + (end + S::kSlabTokens - 1) / S::kSlabTokens;
     work.splits = args.splits;
     bool beside = true;
-    if constexpr (S::kPlanes == 1) {
+    if (S::kPlanes == 1 && args.context_shift == 0) {
       const int before = work.state.first_position - work.state.first_full;
       const int parts = work.num_bands + work.gathered_slabs + before / S::kSlabTokens + 1;
       work.splits = min(work.splits, (parts + work.teams - 1) / work.teams);

@@ -204,13 +204,16 @@ class PieceStream {
       }
       const auto* pages = reinterpret_cast<const ulonglong2*>(kv.pages);
       const ulonglong2 planes = __ldcg(pages + page);
+      const int unit = (args_.layer * args_.shape.num_kv_heads + work_.kv_head) >>
+                       args_.context_shift;  // own_upper_offset()
 #pragma unroll
       for (int i = 0; i < kOwnPlanes; ++i) {
         units_[32 * i + lane_.index] =
-            team_.member + i == 0 ? reinterpret_cast<const std::byte*>(planes.x) +
-                                        args_.shape.upper_offset(args_.layer, work_.kv_head)
-                                  : reinterpret_cast<const std::byte*>(planes.y) +
-                                        args_.shape.lower_offset(args_.layer, work_.kv_head);
+            team_.member + i == 0
+                ? reinterpret_cast<const std::byte*>(planes.x) +
+                      static_cast<std::size_t>(unit) * args_.shape.upper_unit_bytes()
+                : reinterpret_cast<const std::byte*>(planes.y) +
+                      static_cast<std::size_t>(unit) * args_.shape.lower_unit_bytes();
       }
     }
     __syncwarp();

@@ -19,8 +19,9 @@ std::string unavailable(int ordinal);
 
 // On that GPU, whatever others are current where it is called. Its memory may be given back by any
 // thread. num_threads: of the host, which read the rows of weights in codes; 0: one per physical
-// core. ranks: as in BackendOptions. Throws Error(kDevice) saying unavailable(), or which GPU the
-// ranks' cannot reach.
-std::unique_ptr<Backend> make_cuda_backend(int ordinal, int num_threads, Communicator* ranks);
+// core. ranks, groups: as in BackendOptions. Throws Error(kDevice) saying unavailable(), or which
+// GPU the ranks' cannot reach.
+std::unique_ptr<Backend> make_cuda_backend(int ordinal, int num_threads, Communicator* ranks,
+                                           const RankGroups& groups = {});
 
 }  // namespace quantspec::cuda

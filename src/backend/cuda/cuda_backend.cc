@@ -39,11 +39,11 @@ class UsedDevice {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int ordinal, int num_threads, Communicator* ranks)
-      : device_(ordinal), rows_(device_, num_threads) {
+  CudaBackend(int ordinal, int num_threads, Communicator* ranks, const RankGroups& groups)
+      : device_(ordinal), rows_(device_, num_threads), groups_(groups) {
     if (ranks == nullptr || ranks->size() == 1) return;
     const UsedDevice used = use();
-    ranks_.emplace(device_, *ranks);
+    ranks_.emplace(device_, *ranks, groups);
     device_.set_ranks(&*ranks_);
   }
   ~CudaBackend() override { device_.set_ranks(nullptr); }
@@ -54,7 +54,10 @@ class CudaBackend final : public Backend {
                        device_.name(), device_.capability() / 10, device_.capability() % 10);
   }
 
-  void require_supported(const KvShape& shape) const override { cuda::require_supported(shape); }
+  void require_supported(const KvShape& shape) const override {
+    cuda::require_supported(shape);
+    if (ranks_) require_shared(shape, device_.num_contexts(), device_.num_sms());
+  }
 
   // --- memory ---
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
@@ -85,8 +88,8 @@ class CudaBackend final : public Backend {
     // Rows in the weights' type for a GEMM, and its outputs. Where weights are unpacked, rows are
     // of 16 bits, for which and for the outputs row_floats suffices, and kUnpackedRows are the
     // rest. Of several ranks each takes the inputs of all, and as many rows of weights.
-    const std::size_t most_inputs = static_cast<std::size_t>(inputs) * device_.num_ranks();
-    const std::size_t gathered = device_.ranks() != nullptr ? kUnpackedRows : 0;
+    const std::size_t most_inputs = static_cast<std::size_t>(inputs) * device_.num_shares();
+    const std::size_t gathered = device_.num_shares() > 1 ? kUnpackedRows : 0;
     return sizeof(float) * ((kPrefillRows + gathered) * most_inputs + row_floats);
   }
   void reserve_scratch(int inputs, std::size_t row_floats) override {
@@ -94,7 +97,7 @@ class CudaBackend final : public Backend {
     reserve_prefill_gemm(use());
   }
   std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override {
-    return cuda::unpacked_bytes(shape, tokens);
+    return cuda::unpacked_bytes(shape, shape.num_kv_heads / shares_of_context(), tokens);
   }
   int prefill_rows() const override { return kPrefillRows; }
   int prefill_chunk() const override { return kPrefillRows; }
@@ -124,7 +127,7 @@ class CudaBackend final : public Backend {
 
   // --- one pass ---
   std::size_t pass_scratch_bytes(const PassSizes& sizes) const override {
-    return decode_scratch_bytes(device_, sizes);
+    return decode_scratch_bytes(device_, sizes, shares_of_context());
   }
   void embed(const EmbedParams& params) override { cuda::embed(use(), params); }
   void qkv(const QkvParams& params) override {
@@ -217,8 +220,11 @@ class CudaBackend final : public Backend {
   // As ops take the device.
   UsedDevice use() const { return UsedDevice(device_); }
 
+  int shares_of_context() const { return groups_.context / groups_.alike; }
+
   mutable Device device_;  // reading waits for its stream
   RowUpload rows_;
+  RankGroups groups_;
   std::optional<Ranks> ranks_;
   RoundGraphs rounds_{device_};
   int vocab_size_ = 0;  // of the batch
@@ -226,12 +232,13 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int ordinal, int num_threads, Communicator* ranks) {
+std::unique_ptr<Backend> make_cuda_backend(int ordinal, int num_threads, Communicator* ranks,
+                                           const RankGroups& groups) {
   if (const std::string why = unavailable(ordinal); !why.empty()) {
     fail(ErrorKind::kDevice, "no GPU that can be used: {}", why);
   }
   cublas_lt();  // or an error now, not after the weights were loaded
-  return std::make_unique<CudaBackend>(ordinal, num_threads, ranks);
+  return std::make_unique<CudaBackend>(ordinal, num_threads, ranks, groups);
 }
 
 }  // namespace quantspec::cuda

@@ -130,7 +130,7 @@ void decode_qkv(Device& device, const QkvParams& params) {
 // Of ranks each has some segments of the sums, which the others wait for.
 void decode_add_linear(Device& device, const AddLinearParams& params) {
   const Linear& linear = *params.linear;
-  if (device.ranks() == nullptr) {
+  if (device.num_shares() == 1) {
     return run_alone(device, params.order,
                      {.op = LinearOp::kAdd, .x = params.in, .norm = {}, .out = params.x}, linear,
                      params.weights, params.num_rows);
@@ -140,7 +140,7 @@ void decode_add_linear(Device& device, const AddLinearParams& params) {
   float* const sums = rank_scratch(device, params.num_rows, linear.outputs());
   run_alone(device, params.order,
             {.op = LinearOp::kPart,
-             .segments = kSegments / device.num_ranks(),
+             .segments = kSegments / device.num_shares(),
              .x = params.in,
              .norm = {},
              .out = sums},
@@ -173,7 +173,8 @@ void decode_gate_up(Device& device, const GateUpParams& params) {
       params.weights, gate, params.num_rows);
 }
 
-std::size_t decode_scratch_bytes(const Device& device, const PassSizes& sizes) {
+std::size_t decode_scratch_bytes(const Device& device, const PassSizes& sizes,
+                                 int shares_of_context) {
   std::size_t batch = 0;
   const auto add = [&](int inputs, std::initializer_list<int> outputs, bool in_memory = false) {
     int tiles = 0;
@@ -194,11 +195,12 @@ std::size_t decode_scratch_bytes(const Device& device, const PassSizes& sizes) {
     add(sizes.hidden, {sizes.head});
   }
   if (sizes.ranks == 1) return batch;
-  return batch + rank_scratch_bytes(sizes.rows, std::max(sizes.hidden, sizes.head));
+  const int queries = shares_of_context > 1 ? sizes.queries * shares_of_context : 0;
+  return batch + rank_scratch_bytes(sizes.rows, std::max({sizes.hidden, sizes.head, queries}));
 }
 
 void head(Device& device, const HeadParams& params) {
-  if (params.num_rows == 0 || device.ranks() == nullptr) return store(device, params);
+  if (params.num_rows == 0 || device.num_shares() == 1) return store(device, params);
   HeadParams own = params;
   own.logits = rank_scratch(device, params.num_rows, params.head->outputs());
   store(device, own);

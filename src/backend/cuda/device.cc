@@ -144,7 +144,9 @@ void Device::synchronize() {
   if (ranks_ != nullptr) ranks_->require_well();
 }
 
-int Device::num_ranks() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
+int Device::num_shares() const { return ranks_ == nullptr ? 1 : ranks_->num_shares(); }
+
+int Device::num_contexts() const { return ranks_ == nullptr ? 1 : ranks_->num_contexts(); }
 
 int padded(int count) {
   if (count <= 2) return count;

@@ -207,7 +207,9 @@ class Device {
   // back before they go.
   Ranks* ranks() const { return ranks_; }
   void set_ranks(Ranks* ranks) { ranks_ = ranks; }
-  int num_ranks() const;
+  // Ranks::num_shares() and num_contexts(), 1 where nobody is.
+  int num_shares() const;
+  int num_contexts() const;
 
   // Null until a prefill makes it (prefill_gemm.h).
   std::shared_ptr<PrefillGemm>& prefill_gemm() { return prefill_gemm_; }

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "backend/cuda/device.h"
+#include "backend/params/context.h"
 #include "backend/params/forward.h"
 
 namespace quantspec::cuda {
@@ -15,18 +16,23 @@ class RowUpload;
 void attention(Device& device, const AttentionParams& params);
 // As KvOps', for this and for prefill_attention().
 void require_supported(const KvShape& shape);
+// A rank attends to whole splits, of a target as many as one GPU has for all KV heads, those of so
+// many contexts' ranks: throws kInvalidRequest where these cannot be shared.
+void require_shared(const KvShape& shape, int contexts, int num_sms);
 
 // --- prefill_attention.cu ------------------------------------------------------------------------
 void prefill_attention(Device& device, const PrefillAttentionParams& params);
-std::size_t unpacked_bytes(const KvShape& shape, int tokens);
+// own_kv_heads: those that a rank's queries read.
+std::size_t unpacked_bytes(const KvShape& shape, int own_kv_heads, int tokens);
 
 // --- pages.cu ------------------------------------------------------------------------------------
 void quantize_pages(Device& device, const KvShape& shape, int first_layer,
                     std::span<const FullKv> sources, int first_position,
                     std::span<const PagePlanes> pages);
-// Dequantizes both planes of pages (positions from 0) into `target`.
-void load_pages(Device& device, const KvShape& shape, int layer, std::span<const PagePlanes> pages,
-                FullKv target);
+// Dequantizes both planes of pages (positions from 0), of some KV heads, into `target`, which has
+// only these. Of ranks that share contexts: the units of shape.context_rank, whose pages they are.
+void load_pages(Device& device, const KvShape& shape, const KvHeads& heads, int layer,
+                std::span<const PagePlanes> pages, FullKv target);
 void page_bounds(Device& device, const PageBoundsParams& params);
 void select_pages(Device& device, const SelectPagesParams& params);
 
@@ -65,8 +71,10 @@ void decode_qkv(Device& device, const QkvParams& params);
 void decode_add_linear(Device& device, const AddLinearParams& params);
 void decode_gate_up(Device& device, const GateUpParams& params);
 void head(Device& device, const HeadParams& params);
-// That these take of Scratch::kBatch and kOfRank at most, whatever the weights are in.
-std::size_t decode_scratch_bytes(const Device& device, const PassSizes& sizes);
+// That these take of Scratch::kBatch and kOfRank at most, whatever the weights are in, and
+// attention of kOfRank: the queries of so many shares.
+std::size_t decode_scratch_bytes(const Device& device, const PassSizes& sizes,
+                                 int shares_of_context);
 
 // --- prefill_linear.cc: Phase::kPrefill ----------------------------------------------------------
 inline constexpr int kPrefillRows = 1024;  // of an op: a chunk of a prompt

@@ -114,12 +114,16 @@ int room_of_lists(std::span<const SequenceRows> sequences) {
 // Calls launch(task, grid) for the full precision of layers from first_layer on and for pages, in
 // numbers that a task and a grid can have.
 template <typename Launch>
-void for_panels(const KvShape& shape, int first_layer, std::span<const FullKv> layers,
-                int first_position, std::span<const PagePlanes> pages, const Launch& launch) {
+void for_panels(const KvShape& shape, const KvHeads& heads, int first_layer,
+                std::span<const FullKv> layers, int first_position,
+                std::span<const PagePlanes> pages, const Launch& launch) {
   require_shape(shape);
   constexpr std::size_t kMaxGrid = 65535;
   for (std::size_t layer = 0; layer < layers.size(); layer += kPanelLayers) {
-    PanelTask task{.shape = shape, .first_layer = first_layer + static_cast<int>(layer)};
+    PanelTask task{.shape = shape,
+                   .first_layer = first_layer + static_cast<int>(layer),
+                   .first_kv_head = heads.first,
+                   .kv_heads = heads.count};
     for (const FullKv& full : layers.subspan(layer)) {
       check(full.capacity >= shape.page_size, "a page's positions lie in different slots");
       task.full[task.layers++] = full;
@@ -129,7 +133,7 @@ void for_panels(const KvShape& shape, int first_layer, std::span<const FullKv> l
       task.pages = pages.data() + page;
       task.first_position = first_position + static_cast<int>(page) * shape.page_size;
       const auto count = static_cast<unsigned>(std::min(kMaxGrid, pages.size() - page));
-      launch(task, dim3(num_panels(shape), task.layers * shape.num_kv_heads, count));
+      launch(task, dim3(num_panels(shape), task.layers * heads.count, count));
     }
   }
 }
@@ -143,16 +147,16 @@ void quantize_pages(Device& device, const KvShape& shape, int first_layer,
     quantize_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(task);
     require_launch("quantize_pages");
   };
-  for_panels(shape, first_layer, sources, first_position, pages, launch);
+  for_panels(shape, {0, shape.num_kv_heads}, first_layer, sources, first_position, pages, launch);
 }
 
-void load_pages(Device& device, const KvShape& shape, int layer, std::span<const PagePlanes> pages,
-                FullKv target) {
+void load_pages(Device& device, const KvShape& shape, const KvHeads& heads, int layer,
+                std::span<const PagePlanes> pages, FullKv target) {
   const auto launch = [&](const PanelTask& task, dim3 grid) {
     load_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(task);
     require_launch("load_pages");
   };
-  for_panels(shape, layer, {&target, 1}, 0, pages, launch);
+  for_panels(shape, heads, layer, {&target, 1}, 0, pages, launch);
 }
 
 void page_bounds(Device& device, const PageBoundsParams& params) {

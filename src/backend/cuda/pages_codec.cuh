@@ -185,6 +185,7 @@ __device__ __forceinline__ void quantize_panel(const PanelTask& task, int index,
 __global__ void __launch_bounds__(kPanelThreads)
     quantize_panels(const __grid_constant__ PanelTask task) {
   extern __shared__ uint4 shared[];
+  if (!PanelPlace(task).has_unit(task)) return;
   const int keys = key_panels(task.shape), index = blockIdx.x;
   if (index < keys) return quantize_panel<false>(task, index, shared);
   quantize_panel<true>(task, index - keys, shared);
@@ -255,6 +256,7 @@ __device__ __forceinline__ void load_panel(const PanelTask& task, int index, voi
 __global__ void __launch_bounds__(kPanelThreads)
     load_panels(const __grid_constant__ PanelTask task) {
   extern __shared__ uint4 shared[];
+  if (!PanelPlace(task).has_unit(task)) return;
   const int keys = key_panels(task.shape), index = blockIdx.x;
   if (index < keys) return load_panel<false>(task, index, shared);
   load_panel<true>(task, index - keys, shared);

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/context.h"
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ptx.cuh"
 #include "backend/params/kv.h"
@@ -25,26 +26,31 @@ inline constexpr int kMaxPageSize = 256;               // a panel lies in 48 KB
 
 inline constexpr int kPanelLayers = 64;  // of a launch, at most
 
-// Pages and their full precision, of `layers` layers from first_layer on. Page i holds positions
-// first_position + i * page_size and on.
+// Pages and their full precision, of `layers` layers from first_layer on, of kv_heads KV heads from
+// first_kv_head on. Page i holds positions first_position + i * page_size and on. Of ranks that
+// share contexts: the units of shape.context_rank.
 struct PanelTask {
   KvShape shape;
   int first_layer;
   int layers;
+  int first_kv_head;
+  int kv_heads;
   const PagePlanes* pages;
   int first_position;
   FullKv full[kPanelLayers];
 };
 
-// What a block works on. Grid: [num_panels, layers * num_kv_heads, pages].
+// What a block works on. Grid: [num_panels, layers * kv_heads, pages].
 struct PanelPlace {
   int layer;  // of the task's
   int kv_head;
   int page;
   __device__ explicit PanelPlace(const PanelTask& task)
-      : layer(blockIdx.y / task.shape.num_kv_heads),
-        kv_head(blockIdx.y % task.shape.num_kv_heads),
-        page(blockIdx.z) {}
+      : layer(blockIdx.y / task.kv_heads), kv_head(blockIdx.y % task.kv_heads), page(blockIdx.z) {}
+  __device__ bool has_unit(const PanelTask& task) const {
+    return has_unit_of_page(task.shape, task.first_position / task.shape.page_size + page,
+                            task.first_layer + layer, task.first_kv_head + kv_head);
+  }
 };
 
 // Tokens of which a lane's words lie side by side (layout.h).
@@ -147,9 +153,9 @@ __device__ __forceinline__ PanelUnit panel_unit(const PanelTask& task, const Pan
                                                 const PanelPlace& place) {
   const KvShape& shape = task.shape;
   const PagePlanes planes = task.pages[place.page];
-  const int layer = task.first_layer + place.layer;
-  std::byte* upper = planes.upper + shape.upper_offset(layer, place.kv_head);
-  std::byte* lower = planes.lower + shape.lower_offset(layer, place.kv_head);
+  const int layer = task.first_layer + place.layer, kv_head = task.first_kv_head + place.kv_head;
+  std::byte* upper = planes.upper + own_upper_offset(shape, layer, kv_head);
+  std::byte* lower = planes.lower + own_lower_offset(shape, layer, kv_head);
   __half* scales = reinterpret_cast<__half*>(upper + 2 * shape.plane_bytes());
   const std::size_t plane = kValues ? shape.plane_bytes() : 0;
   auto* upper_plane = reinterpret_cast<std::uint32_t*>(upper + plane);

@@ -64,23 +64,29 @@ Part part_from(int first, const OwnOutputs& own, bool dense, int most) {
 
 constexpr int kMostLinears = 3;
 
-// Of what each rank has the rows of: side by side.
+// Of what each rank has the rows of, side by side: of each share of the weights, or, from
+// `first_kv` on, of the KV heads of each context.
 std::array<OwnOutputs, kMostLinears> own_outputs(Device& device,
-                                                 std::span<const Linear* const> linears) {
+                                                 std::span<const Linear* const> linears,
+                                                 int first_kv) {
   std::array<int, kMostLinears> counts{};
   std::ranges::transform(linears, counts.begin(), [](const Linear* l) { return l->outputs(); });
-  std::vector all = {counts};
-  int rank = 0;
-  if (device.ranks() != nullptr) {
-    all = device.ranks()->told(counts);
-    rank = device.ranks()->rank();
+  std::vector shares = {counts}, contexts = {counts};
+  int share = 0, context = 0;
+  if (device.num_shares() > 1) {
+    Ranks& ranks = *device.ranks();
+    shares = ranks.told_by_shares(counts);
+    share = ranks.share();
+    if (first_kv < std::ssize(linears)) contexts = ranks.told_by_contexts(counts);
+    context = ranks.context_index();
   }
   std::array<OwnOutputs, kMostLinears> own{};
   for (int i = 0; i < kMostLinears; ++i) {
+    const auto& all = i < first_kv ? shares : contexts;
     own[i].count = counts[i];
-    for (int r = 0; r < std::ssize(all); ++r) {
-      if (r < rank) own[i].first += all[r][i];
-      own[i].whole += all[r][i];
+    for (int k = 0; k < std::ssize(all); ++k) {
+      if (k < (i < first_kv ? share : context)) own[i].first += all[k][i];
+      own[i].whole += all[k][i];
     }
   }
   return own;
@@ -89,16 +95,17 @@ std::array<OwnOutputs, kMostLinears> own_outputs(Device& device,
 // What an op's products have in common: the rows of its input, and the memory between kernels.
 class PrefillProducts {
  public:
-  // linears: all that multiply() is going to be called with, kMostLinears at most. floats: what the
-  // op wants beside.
+  // linears: all that multiply() is going to be called with, kMostLinears at most; from `first_kv`
+  // on they are of KV heads. floats: what the op wants beside.
   PrefillProducts(Device& device, const Norm& norm, const float* x, int rows,
-                  std::initializer_list<const Linear*> linears, std::size_t floats = 0)
+                  std::initializer_list<const Linear*> linears, std::size_t floats = 0,
+                  int first_kv = kMostLinears)
       : device_(device),
         norm_(norm),
         x_(x),
         rows_(rows),
         linears_(linears),
-        own_(own_outputs(device, linears_)) {
+        own_(own_outputs(device, linears_, first_kv)) {
     std::size_t input_bytes = 0, unpacked_bytes = 0;
     for (const Linear* linear : linears) {
       const Matrix& matrix = linear->target;
@@ -192,13 +199,13 @@ void add_product_of_ranks(Device& device, const AddLinearParams& params) {
   const Matrix& own = linear.target;
   const DType dtype = dtype_of(own);
   const int rows = params.num_rows, outputs = linear.outputs();
-  const auto begin_of = [&](int rank) {
-    return std::min(divide_up(outputs, kUnit) * rank / ranks.size() * kUnit, outputs);
+  const int share = ranks.share();
+  const auto begin_of = [&](int index) {
+    return std::min(divide_up(outputs, kUnit) * index / ranks.num_shares() * kUnit, outputs);
   };
-  const OwnOutputs made{begin_of(ranks.rank()), begin_of(ranks.rank() + 1) - begin_of(ranks.rank()),
-                        outputs};
+  const OwnOutputs made{begin_of(share), begin_of(share + 1) - begin_of(share), outputs};
   std::byte* const inputs = device.scratch(Scratch::kOfRank, rows * row_bytes(own, own.cols));
-  const std::vector<Share> shares = ranks.told(Share{own, inputs, params.x});
+  const std::vector<Share> shares = ranks.told_by_shares(Share{own, inputs, params.x});
   int cols = 0;
   for (const Share& share : shares) {
     check(cols % padded_cols(1) == 0, "ranks have whole groups of columns");
@@ -228,10 +235,10 @@ void add_product_of_ranks(Device& device, const AddLinearParams& params) {
     first += count;
   }
   RowCopies sums{.rows = rows};
-  for (int rank = 0; rank < ranks.size(); ++rank) {
+  for (int other = 0; other < ranks.num_shares(); ++other) {
     const std::size_t stride = sizeof(float) * outputs;
-    if (rank == ranks.rank()) continue;
-    sums.add({params.x + made.first, stride, shares[rank].x + made.first, stride,
+    if (other == share) continue;
+    sums.add({params.x + made.first, stride, shares[other].x + made.first, stride,
               sizeof(float) * made.count});
   }
   launch_copies(sums, device.stream());
@@ -251,7 +258,7 @@ void prefill_qkv(Device& device, const QkvParams& params) {
   const int rows = params.num_rows;
   const std::size_t kv_floats = static_cast<std::size_t>(rows) * params.k->outputs();
   PrefillProducts products(device, params.norm, params.x, rows, {params.q, params.k, params.v},
-                           2 * kv_floats);
+                           2 * kv_floats, /*first_kv=*/1);
   if (params.q_out != nullptr) {
     products.multiply(*params.q, false, params.q_out);
     finish_queries(device, params);
@@ -265,7 +272,7 @@ void prefill_qkv(Device& device, const QkvParams& params) {
 
 void prefill_add_linear(Device& device, const AddLinearParams& params) {
   check_weights(params.phase, params.weights);
-  if (device.ranks() != nullptr) return add_product_of_ranks(device, params);
+  if (device.num_shares() > 1) return add_product_of_ranks(device, params);
   PrefillProducts products(device, {}, params.in, params.num_rows, {params.linear});
   products.multiply(*params.linear, true, params.x);
 }

@@ -26,13 +26,21 @@ std::atomic_ref<int> sign(int& word) { return std::atomic_ref<int>(word); }
 
 }  // namespace
 
-Ranks::Ranks(Device& device, Communicator& all, std::chrono::milliseconds patience)
-    : device_(device), all_(all), patience_(patience), mailboxes_(all.size()) {
+Ranks::Ranks(Device& device, Communicator& all, const RankGroups& groups,
+             std::chrono::milliseconds patience)
+    : device_(device), all_(all), groups_(groups), patience_(patience), mailboxes_(all.size()) {
   if (size() != 2 && size() != 4 && size() != kMostRanks) {
     fail(ErrorKind::kInvalidRequest, "{} ranks: on GPUs 2, 4 or 8 share a model", size());
   }
+  std::size_t bytes = 0;
+  for (const Members& members : {Members{0, 1, size()}, shares(), context(), queries()}) {
+    const bool known = std::ranges::find(circles_, members, &Circle::members) != circles_.end();
+    if (known || members.count == 1) continue;
+    circles_.push_back({members, {}});
+    bytes += inbox_bytes(members.count);
+  }
   const int ordinal = device.gpu().ordinal();
-  const auto own = std::make_shared<Mailbox>(ordinal, device.allocate(inbox_bytes(size())),
+  const auto own = std::make_shared<Mailbox>(ordinal, device.allocate(bytes),
                                              device.allocate(sizeof(RankCounts)),
                                              device.allocate_on_host(sizeof(RankSigns)));
   const Address<Mailbox> address{getpid(), &own};
@@ -52,28 +60,68 @@ Ranks::Ranks(Device& device, Communicator& all, std::chrono::milliseconds patien
     most_on_gpu_ = std::max(most_on_gpu_, static_cast<int>(std::ranges::count_if(mailboxes_, on)));
   }
   require_queues();
+  require_alike();
   for (const auto& mailbox : mailboxes_) {
     if (mailbox->ordinal != ordinal) reach(mailbox->ordinal);
   }
-  places_ = {.rank = rank(),
-             .size = size(),
-             .blocks = most_on_gpu_ > 1 ? kSharingBlocks : kRankBlocks,
-             .alone = most_on_gpu_ == 1,
-             .counts = own->counts.as<RankCounts>(),
-             .signs = own->signs.as<RankSigns>(),
-             .patience = static_cast<std::uint64_t>(
-                 std::chrono::duration_cast<std::chrono::nanoseconds>(patience).count())};
-  for (int rank = 0; rank < size(); ++rank) {
-    places_.inboxes[rank] = mailboxes_[rank]->inbox.as<float4>();
-  }
-  load_rank_kernels(size());
+  find_places(*own);
   all.barrier();  // all can be reached
+}
+
+void Ranks::find_places(Mailbox& own) {
+  std::size_t inbox = 0;
+  for (std::size_t i = 0; i < circles_.size(); ++i) {
+    const Members& members = circles_[i].members;
+    RankPlaces& places = circles_[i].places;
+    places = {.rank = (rank() - members.first) / members.step,
+              .size = members.count,
+              .blocks = most_on_gpu_ > 1 ? kSharingBlocks : kRankBlocks,
+              .alone = most_on_gpu_ == 1,
+              .steps = own.counts.as<RankCounts>()->steps[i],
+              .counts = own.counts.as<RankCounts>(),
+              .signs = own.signs.as<RankSigns>(),
+              .patience = static_cast<std::uint64_t>(
+                  std::chrono::duration_cast<std::chrono::nanoseconds>(patience_).count())};
+    for (int k = 0; k < members.count; ++k) {
+      places.ids[k] = members.first + k * members.step;
+      places.inboxes[k] =
+          reinterpret_cast<float4*>(mailboxes_[places.ids[k]]->inbox.as<std::byte>() + inbox);
+    }
+    inbox += inbox_bytes(members.count);
+    load_rank_kernels(members.count);
+  }
+  places_ = circles_.front().places;
+}
+
+const RankPlaces& Ranks::places_of(const Members& members) const {
+  const auto circle = std::ranges::find(circles_, members, &Circle::members);
+  check(circle != circles_.end(), "several ranks tell each other something");
+  return circle->places;
 }
 
 Ranks::~Ranks() {
   const CurrentGpu current(device_.gpu(), CurrentGpu::Failing::kIsLeft);
   cudaStreamSynchronize(device_.stream());  // ends: other ranks leave, too, where they fail
   leave();
+}
+
+// Splits and teams of attention follow from these, and so does what ranks tell each other.
+void Ranks::require_alike() {
+  struct Kind {
+    int capability, num_sms, shared_bytes;
+    bool operator==(const Kind&) const = default;
+  };
+  const Kind own{device_.capability(), device_.num_sms(),
+                 static_cast<int>(device_.max_shared_bytes())};
+  const std::vector<Kind> kinds = told(own);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (kinds[rank] == kinds[0]) continue;
+    fail(ErrorKind::kDevice,
+         "the GPUs of ranks 0 and {} differ: compute capability {}.{} and {}.{}, {} and {} "
+         "multiprocessors; GPUs of one kind can share a model",
+         rank, kinds[0].capability / 10, kinds[0].capability % 10, kinds[rank].capability / 10,
+         kinds[rank].capability % 10, kinds[0].num_sms, kinds[rank].num_sms);
+  }
 }
 
 // Streams of a GPU share queues where there are more of them than queues, of which there are 8
@@ -144,16 +192,31 @@ void Ranks::meet() {
 }
 
 void Ranks::add_sums(const float* sums, const float* bias, int rows, int outputs, float* x) {
+  const RankPlaces& places = places_of(shares());
   launch_together([&] {
-    launch_add_sums(places_, device_.stream(), device_.capability() >= 90, sums, bias, rows,
-                    outputs, x);
+    launch_add_sums(places, device_.stream(), device_.capability() >= 90, sums, bias, rows, outputs,
+                    x);
   });
 }
 
 void Ranks::gather(const float* own, int rows, int outputs, float* all) {
+  const RankPlaces& places = places_of(shares());
   launch_together([&] {
-    launch_gather(places_, device_.stream(), device_.capability() >= 90, own, rows, outputs, all);
+    launch_gather(places, device_.stream(), device_.capability() >= 90, own, rows, outputs, all);
   });
+}
+
+void Ranks::gather_queries(const float* own, int rows, int outputs, float* all) {
+  const RankPlaces& places = places_of(queries());
+  launch_together([&] {
+    launch_gather(places, device_.stream(), device_.capability() >= 90, own, rows, outputs, all);
+  });
+}
+
+void Ranks::give_partials(const RankPartials& partials) {
+  const RankPlaces& places = places_of(context());
+  launch_together(
+      [&] { launch_partials(places, device_.stream(), device_.capability() >= 90, partials); });
 }
 
 void Ranks::meet_on_gpus() {

@@ -1,4 +1,5 @@
 // The kernels of ranks.h.
+#include "backend/cuda/context.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ptx.cuh"
@@ -25,7 +26,7 @@ class Watch {
     const bool late = now - since_ > places_.patience;
     if (left == 0 && !late && load_system(&places_.counts->given_up) == 0) return false;
     over_ = true;
-    if (left != 0 || late) give_up(left != 0 ? left : 1 + rank);
+    if (left != 0 || late) give_up(left != 0 ? left : 1 + places_.ids[rank]);
     return false;  // one more look: who left may have sent before
   }
 
@@ -82,8 +83,10 @@ __device__ __forceinline__ float& at(float4& x, int i) {
 
 // Nothing but that all have come; what they wrote before can be read.
 struct Meeting {
-  static constexpr bool kFences = true;
+  static constexpr bool kFences = true, kSame = true;
   Rows rows{.outputs = 4, .count = 4, .quads = true};
+  const float4* own;
+  __device__ __forceinline__ float4 given(unsigned quad, int) const { return __ldcg(own + quad); }
 
   struct Ahead {};
   __device__ __forceinline__ Ahead ahead(unsigned) const { return {}; }
@@ -96,10 +99,12 @@ struct Meeting {
 // x = sum + (bias + x), as finish_plain() of linear_finish.cuh has it.
 struct Add {
   Rows rows;
+  const float4* own;
   const float* bias;
   float* x;
 
-  static constexpr bool kFences = false;
+  static constexpr bool kFences = false, kSame = true;
+  __device__ __forceinline__ float4 given(unsigned quad, int) const { return __ldcg(own + quad); }
   using Ahead = float4;  // bias + x
   __device__ __forceinline__ float4 ahead(unsigned quad) const {
     float4 to{};
@@ -132,9 +137,11 @@ struct Add {
 // Rows side by side.
 struct Gather {
   Rows rows;
+  const float4* own;
   float* all;
 
-  static constexpr bool kFences = false;
+  static constexpr bool kFences = false, kSame = true;
+  __device__ __forceinline__ float4 given(unsigned quad, int) const { return __ldcg(own + quad); }
   struct Ahead {};
   __device__ __forceinline__ Ahead ahead(unsigned) const { return {}; }
   template <int kRanks>
@@ -157,18 +164,81 @@ struct Gather {
   }
 };
 
-// What all ranks have, quad by quad: own[quad] and what the others sent. A thread sends the quads
-// that it takes, in every step: so what it took before is what others may send next.
+// Partial results of attention, to who has their queries: of each split and column, rows in quads,
+// then one of the exponent and the sum.
+struct Partials {
+  RankPartials of;
+  unsigned quads;  // of a split's column
+  int rank;
+  Rows rows;
+
+  struct Place {
+    unsigned quad, column, split, head, sequence;  // own split, head of the getter
+  };
+  __device__ __forceinline__ Place place(unsigned index) const {
+    Place at;
+    const auto next = [&](unsigned size) {
+      const unsigned here = index % size;
+      index /= size;
+      return here;
+    };
+    at.quad = next(quads);
+    at.column = next(of.columns);
+    at.split = next(of.own_splits);
+    at.head = next(of.each);
+    at.sequence = index;
+    return at;
+  }
+
+  static constexpr bool kFences = false, kSame = false;
+  __device__ __forceinline__ float4 given(unsigned index, int getter) const {
+    const Place at = place(index);
+    const unsigned head = getter / of.alike * of.each + at.head;
+    const unsigned block = at.column / of.block_columns, column = at.column % of.block_columns;
+    const std::size_t from =
+        (((std::size_t{at.sequence} * of.heads + head) * of.column_blocks + block) * of.own_splits +
+         at.split) *
+            of.block_columns +
+        column;
+    if (at.quad + 1 < quads) {
+      return __ldcg(reinterpret_cast<const float4*>(of.rows + from * of.head_dim) + at.quad);
+    }
+    const float2 sums = __ldcg(of.sums + from);
+    return {sums.x, sums.y, 0.0f, 0.0f};
+  }
+  struct Ahead {};
+  __device__ __forceinline__ Ahead ahead(unsigned) const { return {}; }
+  template <int kRanks>
+  __device__ __forceinline__ void use(unsigned index, Ahead, float4 (&parts)[kRanks]) const {
+    const Place at = place(index);
+    const int unit = of.first_unit + rank / of.alike * of.each + static_cast<int>(at.head);
+    const std::size_t row = std::size_t{at.sequence} * of.each + at.head;
+#pragma unroll
+    for (int giver = 0; giver < kRanks; ++giver) {
+      const unsigned split = at.split * kRanks + first_split(giver, unit, kRanks);
+      const std::size_t to = (row * (of.own_splits * kRanks) + split) * of.columns + at.column;
+      if (at.quad + 1 < quads) {
+        reinterpret_cast<float4*>(of.all_rows + to * of.head_dim)[at.quad] = parts[giver];
+      } else {
+        of.all_sums[to] = {parts[giver].x, parts[giver].y};
+      }
+    }
+  }
+};
+
+// What all ranks have, quad by quad (kSame: to all the same): what is given to this one, and what
+// the others sent. A thread sends the quads that it takes, in every step: so what it took before is
+// what others may send next.
 template <int kRanks, typename Op>
 __global__ void __launch_bounds__(kRankThreads)
-    exchange(const __grid_constant__ RankPlaces places, const float4* own, unsigned quads,
+    exchange(const __grid_constant__ RankPlaces places, unsigned quads,
              const __grid_constant__ Op op) {
   wait_for_previous_kernels();
   // Not where products of other ranks may need what the next kernel's blocks would take.
   if (places.alone) let_next_kernel_start();
   const unsigned threads = gridDim.x * kRankThreads;
   const unsigned thread = blockIdx.x * kRankThreads + threadIdx.x;
-  std::uint32_t step = __ldcg(&places.counts->steps[blockIdx.x]);
+  std::uint32_t step = __ldcg(&places.steps[blockIdx.x]);
   Watch watch(places);
   // Pieces are of equal size, so that each thread has a part in each: see above.
   const unsigned pieces = (quads + kPieceQuads - 1) / kPieceQuads;
@@ -181,10 +251,13 @@ __global__ void __launch_bounds__(kRankThreads)
     const unsigned mine = slot + places.rank * kPieceQuads;
 #pragma unroll 4
     for (unsigned i = thread; i < count; i += threads) {
-      const float4 words = nonzero(__ldcg(own + first + i));
+      float4 words{};
+      if constexpr (Op::kSame) words = nonzero(op.given(first + i, 0));
 #pragma unroll
       for (int rank = 0; rank < kRanks; ++rank) {
-        if (rank != places.rank) store_system(places.inboxes[rank] + mine + i, words);
+        if (rank == places.rank) continue;
+        if constexpr (!Op::kSame) words = nonzero(op.given(first + i, rank));
+        store_system(places.inboxes[rank] + mine + i, words);
       }
     }
     float4* const inbox = places.inboxes[places.rank] + slot;
@@ -199,7 +272,7 @@ __global__ void __launch_bounds__(kRankThreads)
         if (i >= count) break;
 #pragma unroll
         for (int rank = 0; rank < kRanks; ++rank) {
-          parts[k][rank] = rank == places.rank ? __ldcg(own + first + i)
+          parts[k][rank] = rank == places.rank ? op.given(first + i, rank)
                                                : load_system(inbox + rank * kPieceQuads + i);
         }
         ahead[k] = op.ahead(first + i);
@@ -223,7 +296,7 @@ __global__ void __launch_bounds__(kRankThreads)
   }
   if (!places.alone) let_next_kernel_start();
   __syncthreads();
-  if (threadIdx.x == 0) places.counts->steps[blockIdx.x] = step;
+  if (threadIdx.x == 0) places.steps[blockIdx.x] = step;
 }
 
 // A copy for each y; a word is what all addresses are multiples of.
@@ -257,16 +330,15 @@ void with_ranks(int size, const F& f) {
   check(false, "ranks are 2, 4 or 8");
 }
 
-Rows rows_of(int rows, int outputs, const void* to) {
-  const std::size_t count = static_cast<std::size_t>(rows) * outputs;
+Rows rows_of(std::size_t rows, int outputs, const void* to) {
+  const std::size_t count = rows * outputs;
   check(count < std::size_t{1} << 31, "ranks exchange less than 2^31 numbers at a time");
   const bool quads = outputs % 4 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0;
   return {static_cast<unsigned>(outputs), static_cast<unsigned>(count), quads};
 }
 
 template <typename Op>
-void launch(const RankPlaces& places, cudaStream_t stream, bool overlaps, const float* own,
-            const Op& op) {
+void launch(const RankPlaces& places, cudaStream_t stream, bool overlaps, const Op& op) {
   cudaLaunchConfig_t config{};
   config.gridDim = places.blocks;
   config.blockDim = kRankThreads;
@@ -275,9 +347,8 @@ void launch(const RankPlaces& places, cudaStream_t stream, bool overlaps, const 
   config.attrs = &attribute;
   config.numAttrs = overlaps ? 1 : 0;
   with_ranks(places.size, [&]<int kRanks>() {
-    QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, exchange<kRanks, Op>, places,
-                                      reinterpret_cast<const float4*>(own), (op.rows.count + 3) / 4,
-                                      op));
+    QUANTSPEC_CUDA(
+        cudaLaunchKernelEx(&config, exchange<kRanks, Op>, places, (op.rows.count + 3) / 4, op));
   });
 }
 
@@ -287,16 +358,27 @@ void launch_add_sums(const RankPlaces& places, cudaStream_t stream, bool overlap
                      const float* sums, const float* bias, int rows, int outputs, float* x) {
   Rows of = rows_of(rows, outputs, x);
   of.quads = of.quads && reinterpret_cast<std::uintptr_t>(bias) % 16 == 0;
-  launch(places, stream, overlaps, sums, Add{of, bias, x});
+  launch(places, stream, overlaps, Add{of, reinterpret_cast<const float4*>(sums), bias, x});
 }
 
 void launch_gather(const RankPlaces& places, cudaStream_t stream, bool overlaps, const float* own,
                    int rows, int outputs, float* all) {
-  launch(places, stream, overlaps, own, Gather{rows_of(rows, outputs, all), all});
+  launch(places, stream, overlaps,
+         Gather{rows_of(rows, outputs, all), reinterpret_cast<const float4*>(own), all});
+}
+
+void launch_partials(const RankPlaces& places, cudaStream_t stream, bool overlaps,
+                     const RankPartials& partials) {
+  const int quads = partials.head_dim / 4 + 1;
+  const std::size_t columns = static_cast<std::size_t>(partials.sequences) * partials.each *
+                              partials.own_splits * partials.columns;
+  launch(places, stream, overlaps,
+         Partials{partials, static_cast<unsigned>(quads), places.rank,
+                  rows_of(columns, 4 * quads, nullptr)});
 }
 
 void launch_meeting(const RankPlaces& places, cudaStream_t stream) {
-  launch(places, stream, /*overlaps=*/false, &places.counts->greeting.x, Meeting{});
+  launch(places, stream, /*overlaps=*/false, Meeting{.own = &places.counts->greeting});
 }
 
 void launch_copies(const RowCopies& copies, cudaStream_t stream) {
@@ -328,6 +410,7 @@ void load_rank_kernels(int size) {
   with_ranks(size, [&]<int kRanks>() {
     load(exchange<kRanks, Add>);
     load(exchange<kRanks, Gather>);
+    load(exchange<kRanks, Partials>);
     load(exchange<kRanks, Meeting>);
   });
 }

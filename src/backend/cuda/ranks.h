@@ -1,13 +1,19 @@
 // What ranks on GPUs tell each other while they compute a model together (model/share.h): sums of
-// o and down, and logits; in prompts where they may read and write in each other's memory. Each has
-// a thread of one process and a GPU; several may have one GPU, as tests do.
+// o and down, and logits; in prompts where they may read and write in each other's memory; and of a
+// context that they share (context.h) queries, and what attention left. Each has a thread of one
+// process and a GPU; several may have one GPU, as tests do.
+//
+// Those who tell each other something are a circle: all ranks, one of each share of the weights,
+// the ranks that share a context, or of these one of each share. Circles of the same ranks are one.
 //
 // One kernel of a rank writes what the others need to their memory, and takes what they wrote from
 // its own. Each word says by itself that it has come: it is zero until then, and whoever takes it
 // makes it zero again. So nothing is waited for but the words: no flag, no fence, one way across.
 // There are places for two steps, by turns: who sends a step's words has taken all of the step
-// before, and so whoever has those may send the next. Where a step's place is follows from a count
-// in device memory, so that a graph can repeat it.
+// before, and so whoever has those may send the next: every kernel sends a word to each at least,
+// and begins when those before it have ended. Where a step's place is follows from a count in
+// device memory, so that a graph can repeat it. Each group of ranks that tell each other something,
+// as all, or those of a context, has places and a count of its own.
 //
 // A kernel that waits has to be told that nothing will come: each looks now and then whether a rank
 // has left (~Ranks, also where it failed) or whether its patience is over. It then goes on with
@@ -22,9 +28,11 @@
 #include <span>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/cuda/ranks_kernel.h"
 #include "base/buffer.h"
 #include "comm/comm.h"
+#include "quant/quant.h"
 
 namespace quantspec::cuda {
 
@@ -35,7 +43,7 @@ class Ranks {
  public:
   // All ranks make theirs at a time. Throws kDevice where they cannot reach each other's memory.
   // REQUIRES: device and all outlive this.
-  Ranks(Device& device, Communicator& all,
+  Ranks(Device& device, Communicator& all, const RankGroups& groups = {},
         std::chrono::milliseconds patience = SharedRanks::kPatience);
   ~Ranks();
   Ranks(const Ranks&) = delete;
@@ -44,13 +52,30 @@ class Ranks {
   int rank() const { return all_.rank(); }
   int size() const { return all_.size(); }
 
-  // x += bias + the sum of all ranks' sums, each [rows, outputs], as a balanced tree over the ranks
-  // and in the order in which one rank adds; bias: [outputs] or null. sums: 16-byte aligned, with
-  // room to whole quads.
+  // Shares of the weights, which groups.alike ranks that follow each other have in common.
+  int num_shares() const { return size() / groups_.alike; }
+  int share() const { return rank() / groups_.alike; }
+  // Groups that share contexts, with other KV heads each; and the shares of one.
+  int num_contexts() const { return size() / groups_.context; }
+  int context_index() const { return rank() / groups_.context; }
+  int shares_of_context() const { return groups_.context / groups_.alike; }
+  int rank_of_context() const { return rank() % groups_.context; }
+  // Whether these are the ranks of a cache of that shape.
+  bool are_of(const KvShape& shape) const {
+    return shape.context_ranks == groups_.context && shape.context_rank == rank_of_context();
+  }
+
+  // x += bias + the sum of all shares' sums, each [rows, outputs], as a balanced tree over the
+  // shares and in the order in which one rank adds; bias: [outputs] or null. sums: 16-byte aligned,
+  // with room to whole quads. REQUIRES: there are several.
   void add_sums(const float* sums, const float* bias, int rows, int outputs, float* x);
-  // all = the rows that the ranks have, side by side: [rows, size() * outputs] of [rows, outputs].
-  // own: as sums.
+  // all = the rows that the shares have, side by side: [rows, num_shares() * outputs] of [rows,
+  // outputs]. own: as sums. REQUIRES: likewise.
   void gather(const float* own, int rows, int outputs, float* all);
+  // The same of those that share a context: of shares_of_context(). REQUIRES: there are several.
+  void gather_queries(const float* own, int rows, int outputs, float* all);
+  // Between ranks that share a context.
+  void give_partials(const RankPartials& partials);
 
   // GPUs meet: what follows in the streams begins when all have come here, and finds in other
   // ranks' memory what they wrote there before.
@@ -61,6 +86,13 @@ class Ranks {
   bool at_all(bool so);
   template <typename T>
   std::vector<T> told(const T& own);
+  // The same of some: one of each share, by share; one of each context; those of this one's.
+  template <typename T>
+  std::vector<T> told_by_shares(const T& own);
+  template <typename T>
+  std::vector<T> told_by_contexts(const T& own);
+  template <typename T>
+  std::vector<T> told_of_context(const T& own);
   void meet();
 
   // Whether a graph may wait for other ranks' graphs: a GPU runs only some at a time.
@@ -77,23 +109,45 @@ class Ranks {
   // What belongs to a rank and others reach; it lives until the last of them has left.
   struct Mailbox {
     int ordinal;   // of its GPU
-    Buffer inbox;  // inbox_bytes()
+    Buffer inbox;  // inbox_bytes() of each circle
     Buffer counts, signs;
   };
+  // Ranks that follow each other `step` apart, this one among them.
+  struct Members {
+    int first, step, count;
+    bool operator==(const Members&) const = default;
+  };
+  Members shares() const { return {rank() % groups_.alike, groups_.alike, num_shares()}; }
+  Members context() const { return {rank() - rank_of_context(), 1, groups_.context}; }
+  Members queries() const {
+    return {context().first + rank() % groups_.alike, groups_.alike, shares_of_context()};
+  }
+  struct Circle {
+    Members members;
+    RankPlaces places;
+  };
+  void find_places(Mailbox& own);
+  // REQUIRES: of several.
+  const RankPlaces& places_of(const Members& members) const;
 
+  template <typename T>
+  static std::vector<T> some_of(const std::vector<T>& all, const Members& members);
   void reach(int ordinal) const;
   template <typename F>
   void launch_together(const F& launch);
   void all_gather(std::span<std::byte> out, std::span<const std::byte> own);
   void leave() const;
   void require_queues() const;
+  void require_alike();
 
   Device& device_;
   Communicator& all_;
+  RankGroups groups_;
   std::chrono::milliseconds patience_;
   std::vector<std::shared_ptr<Mailbox>> mailboxes_;  // by rank
   int most_on_gpu_ = 0;                              // ranks on a GPU
-  RankPlaces places_{};
+  std::vector<Circle> circles_;                      // alike at all ranks; first of all
+  RankPlaces places_{};                              // of all
 };
 
 template <typename T>
@@ -101,6 +155,28 @@ std::vector<T> Ranks::told(const T& own) {
   std::vector<T> all(size());
   all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(&own, 1)));
   return all;
+}
+
+template <typename T>
+std::vector<T> Ranks::told_by_shares(const T& own) {
+  return some_of(told(own), shares());
+}
+
+template <typename T>
+std::vector<T> Ranks::told_by_contexts(const T& own) {
+  return some_of(told(own), Members{rank_of_context(), groups_.context, num_contexts()});
+}
+
+template <typename T>
+std::vector<T> Ranks::told_of_context(const T& own) {
+  return some_of(told(own), context());
+}
+
+template <typename T>
+std::vector<T> Ranks::some_of(const std::vector<T>& all, const Members& members) {
+  std::vector<T> some;
+  for (int i = 0; i < members.count; ++i) some.push_back(all[members.first + i * members.step]);
+  return some;
 }
 
 }  // namespace quantspec::cuda

@@ -20,11 +20,14 @@ constexpr std::size_t inbox_bytes(int ranks) {
 inline constexpr int kRankBlocks = 64, kSharingBlocks = 8;
 inline constexpr int kRankThreads = 256;
 
+// Of ranks that exchange something, by what they exchange (ranks.h), at most.
+inline constexpr int kMostCircles = 4;
+
 // In device memory.
 struct RankCounts {
-  std::uint32_t steps[kRankBlocks];  // that a block has taken part in
-  int given_up;                      // some kernel has
-  alignas(16) float4 greeting;       // what ranks say that only meet
+  std::uint32_t steps[kMostCircles][kRankBlocks];  // that a block has taken part in
+  int given_up;                                    // some kernel has
+  alignas(16) float4 greeting;                     // what ranks say that only meet
 };
 // In the host's memory, which the GPU reads now and then while it waits.
 struct RankSigns {
@@ -32,11 +35,14 @@ struct RankSigns {
   int missing;  // 1 + the rank whose words did not come; written by this rank's kernels
 };
 
+// Of a circle, by whose ranks all is counted but `ids`: which of all ranks they are.
 struct RankPlaces {
   int rank, size;
+  int ids[kMostRanks];
   int blocks;
   bool alone;                   // no other rank is on this GPU
   float4* inboxes[kMostRanks];  // by rank: [2 steps, ranks, kPieceQuads]
+  std::uint32_t* steps;         // of the circle in `counts`
   RankCounts* counts;           // this rank's
   RankSigns* signs;             // likewise
   std::uint64_t patience;       // nanoseconds
@@ -58,11 +64,27 @@ struct RowCopies {
 };
 void launch_copies(const RowCopies& copies, cudaStream_t stream);
 
-// As Ranks::add_sums() and gather().
+// What attention of ranks that share a context left of a launch's splits (attention_shape.cuh), and
+// where that of all splits comes to lie. Heads are KV heads: a rank has all of the context's, and
+// wants those of its queries, `each` of them, which ranks that are alike have in common.
+struct RankPartials {
+  const float2* sums;  // [sequence, head, column block, own split, block_columns]
+  const float* rows;   // [.., head_dim]
+  float2* all_sums;    // [sequence, own head, split, column]
+  float* all_rows;     // [.., head_dim]
+  int sequences, heads, each, alike;
+  int first_unit;  // unit_number() of the layer's first head
+  int column_blocks, block_columns, columns;
+  int own_splits, head_dim;
+};
+
+// As Ranks::add_sums(), gather() and give_partials().
 void launch_add_sums(const RankPlaces& places, cudaStream_t stream, bool overlaps,
                      const float* sums, const float* bias, int rows, int outputs, float* x);
 void launch_gather(const RankPlaces& places, cudaStream_t stream, bool overlaps, const float* own,
                    int rows, int outputs, float* all);
+void launch_partials(const RankPlaces& places, cudaStream_t stream, bool overlaps,
+                     const RankPartials& partials);
 // As Ranks::meet_on_gpus().
 void launch_meeting(const RankPlaces& places, cudaStream_t stream);
 // Loads them, so that no launch has to wait for the GPU.

@@ -88,7 +88,7 @@ class CudaRanks : public testing::Test {
         EXPECT_NO_THROW(as_rank(shared, rank, [&](Communicator& all) {
           Device device(on_one ? 0 : rank);
           const CurrentGpu current(device.gpu());
-          Ranks ranks(device, all, patience);
+          Ranks ranks(device, all, {}, patience);
           device.set_ranks(&ranks);
           try {
             f({device, ranks, all});

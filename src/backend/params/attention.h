@@ -20,6 +20,7 @@ struct AttentionParams {
   float scale;
   std::span<const SequenceRows> sequences;
   OpOrder order = OpOrder::kAfter;
+  int num_rows = 0;  // 0: up to the sequences' last
 };
 
 // Of every sequence that has page_lists: page_scores.data[kv head][page] = the greatest, over the

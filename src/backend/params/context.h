@@ -1,7 +1,8 @@
 // How ranks that share a context have its pages: each has some units of every page, so that pages
 // take as much of every rank's memory, whatever texts share them and however long they are.
 //
-// A run is some pages that follow each other. A unit's runs go around: those of layer l and KV head
+// A run is some pages that follow each other: on processors page_run(), on GPUs turn_pages()
+// (cuda/context.h). A unit's runs go around: those of layer l and KV head
 // h begin at another rank than those of the next head. So of a page's units, in the order of layers
 // and heads, each rank has every context_ranks-th one, and they are numbered alike at all ranks.
 //
@@ -9,7 +10,8 @@
 // pages together. Their query heads are those of some of the KV heads each.
 //
 // What is in a run is attended to by one rank, whose partial results are one rank's: no split of
-// decode attention on the CPU crosses the border of a run (cpu/splits.h).
+// decode attention on the CPU crosses the border of a run (cpu/splits.h), and a split on a GPU is
+// of one rank's runs.
 #pragma once
 
 #include <algorithm>

@@ -33,6 +33,7 @@ struct Args {
   std::string backend = "cuda";
   std::optional<int> device;
   int ranks = 1;
+  int context_ranks = 1;
   std::vector<int> contexts = {4096, 32768, 131072};
   std::vector<int> draft_lens = {4, 6, 8};
   std::vector<int> budgets = {4096};
@@ -89,6 +90,11 @@ void add_options(CLI::App& app, Args& args) {
       ->option_text("N")
       ->check(CLI::IsMember({1, 2, 4, 8}))
       ->excludes(device);
+  app.add_option("--context-ranks", args.context_ranks,
+                 "so many of them share the context; leaves out\nthe fp16 cache and sparse drafts "
+                 "(default: 1)")
+      ->option_text("N")
+      ->check(CLI::IsMember({1, 2, 4, 8}));
 }
 
 // How one kind of decoding went on from a prompt.
@@ -106,11 +112,13 @@ class Lab {
   explicit Lab(const Args& args, Communicator* ranks = nullptr)
       : args_(args),
         ranks_(ranks),
+        groups_(groups_of(args, ranks)),
         backend_(make_backend({.name = args.backend,
                                .device = ranks == nullptr ? args.device : ranks->rank(),
-                               .ranks = ranks})),
+                               .ranks = ranks,
+                               .groups = groups_})),
         before_(backend_->available_bytes()),
-        model_(load(args, *backend_, ranks)),
+        model_(load(args, *backend_, ranks, groups_)),
         pool_(std::make_unique<PagePool>(*backend_, kv_shape(model_.config(), 0))),
         decoder_(model_) {}
 
@@ -120,10 +128,13 @@ class Lab {
                    {"target_weights", model_.weights().target_description()},
                    {"simulated_acceptance", args_.acceptance},
                    {"ranks", args_.ranks},
+                   {"context_ranks", args_.context_ranks},
                    {"contexts", Json::array()}};
     print("{}, {}{}: drafted tokens accepted with probability {} (not judged)\n",
           args_.model.filename().string(), backend_->description(),
-          ranks_ == nullptr ? "" : fmt::format(" and others, {} ranks", args_.ranks),
+          ranks_ == nullptr ? ""
+                            : fmt::format(" and others, {} ranks, {} share the context",
+                                          args_.ranks, args_.context_ranks),
           args_.acceptance);
     for (const int context : args_.contexts) {
       report["contexts"].push_back(run_context(context));
@@ -138,15 +149,26 @@ class Lab {
     if (tells()) fmt::print(format, std::forward<T>(values)...);
   }
 
-  static Model load(const Args& args, Backend& backend, Communicator* ranks) {
+  static RankGroups groups_of(const Args& args, Communicator* ranks) {
+    if (ranks == nullptr || args.context_ranks == 1) return {};
     const auto files = open_model(args.model);
-    const TargetWeights target =
-        args.target == "8" ? TargetWeights::k8Bits : TargetWeights::kCheckpoint;
-    backend.require_supported(kv_shape(files->config(), 0));
-    Share share{files->config(), files->weights(target, backend)};
+    const auto backend = make_backend({.name = args.backend, .device = ranks->rank()});
+    return rank_groups(files->config(), *files->weights(target_of(args), *backend), ranks->size(),
+                       args.context_ranks);
+  }
+
+  static TargetWeights target_of(const Args& args) {
+    return args.target == "8" ? TargetWeights::k8Bits : TargetWeights::kCheckpoint;
+  }
+
+  static Model load(const Args& args, Backend& backend, Communicator* ranks,
+                    const RankGroups& groups) {
+    const auto files = open_model(args.model);
+    Share share{files->config(), files->weights(target_of(args), backend)};
     if (ranks != nullptr) {
-      share = share_of(share.config, std::move(share.source), ranks->rank(), ranks->size());
+      share = share_of(share.config, std::move(share.source), ranks->rank(), ranks->size(), groups);
     }
+    backend.require_supported(kv_shape(share.config, 0));
     Weights weights(share.config, std::move(share.source), backend);
     weights.make_draft_planes(backend, WeightRead::kUpper);
     return Model(share.config, std::move(weights), backend);
@@ -197,7 +219,7 @@ class Lab {
                       {"tokens_per_round", run.tokens_per_round}});
     };
     double prefill_seconds = 0;
-    {
+    if (args_.context_ranks == 1) {
       KvOptions full;
       full.store = KvStore::kFull;
       Sequence sequence(model_, *pool_, capacity, decoding(0, {}), full);
@@ -206,7 +228,7 @@ class Lab {
     }
     std::vector<Plan> plans = {Plan::draft(layers, WeightRead::kUpper)};
     for (const int budget : args_.budgets) {
-      if (4 * budget > context) continue;
+      if (4 * budget > context || args_.context_ranks > 1) continue;
       KvAccess access{KvRead::kUpper, KvTokens::kByMass, budget};
       plans.push_back(
           Plan::uniform(fmt::format("sparse {}", budget), layers, WeightRead::kUpper, access));
@@ -278,12 +300,19 @@ class Lab {
 
   const Args& args_;
   Communicator* ranks_;
+  RankGroups groups_;
   std::unique_ptr<Backend> backend_;
   std::size_t before_;  // bytes available before anything was loaded, the backend made
   Model model_;
   std::unique_ptr<PagePool> pool_;
   Decoder decoder_;
 };
+
+void require_groups(const Args& args) {
+  if (args.context_ranks <= args.ranks) return;
+  fail(ErrorKind::kInvalidRequest, "--context-ranks {}: no more than --ranks {}",
+       args.context_ranks, args.ranks);
+}
 
 // Each rank in a thread; throws what the first of them threw.
 void run_as_ranks(const Args& args) {
@@ -314,6 +343,7 @@ int main(int argc, char** argv) {
   quantspec::Args args;
   quantspec::add_options(app, args);
   return quantspec::run_program(app, argc, argv, [&] {
+    quantspec::require_groups(args);
     args.ranks == 1 ? quantspec::Lab(args).run() : quantspec::run_as_ranks(args);
     return 0;
   });

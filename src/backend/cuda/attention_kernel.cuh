@@ -215,7 +215,11 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
   const FragmentLane lane;
   const Work work = Work::of<S>(args);
   const int live = min(S::kColumns, work.columns(args) - work.block * S::kColumns);
-  if (live <= 0 || work.split >= work.splits) return;
+  if (live <= 0 || work.split >= work.splits) {
+    // The end of this grid says that the kernels before it have ended, also where no CTA has work.
+    if ((blockIdx.x | blockIdx.y | blockIdx.z) == 0) wait_for_previous_kernels();
+    return;
+  }
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
   const TeamPartials<S> partials(shared);
   const bool merges_apart = S::kMergesApart || args.tickets == nullptr;

@@ -300,6 +300,7 @@ int run(BenchArgs args) {
   } else {
     require_benchable(options, config);
   }
+  require_plans(options, args.engine, config);
   const Dataset dataset = Dataset::load(args.dataset);
   warn_of_threads(args.engine.num_threads);
   Writer writer(args);

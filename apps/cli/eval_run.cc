@@ -69,6 +69,7 @@ class Setup {
     std::vector<std::string> names;
     for (const std::string& spec : args_.plans) {
       names.push_back(spec);
+      require_plan(spec, args_.engine, config_, args_.budget);
       const DraftSpec wanted = read_draft_spec(spec);
       if (wanted.looks_up && !lookup && !wanted.is_auto()) {
         throw UsageError(fmt::format(

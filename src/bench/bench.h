@@ -70,6 +70,9 @@ Message describe(std::span<const LeftOut> left_out);
 
 // Throws kInvalidRequest for what this model cannot run, known without its weights.
 void require_benchable(const BenchOptions& options, const ModelConfig& model);
+// The same for plans that an engine of these options will not have.
+void require_plans(const BenchOptions& options, const EngineOptions& engine,
+                   const ModelConfig& model);
 
 // Over the repeats or, where it says so, over single runs (those of the first repeat first) or
 // prompts.

@@ -268,4 +268,14 @@ void require_benchable(const BenchOptions& options, const ModelConfig& model) {
   }
 }
 
+void require_plans(const BenchOptions& options, const EngineOptions& engine,
+                   const ModelConfig& model) {
+  for (const std::string& spec : options.plans) {
+    if (spec == "all") continue;  // what cannot be run is left out
+    for (const KvBudget& budget : options.draft_budgets) {
+      require_plan(spec, engine, model, budget);
+    }
+  }
+}
+
 }  // namespace quantspec

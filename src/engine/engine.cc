@@ -173,6 +173,19 @@ std::vector<NamedChatTemplate> chat_templates_of(const EngineOptions& options,
 
 }  // namespace
 
+void require_plan(std::string_view spec, const EngineOptions& options, const ModelConfig& model,
+                  KvBudget budget) {
+  const DraftSpec wanted = read_draft_spec(spec);
+  if (wanted.plan.empty()) return;
+  const int page_size = kv_shape(model, options.page_size).page_size;
+  const PlanContext context{model.num_layers, page_size, budget};
+  if (wanted.is_auto()) {
+    auto_plans(context);
+  } else {
+    require_all_pages(make_plan(wanted.plan, context), options.context_ranks);
+  }
+}
+
 std::string_view name_of(StopReason reason) {
   switch (reason) {
     case StopReason::kEos:
@@ -220,6 +233,7 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   const auto files = open_model(options.model);
   ModelConfig config = files->config();
   const KvShape shape = kv_shape(config, options.page_size);
+  require_drafts(options, {config.num_layers, shape.page_size, options.draft_budget});
   const RankGroups groups = rank_groups(options, *files, num_ranks);
   auto backend = ranks != nullptr
                      ? backend_of_rank(options, *ranks, groups)
@@ -227,7 +241,6 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   if (options.backend == "auto" && backend->name() != "cuda") {
     log_debug("auto takes the CPU: " + cuda_unavailable());
   }
-  require_drafts(options, {config.num_layers, shape.page_size, options.draft_budget});
   if (!options.cache_folder.empty() && options.kv_store == KvStore::kFull) {
     fail(ErrorKind::kInvalidRequest,
          "{}: keeps pages of 8 bits; a cache in full precision has none",

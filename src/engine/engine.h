@@ -45,6 +45,11 @@
 
 namespace quantspec {
 
+// Throws what Engine::plans() of this model would throw for such a spec, as far as that is known
+// without weights.
+void require_plan(std::string_view spec, const EngineOptions& options, const ModelConfig& model,
+                  KvBudget budget = {});
+
 // How a text is continued.
 struct GenerateOptions {
   int predict = -1;  // tokens to generate; -1: until the model stops or the context is full

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "comm/comm.h"
 
 namespace quantspec {
@@ -15,6 +17,13 @@ std::vector<std::byte> Agreement::gather(std::span<const std::byte> own) const {
   std::vector<std::byte> all(own.size() * size());
   ranks_->all_gather(all, own);
   return all;
+}
+
+std::uint64_t Agreement::least(std::uint64_t own) const {
+  if (!shared()) return own;
+  std::vector<std::uint64_t> all(size());
+  ranks_->all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(&own, 1)));
+  return *std::ranges::min_element(all);
 }
 
 void Agreement::give_up(std::string_view why) const noexcept {

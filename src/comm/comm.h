@@ -143,6 +143,8 @@ class Agreement {
   std::vector<std::byte> on(std::vector<std::byte> bytes) const;
   // What all give, by rank; what this one gives where there is nobody. REQUIRES: as long of all.
   std::vector<std::byte> gather(std::span<const std::byte> own) const;
+  // Of what all give the least: what each of them has.
+  std::uint64_t least(std::uint64_t own) const;
   // As Communicator's; nothing where there is nobody.
   void give_up(std::string_view why) const noexcept;
 

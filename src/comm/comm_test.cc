@@ -283,6 +283,16 @@ TEST_P(AnyRanks, AgreeOnWhatTheFirstHas) {
   });
 }
 
+TEST_P(AnyRanks, AgreeOnTheLeast) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size);
+  on_threads(ranks, size, [&](Communicator& all) {
+    for (int who = 0; who < size; ++who) {
+      EXPECT_EQ(Agreement(&all).least(all.rank() == who ? 7 : 8 + all.rank()), 7u);
+    }
+  });
+}
+
 TEST(Agreement, OfNobodyIsWhatOneHas) {
   const Agreement agreement;
   EXPECT_TRUE(agreement.leads());

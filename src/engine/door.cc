@@ -171,14 +171,15 @@ bool Engine::Impl::is_own_thread() const {
 
 namespace {
 
-// What the plans need of the cache, for which the engine could not plan.
-void require_memory(const RequestLoopOptions& options, const KvShape& shape, const Backend& backend,
-                    int ranks) {
+// What the plans need of the cache, for which the engine could not plan. Of ranks all call it, and
+// decide alike.
+void require_memory(const RequestLoopOptions& options, const KvShape& shape,
+                    const Backend& backend) {
   KvOptions kv = kv_options(options.plans);
   kv.store = options.store;
   const std::size_t needed =
       options.sequences * KvCache::ring_bytes_for(shape, backend, options.context, kv);
-  const std::size_t available = memory_of_rank(backend, ranks).available;
+  const std::size_t available = memory_of_rank(backend, options.ranks).available;
   if (needed <= available) return;
   fail(ErrorKind::kOutOfMemory,
        "{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a smaller {} "
@@ -204,7 +205,7 @@ RequestLoopOptions Engine::Impl::loop_options() const {
     if (wanted.sequences > 1) wanted.admission = Admission::kExpected;
   }
   wanted.ranks = ranks;
-  require_memory(wanted, pool.shape(), *backend, ranks != nullptr ? ranks->size() : 1);
+  require_memory(wanted, pool.shape(), *backend);
   return wanted;
 }
 

@@ -114,17 +114,6 @@ std::unique_ptr<Backend> backend_of_rank(const EngineOptions& options, Communica
   }
 }
 
-// What each of them has.
-RankMemory least_of_ranks(RankMemory own, Communicator* ranks) {
-  if (ranks == nullptr) return own;
-  std::vector<RankMemory> all(ranks->size());
-  ranks->all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(&own, 1)));
-  for (const RankMemory& one : all) {
-    own = {std::min(own.available, one.available), std::min(own.on_host, one.on_host)};
-  }
-  return own;
-}
-
 // Launchers may start other commands at other ranks, and on machines that compute otherwise.
 void require_same_options(const EngineOptions& options, const ModelConfig& config,
                           const Backend& backend, const WeightSource& weights,
@@ -253,8 +242,7 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   backend->require_supported(kv_shape(own.config, options.page_size));
   require_same_options(options, config, *backend, *own.source, ranks, agreement);
   std::vector<Message> warnings;
-  const auto [available, on_host] =
-      least_of_ranks(memory_of_rank(*backend, ranks != nullptr ? ranks->num_here() : 1), ranks);
+  const auto [available, on_host] = memory_of_rank(*backend, ranks);
   const int context =
       agreement.on(choose_context(options, own.config, *backend, *own.source, available, warnings));
   const MemoryPlan memory = agreement.on(

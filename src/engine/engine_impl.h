@@ -33,7 +33,7 @@ struct Engine::Impl {
 
   std::vector<Plan> plans_of(std::string_view spec, KvBudget budget) const;
   std::vector<Plan> make_draft_plans() const;
-  RequestLoopOptions loop_options() const;
+  RequestLoopOptions loop_options() const;  // of ranks all call it
   RequestLoop& running_loop();
   bool is_own_thread() const;
   static void require_room(std::size_t prompt_tokens, int room);

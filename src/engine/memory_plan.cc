@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/system_memory.h"
+#include "comm/comm.h"
 #include "engine/fields.h"
 #include "engine/model_report.h"
 #include "kv_cache/prompt_tails.h"
@@ -137,6 +138,12 @@ RankMemory memory_of_rank(const Backend& backend, int num_here) {
   const std::size_t available = backend.available_bytes();
   return {backend.is_apart_from_host() ? available : available / num_here,
           available_memory_bytes() / num_here};
+}
+
+RankMemory memory_of_rank(const Backend& backend, Communicator* ranks) {
+  const RankMemory own = memory_of_rank(backend, ranks != nullptr ? ranks->num_here() : 1);
+  const Agreement agreement(ranks);
+  return {agreement.least(own.available), agreement.least(own.on_host)};
 }
 
 MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& config,

@@ -48,6 +48,8 @@ struct RankMemory {
 };
 // num_here: of how many ranks of this machine.
 RankMemory memory_of_rank(const Backend& backend, int num_here);
+// What each of these ranks may take, who all call it; null: of the one that there is.
+RankMemory memory_of_rank(const Backend& backend, Communicator* ranks);
 
 class MemoryPlanner {
  public:

@@ -103,12 +103,11 @@ int Engine::meet_launched(EngineOptions& options) {
 RequestLoop& Engine::Impl::running_loop() {
   const std::lock_guard lock(loop_mutex);
   if (loop != nullptr) return *loop;
-  RequestLoopOptions wanted = loop_options();
   std::unique_ptr<RequestLoop> started;
   const Agreement agreement(ranks);
   try {
     agreement.on(Next::kServe);
-    started = std::make_unique<RequestLoop>(model, pool.shape(), std::move(wanted));
+    started = std::make_unique<RequestLoop>(model, pool.shape(), loop_options());
   } catch (...) {
     agreement.give_up(current_error("the engine").what());
     throw;

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/expect_error.h"
 #include "base/files.h"
+#include "comm/comm.h"
 #include "eval/forced_pass.h"
 #include "eval/memory.h"
 #include "eval/test_support.h"
@@ -442,6 +444,35 @@ TEST(Memory, WhatDoesNotFitIsRefusedInOneLine) {
   expect_error(ErrorKind::kOutOfMemory,
                {"context size 4096: ", "need 1000000000000 MB", "are available"},
                [&] { require_memory(model, std::size_t{1'000'000'000'000'000'000}, 4096); });
+}
+
+// Whichever of them has less, or needs more.
+TEST(Memory, WhatAnotherRankHasNotIsRefused) {
+  constexpr std::uint64_t kMuch = std::uint64_t{1} << 62;
+  struct Another {
+    std::uint64_t has, needs;
+    const char* said;  // null: nothing is refused
+  };
+  for (const Another another : {Another{1'000'000, 1, "need 2 MB and 1 MB are available"},
+                                Another{3'000'000, 4'000'000, "need 4 MB and 3 MB are available"},
+                                Another{kMuch, 1, nullptr}}) {
+    SharedRanks ranks(2);
+    const std::jthread other([&] {
+      as_rank(ranks, 1, [&](Communicator& all) {
+        const Agreement agreement(&all);
+        agreement.least(another.has);
+        agreement.least(~another.needs);
+      });
+    });
+    as_rank(ranks, 0, [&](Communicator& all) {
+      LoadedModel loaded = tiny("cpu");
+      EvalModel model = eval_model(loaded);
+      model.ranks = &all;
+      const auto ask = [&] { require_memory(model, 2'000'000, 4096); };
+      if (another.said == nullptr) return ask();
+      expect_error(ErrorKind::kOutOfMemory, {another.said}, ask);
+    });
+  }
 }
 
 }  // namespace

@@ -56,8 +56,12 @@ std::size_t drafts_bytes(const EvalModel& model, const std::vector<Plan>& plans,
 void require_memory(const EvalModel& model, std::size_t bytes, int context) {
   const Backend& backend = model.model.backend();
   const int sharing =
-      model.ranks == nullptr || backend.is_apart_from_host() ? 1 : model.ranks->size();
-  const std::size_t available = backend.available_bytes() / sharing;
+      model.ranks == nullptr || backend.is_apart_from_host() ? 1 : model.ranks->num_here();
+  // All decide alike, by the least that one has and the most that one needs: memory comes and goes
+  // while they ask for it, and shares differ a little.
+  const Agreement ranks(model.ranks);
+  const std::size_t available = ranks.least(backend.available_bytes() / sharing);
+  bytes = ~ranks.least(~bytes);
   if (bytes <= available) return;
   fail(ErrorKind::kOutOfMemory,
        "{} {}: the caches that are compared need {:.0f} MB and {:.0f} MB are available; a shorter "

@@ -22,7 +22,8 @@ std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& v
 // Of a trial of these plans' drafts: one cache, and the distributions.
 std::size_t drafts_bytes(const EvalModel& model, const std::vector<Plan>& plans, int capacity);
 
-// Throws kOutOfMemory where this machine does not have them. context: what was asked for.
+// Throws kOutOfMemory where this machine does not have them, or one of the ranks does not: then at
+// all of them. context: what was asked for.
 void require_memory(const EvalModel& model, std::size_t bytes, int context);
 // The same of two models at once: where both are on the host, or both on the device, its memory
 // must have what both need.

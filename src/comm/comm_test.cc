@@ -237,15 +237,30 @@ TEST_P(AnyRanks, WhoLeavesStopsWhoWaits) {
 TEST_P(AnyRanks, WhoDoesSomethingElseStopsAll) {
   const auto [way, size] = GetParam();
   if (size == 1) return;
-  TestRanks ranks(way, size);
-  on_threads(ranks, size, [&](Communicator& all) {
-    std::vector<std::byte> data(all.rank() == 0 ? 8 : 16);
-    const std::string said = thrown_by([&] {
-      all.broadcast(data, 0);
-      all.barrier();
+  const std::vector<std::function<void(Communicator&)>> calls = {
+      [](Communicator& all) {
+        std::vector<std::byte> data(all.rank() == 0 ? 8 : 16);
+        all.broadcast(data, 0);
+      },
+      [](Communicator& all) {  // of another root
+        std::vector<std::byte> data(8);
+        all.broadcast(data, all.rank() == 0 ? 0 : 1);
+      },
+      [](Communicator& all) {  // another call
+        std::vector<float> x(2);
+        if (all.rank() > 0) return all.barrier();
+        all.reduce_add(x, std::vector<float>(2));
+      }};
+  for (const auto& call : calls) {
+    TestRanks ranks(way, size);
+    on_threads(ranks, size, [&](Communicator& all) {
+      const std::string said = thrown_by([&] {
+        call(all);
+        all.barrier();
+      });
+      EXPECT_NE(said.find("do not do the same"), said.npos) << said;
     });
-    EXPECT_NE(said.find("do not do the same"), said.npos) << said;
-  });
+  }
 }
 
 // Others wait for the root of a broadcast as long as it lives.

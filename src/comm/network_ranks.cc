@@ -2,7 +2,6 @@
 // header that says which step it is and what it does, and takes theirs. Notices have a connection
 // of their own, so that one that gives up is heard in the middle of a step.
 
-#include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -20,24 +19,17 @@
 #include "base/pause_cpu.h"
 #include "comm/comm.h"
 #include "comm/network_meeting.h"
-#include "comm/tree_sum.h"
+#include "comm/steps.h"
 
 namespace quantspec {
 namespace {
 
-constexpr std::size_t kPartBytes = 1 << 20;    // of a rank in a step
-constexpr int kNobody = -1, kAll = -2;         // where a rank is named
-constexpr int kSpins = 200;                    // looks before a rank sleeps
-constexpr std::chrono::milliseconds kNap{50};  // after which it looks whether it has to give up
-
-enum class Step : std::uint32_t { kReduce = 1, kGather, kAllToAll, kBroadcast, kBarrier };
+constexpr std::size_t kPartBytes = 1 << 20;  // of a rank in a step
+constexpr int kSpins = 200;                  // looks before a rank sleeps
 
 struct Header {
-  std::uint32_t step;
-  Step kind;
-  std::int32_t root;  // of a broadcast; of kAllToAll and kReduce: ranks of a group
-  std::uint32_t reserved;
-  std::uint64_t bytes;
+  std::uint64_t number;
+  Step step;
   bool operator==(const Header&) const = default;
 };
 
@@ -46,11 +38,11 @@ struct Notice {
   std::array<char, 512> why{};
 };
 
-class NetworkRank final : public Communicator {
+class NetworkRank final : public RanksInSteps {
  public:
   NetworkRank(const NetworkPlace& place, Met met, std::chrono::milliseconds patience)
-      : rank_(place.rank),
-        patience_(static_cast<double>(patience.count())),
+      : RanksInSteps(kPartBytes, patience),
+        rank_(place.rank),
         num_here_(met.num_here),
         peers_(std::move(met.peers)),
         transfers_(place.size),
@@ -61,76 +53,6 @@ class NetworkRank final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
   int num_here() const override { return num_here_; }
-
-  void reduce_add(std::span<float> x, std::span<const float> partial, int alike) override {
-    check(x.size() == partial.size(), "a partial sum is as long as the sum");
-    check(alike >= 1 && size() % alike == 0, "as many ranks are alike as any others");
-    constexpr std::size_t kMost = kPartBytes / sizeof(float);
-    for (std::size_t begin = 0; begin < x.size(); begin += kMost) {
-      const std::size_t count = std::min(kMost, x.size() - begin);
-      const auto own = std::as_bytes(partial.subspan(begin, count));
-      take_from_all(own, alike);
-      exchange({.kind = Step::kReduce, .root = alike, .bytes = own.size()});
-      const auto place = [&](int i) {
-        const int rank = i * alike;
-        return rank == rank_ ? own.data() : received_.data() + rank * own.size();
-      };
-      add_ranks(place, size() / alike, x.subspan(begin, count));
-    }
-  }
-
-  void all_gather(std::span<std::byte> out, std::span<const std::byte> own) override {
-    check(out.size() == own.size() * size(), "what is gathered has room for all ranks");
-    for (std::size_t begin = 0; begin < own.size(); begin += kPartBytes) {
-      const auto part = own.subspan(begin, std::min(kPartBytes, own.size() - begin));
-      take_from_all(part);
-      exchange({.kind = Step::kGather, .bytes = part.size()});
-      for (int rank = 0; rank < size(); ++rank) {
-        const std::byte* const from =
-            rank == rank_ ? part.data() : received_.data() + rank * part.size();
-        std::memcpy(out.data() + rank * own.size() + begin, from, part.size());
-      }
-    }
-  }
-
-  void all_to_all(std::span<std::byte> out, std::span<const std::byte> own, int group) override {
-    check(group >= 1 && size() % group == 0 && out.size() == own.size() && own.size() % group == 0,
-          "ranks of a group give each other pieces");
-    const std::size_t piece = own.size() / group;
-    const int first = rank_ / group * group;
-    for (std::size_t begin = 0; begin < piece; begin += kPartBytes) {
-      const std::size_t count = std::min(kPartBytes, piece - begin);
-      begin_step();
-      for (int i = 0; i < group; ++i) {
-        transfers_[first + i].out = own.subspan(i * piece + begin, count);
-        transfers_[first + i].in = out.subspan(i * piece + begin, count);
-      }
-      std::ranges::copy(transfers_[rank_].out, transfers_[rank_].in.begin());
-      exchange({.kind = Step::kAllToAll, .root = group, .bytes = count});
-    }
-  }
-
-  void broadcast(std::span<std::byte> data, int root) override {
-    check(root >= 0 && root < size(), "the root is a rank");
-    for (std::size_t begin = 0; begin < data.size(); begin += kPartBytes) {
-      const auto part = data.subspan(begin, std::min(kPartBytes, data.size() - begin));
-      begin_step();
-      if (rank_ != root) transfers_[root].in = part;
-      for (Transfer& transfer : transfers_) {
-        if (rank_ == root) transfer.out = part;
-      }
-      exchange({.kind = Step::kBroadcast, .root = root, .bytes = part.size()}, root);
-    }
-  }
-
-  void barrier() override {
-    begin_step();
-    exchange({.kind = Step::kBarrier});
-  }
-  void wait_for_all() override {
-    begin_step();
-    exchange({.kind = Step::kBarrier}, kAll);
-  }
 
   void give_up(std::string_view why) noexcept override {
     Notice notice;
@@ -150,23 +72,54 @@ class NetworkRank final : public Communicator {
     bool all_taken() const { return taken == sizeof(Header) + in.size(); }
   };
 
-  void begin_step() { std::ranges::fill(transfers_, Transfer{}); }
-  // A step in which all, or of `alike` ranks the first, give the same to all.
-  void take_from_all(std::span<const std::byte> own, int alike = 1) {
+  // All, or of the ranks of each group the first, give the same to all.
+  void tell_all(const Step& step, std::span<const std::byte> own) override {
     begin_step();
     received_.resize(size() * own.size());
     for (int rank = 0; rank < size(); ++rank) {
-      if (rank_ % alike == 0) transfers_[rank].out = own;
-      if (rank % alike != 0) continue;
+      if (rank_ % step.ranks == 0) transfers_[rank].out = own;
+      if (rank % step.ranks != 0) continue;
       transfers_[rank].in = std::span(received_).subspan(rank * own.size(), own.size());
     }
+    std::ranges::copy(transfers_[rank_].out, transfers_[rank_].in.begin());
+    exchange(step);
+  }
+  const std::byte* given(int rank) const override { return transfers_[rank].in.data(); }
+
+  void tell_each(const Step& step, std::span<std::byte> out, std::span<const std::byte> own,
+                 std::size_t begin) override {
+    const std::size_t group = step.ranks, piece = own.size() / group, count = step.bytes / group;
+    const std::size_t first = rank_ / group * group;
+    begin_step();
+    for (std::size_t i = 0; i < group; ++i) {
+      transfers_[first + i].out = own.subspan(i * piece + begin, count);
+      transfers_[first + i].in = out.subspan(i * piece + begin, count);
+    }
+    std::ranges::copy(transfers_[rank_].out, transfers_[rank_].in.begin());
+    exchange(step);
   }
 
+  void tell_from_root(const Step& step, std::span<std::byte> data) override {
+    begin_step();
+    if (rank_ != step.ranks) transfers_[step.ranks].in = data;
+    for (Transfer& transfer : transfers_) {
+      if (rank_ == step.ranks) transfer.out = data;
+    }
+    exchange(step, step.ranks);
+  }
+
+  void meet(const Step& step, int slow) override {
+    begin_step();
+    exchange(step, slow);
+  }
+
+  void begin_step() { std::ranges::fill(transfers_, Transfer{}); }
+
   // slow: for whom there is no patience, one or all, while it lives.
-  void exchange(Header header, int slow = kNobody) {
+  void exchange(const Step& step, int slow = kNobody) {
     look_at_notices();
     throw_if_given_up();
-    header.step = ++step_;
+    const Header header{++step_, step};
     double waited = 0;  // milliseconds in which others could have come
     for (int looks = 0;; ++looks) {
       bool moved = false;
@@ -191,9 +144,7 @@ class NetworkRank final : public Communicator {
       }
       waited += sleep();
       if (slow == kAll || missing == slow) waited = 0;
-      if (waited > patience_) {
-        stop(fmt::format("rank {} did not come within {:.0f} ms", missing, patience_));
-      }
+      if (is_late(waited)) stop_late(missing);
     }
   }
 
@@ -243,10 +194,7 @@ class NetworkRank final : public Communicator {
       if (count <= 0) stop_after_the_end_of(rank);
       transfer.taken += count;
       moved = true;
-      if (transfer.taken == sizeof(Header) && transfer.header != header) {
-        stop(fmt::format("rank {} and rank {} do not do the same", std::min(rank, rank_),
-                         std::max(rank, rank_)));
-      }
+      if (transfer.taken == sizeof(Header) && transfer.header != header) stop_unlike(rank);
     }
     return moved;
   }
@@ -266,8 +214,7 @@ class NetworkRank final : public Communicator {
     const Stopwatch clock;
     poll(polled_.data(), polled_.size(), static_cast<int>(kNap.count()));
     look_at_notices();
-    // Longer naps are of a machine, or a job, that stood still: nobody could have come.
-    return std::min(clock.milliseconds(), 2.0 * static_cast<double>(kNap.count()));
+    return counted(clock);
   }
 
   void look_at_notices() {
@@ -302,20 +249,13 @@ class NetworkRank final : public Communicator {
       poll(&at, 1, static_cast<int>(kNap.count()));
       heard = read_notices(rank);
     }
-    if (heard != Heard::kWhy) {
-      give_up(fmt::format("rank {} has {}", rank, heard == Heard::kLeaves ? "left" : "ended"));
-    }
-    throw_if_given_up();
-    check(false, "who gave up says so");
-    __builtin_unreachable();
+    stop_without(rank, heard == Heard::kLeaves);
   }
 
-  [[noreturn]] void stop(const std::string& why) {
+  void give_up_and_throw(const std::string& why) override {
     look_at_notices();  // others may have said before
     give_up(why);
     throw_if_given_up();
-    check(false, "who gave up says so");
-    __builtin_unreachable();
   }
 
   // Whether it is the first.
@@ -338,14 +278,13 @@ class NetworkRank final : public Communicator {
   void throw_if_given_up() {
     if (!has_given_up_) return;
     const std::lock_guard lock(mutex_);
-    fail(ErrorKind::kDevice, "the ranks of this model stopped: {}", why_.why.data());
+    fail_given_up(why_.why.data());
   }
 
   const int rank_;
-  const double patience_;  // milliseconds
   const int num_here_;
   std::vector<Peer> peers_;  // by rank
-  std::uint32_t step_ = 0;
+  std::uint64_t step_ = 0;
   std::vector<Transfer> transfers_;  // by rank, of this step
   std::vector<std::byte> received_;  // by rank
   std::vector<bool> ends_;           // by rank: it says nothing more

@@ -1,8 +1,7 @@
-// Ranks meet in steps. In a step each writes what it has to a place of its own, says that it has
-// come, waits for the others, and reads what they wrote. Places are used by turns: who comes to a
-// step has read all of the step before, so that nobody writes over what is still read.
+// Ranks that share memory. In a step each writes what it has to a place of its own, says that it
+// has come, waits for the others, and reads what they wrote. Places are used by turns: who comes to
+// a step has read all of the step before, so that nobody writes over what is still read.
 
-#include <fmt/format.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -26,15 +25,13 @@
 #include "base/error.h"
 #include "base/pause_cpu.h"
 #include "comm/comm.h"
-#include "comm/tree_sum.h"
+#include "comm/steps.h"
 
 namespace quantspec {
 namespace {
 
 constexpr std::size_t kPlaceBytes = 256 * 1024;  // of a rank in a step
-constexpr int kNobody = -1, kAll = -2;           // where a rank is named
 constexpr int kSpins = 2000;                     // some 20 us, before a rank sleeps
-constexpr std::chrono::milliseconds kNap{50};    // after which it looks whether the others live
 
 using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint32_t));
@@ -43,8 +40,6 @@ long futex(const Word& word, int operation, std::uint32_t value, const timespec*
   return syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&word), operation, value, time,
                  nullptr, 0);
 }
-
-enum class Step : std::uint32_t { kReduce = 1, kGather, kAllToAll, kBroadcast, kBarrier };
 
 // A process that ended and was not waited for is still there, as a zombie.
 bool has_ended(pid_t process) {
@@ -66,10 +61,7 @@ struct SharedRanks::Memory {
     Word steps;     // that it has come to
     Word sleepers;  // who wait for it
     std::atomic<std::int32_t> process;
-    struct {
-      Step kind;
-      std::uint64_t bytes;
-    } does[2];  // in a step, by turns as the places
+    Step does[2];  // by turns as the places
   };
   // 0, then 1 while why is written, then 2.
   alignas(64) Word given_up;
@@ -97,9 +89,13 @@ struct SharedRanks::Memory {
   static constexpr std::size_t kHeader = 640;
 };
 
-class SharedRanks::Rank final : public Communicator {
+class SharedRanks::Rank final : public RanksInSteps {
  public:
-  Rank(const SharedRanks& ranks, int rank) : ranks_(ranks), memory_(*ranks.memory_), rank_(rank) {
+  Rank(const SharedRanks& ranks, int rank)
+      : RanksInSteps(kPlaceBytes, ranks.patience_),
+        ranks_(ranks),
+        memory_(*ranks.memory_),
+        rank_(rank) {
     std::int32_t nobody = Memory::kNotYet;
     const bool first = memory_.state(rank).process.compare_exchange_strong(nobody, getpid());
     check(first, "a rank joins once");
@@ -113,89 +109,54 @@ class SharedRanks::Rank final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return ranks_.size_; }
 
-  using Communicator::reduce_add;
-  void reduce_add(std::span<float> x, std::span<const float> partial, int alike) override {
-    check(x.size() == partial.size(), "a partial sum is as long as the sum");
-    check(alike >= 1 && size() % alike == 0, "ranks that are alike are among all");
-    constexpr std::size_t kMost = kPlaceBytes / sizeof(float);
-    for (std::size_t begin = 0; begin < x.size(); begin += kMost) {
-      const std::size_t count = std::min(kMost, x.size() - begin);
-      write(std::as_bytes(partial.subspan(begin, count)));
-      meet(Step::kReduce, count * sizeof(float));
-      add_ranks([&](int i) { return place(i * alike); }, size() / alike, x.subspan(begin, count));
-    }
-  }
-
-  void all_gather(std::span<std::byte> out, std::span<const std::byte> own) override {
-    check(out.size() == own.size() * size(), "what is gathered has room for all ranks");
-    for (std::size_t begin = 0; begin < own.size(); begin += kPlaceBytes) {
-      const std::size_t count = std::min(kPlaceBytes, own.size() - begin);
-      write(own.subspan(begin, count));
-      meet(Step::kGather, count);
-      for (int rank = 0; rank < size(); ++rank) {
-        std::memcpy(out.data() + rank * own.size() + begin, place(rank), count);
-      }
-    }
-  }
-
-  void all_to_all(std::span<std::byte> out, std::span<const std::byte> own, int group) override {
-    check(group >= 1 && size() % group == 0 && out.size() == own.size() && own.size() % group == 0,
-          "ranks of a group give each other pieces");
-    const std::size_t piece = own.size() / group, most = kPlaceBytes / group;
-    const int first = rank_ / group * group;
-    for (std::size_t begin = 0; begin < piece; begin += most) {
-      const std::size_t count = std::min(most, piece - begin);
-      for (int to = 0; to < group; ++to) {
-        write(own.subspan(to * piece + begin, count), to * count);
-      }
-      meet(Step::kAllToAll, group * count);
-      for (int from = 0; from < group; ++from) {
-        std::memcpy(out.data() + from * piece + begin,
-                    place(first + from) + (rank_ - first) * count, count);
-      }
-    }
-  }
-
-  void broadcast(std::span<std::byte> data, int root) override {
-    check(root >= 0 && root < size(), "the root is a rank");
-    for (std::size_t begin = 0; begin < data.size(); begin += kPlaceBytes) {
-      const auto part = data.subspan(begin, std::min(kPlaceBytes, data.size() - begin));
-      if (rank_ == root) write(part);
-      meet(Step::kBroadcast, part.size(), root);
-      if (rank_ != root) std::memcpy(part.data(), place(root), part.size());
-    }
-  }
-
-  void barrier() override { meet(Step::kBarrier, 0); }
-  void wait_for_all() override { meet(Step::kBarrier, 0, kAll); }
-
   void give_up(std::string_view why) noexcept override { memory_.give_up(size(), why); }
 
  private:
-  std::byte* place(int rank) { return memory_.place(size(), rank, step_); }
+  void tell_all(const Step& step, std::span<const std::byte> own) override {
+    if (rank_ % step.ranks == 0) write(own);
+    meet(step, kNobody);
+  }
+  const std::byte* given(int rank) const override { return place(rank, step_); }
+
+  void tell_each(const Step& step, std::span<std::byte> out, std::span<const std::byte> own,
+                 std::size_t begin) override {
+    const std::size_t group = step.ranks, piece = own.size() / group, count = step.bytes / group;
+    const std::size_t in_group = rank_ % group, first = rank_ - in_group;
+    for (std::size_t to = 0; to < group; ++to) {
+      write(own.subspan(to * piece + begin, count), to * count);
+    }
+    meet(step, kNobody);
+    for (std::size_t from = 0; from < group; ++from) {
+      std::memcpy(out.data() + from * piece + begin, given(first + from) + in_group * count, count);
+    }
+  }
+
+  void tell_from_root(const Step& step, std::span<std::byte> data) override {
+    if (rank_ == step.ranks) write(data);
+    meet(step, step.ranks);
+    if (rank_ != step.ranks) std::memcpy(data.data(), given(step.ranks), data.size());
+  }
+
+  std::byte* place(int rank, std::uint32_t step) const { return memory_.place(size(), rank, step); }
 
   // To its own place, of the step to come.
   void write(std::span<const std::byte> data, std::size_t at = 0) {
-    std::memcpy(memory_.place(size(), rank_, step_ + 1) + at, data.data(), data.size());
+    std::memcpy(place(rank_, step_ + 1) + at, data.data(), data.size());
   }
 
-  // Comes to the next step, and waits for all: for one of them, or all, as long as they live.
-  void meet(Step kind, std::size_t bytes, int slow = kNobody) {
+  // Comes to the next step, and waits for all.
+  void meet(const Step& step, int slow) override {
     throw_if_given_up();
     Memory::State& own = memory_.state(rank_);
     ++step_;
-    own.does[step_ % 2] = {kind, bytes};
+    own.does[step_ % 2] = step;
     own.steps.store(step_);
     if (own.sleepers.load() > 0) futex(own.steps, FUTEX_WAKE, INT_MAX, nullptr);
     if (slow >= 0 && slow != rank_) wait_for(slow, false);
     for (int rank = 0; rank < size(); ++rank) {
       if (rank == rank_) continue;
       wait_for(rank, slow != kAll);
-      const auto& does = memory_.state(rank).does[step_ % 2];
-      if (does.kind != kind || does.bytes != bytes) {
-        stop(fmt::format("rank {} and rank {} do not do the same", std::min(rank, rank_),
-                         std::max(rank, rank_)));
-      }
+      if (memory_.state(rank).does[step_ % 2] != step) stop_unlike(rank);
     }
   }
 
@@ -218,38 +179,31 @@ class SharedRanks::Rank final : public Communicator {
       // Who came and then went is looked for once more.
       const bool has_left = process == Memory::kLeft;
       if ((has_left || (process > 0 && has_ended(process))) && !has_come(rank)) {
-        stop(fmt::format("rank {} has {}", rank, has_left ? "left" : "ended"));
+        stop_without(rank, has_left);
       }
-      const bool is_late = waited > static_cast<double>(ranks_.patience_.count());
-      if (is_late && (impatient || process == Memory::kNotYet)) {
-        stop(fmt::format("rank {} did not come within {} ms", rank, ranks_.patience_.count()));
-      }
+      if (is_late(waited) && (impatient || process == Memory::kNotYet)) stop_late(rank);
       other.sleepers.fetch_add(1);
       const std::uint32_t steps = other.steps.load();
       if (static_cast<std::int32_t>(steps - step_) < 0 && memory_.given_up.load() == 0) {
         const timespec nap{0, std::chrono::nanoseconds(kNap).count()};
         const Stopwatch clock;
         futex(other.steps, FUTEX_WAIT, steps, &nap);
-        // Longer naps are of a machine, or a job, that stood still: nobody could have come.
-        waited += std::min(clock.milliseconds(), 2.0 * static_cast<double>(kNap.count()));
+        waited += counted(clock);
       }
       other.sleepers.fetch_sub(1);
     }
   }
 
-  [[noreturn]] void stop(const std::string& why) {
+  void give_up_and_throw(const std::string& why) override {
     give_up(why);
     throw_if_given_up();
-    check(false, "who gave up says so");
-    __builtin_unreachable();
   }
 
   void throw_if_given_up() const {
     if (memory_.given_up.load() == 0) return;
     const Stopwatch clock;
     while (memory_.given_up.load() == 1 && clock.milliseconds() < 1000) pause_cpu();
-    const char* why = memory_.given_up.load() == 2 ? memory_.why.data() : "one of them ended";
-    fail(ErrorKind::kDevice, "the ranks of this model stopped: {}", why);
+    fail_given_up(memory_.given_up.load() == 2 ? memory_.why.data() : "one of them ended");
   }
 
   const SharedRanks& ranks_;

@@ -19,6 +19,11 @@ std::vector<std::byte> Agreement::gather(std::span<const std::byte> own) const {
   return all;
 }
 
+void Agreement::scatter(std::span<std::byte> out, std::span<const std::byte> pieces) const {
+  if (shared()) return ranks_->scatter(out, pieces, 0);
+  std::ranges::copy(pieces, out.begin());
+}
+
 std::uint64_t Agreement::least(std::uint64_t own) const {
   if (!shared()) return own;
   std::vector<std::uint64_t> all(size());

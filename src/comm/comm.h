@@ -8,8 +8,8 @@
 // A rank that fails calls give_up(). Then, and where a rank's process ended, a rank left, or one
 // did not come within the patience, every call of every rank throws Error(kDevice) from then on,
 // with the message of the first, or, over a network, of one of the first. So nothing hangs, and
-// everybody can tell why. The root of a broadcast may take its time, as long as it lives: it may
-// have nothing to say.
+// everybody can tell why. A root may take its time, as long as it lives: it may have nothing to
+// say.
 //
 // A communicator is of one thread at a time.
 #pragma once
@@ -48,6 +48,9 @@ class Communicator {
   virtual void all_to_all(std::span<std::byte> out, std::span<const std::byte> own, int group) = 0;
   // Of the root's data all get a copy.
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
+  // Of the root's pieces, by rank, each gets its own. REQUIRES: the root gives size() times as much
+  // as out; what others give is not looked at.
+  virtual void scatter(std::span<std::byte> out, std::span<const std::byte> pieces, int root) = 0;
   // Returns when all have come.
   virtual void barrier() = 0;
   // The same, however long they take, as long as they live.
@@ -145,6 +148,8 @@ class Agreement {
   std::vector<std::byte> gather(std::span<const std::byte> own) const;
   // Of what all give the least: what each of them has.
   std::uint64_t least(std::uint64_t own) const;
+  // Of the pieces of the one who leads, by rank, each gets its own; `out` is as long as a piece.
+  void scatter(std::span<std::byte> out, std::span<const std::byte> pieces) const;
   // As Communicator's; nothing where there is nobody.
   void give_up(std::string_view why) const noexcept;
 

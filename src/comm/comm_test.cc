@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -168,6 +169,27 @@ TEST_P(AnyRanks, EachOfAGroupGivesEachAPiece) {
   });
 }
 
+TEST_P(AnyRanks, OfARootEachGetsItsPiece) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size);
+  on_threads(ranks, size, [&, size = size](Communicator& all) {
+    // In one step, in several, and nothing.
+    for (const std::size_t piece : {std::size_t{0}, std::size_t{5}, std::size_t{300'007}}) {
+      for (int root = 0; root < size; ++root) {
+        const auto byte = [&](int rank, std::size_t k) {
+          return static_cast<std::byte>(3 * root + 31 * rank + k);
+        };
+        std::vector<std::byte> pieces(all.rank() == root ? size * piece : 0), out(piece);
+        for (std::size_t i = 0; i < pieces.size(); ++i) {
+          pieces[i] = byte(static_cast<int>(i / piece), i % piece);
+        }
+        all.scatter(out, pieces, root);
+        for (std::size_t k = 0; k < piece; ++k) ASSERT_EQ(out[k], byte(all.rank(), k));
+      }
+    }
+  });
+}
+
 TEST_P(AnyRanks, NobodyPassesABarrierBeforeAllHaveCome) {
   const auto [way, size] = GetParam();
   TestRanks ranks(way, size);
@@ -246,6 +268,11 @@ TEST_P(AnyRanks, WhoDoesSomethingElseStopsAll) {
         std::vector<std::byte> data(8);
         all.broadcast(data, all.rank() == 0 ? 0 : 1);
       },
+      [](Communicator& all) {  // as many bytes of a step, but pieces
+        std::vector<std::byte> data(all.rank() == 0 ? 8 : 8 * all.size());
+        if (all.rank() > 0) return all.broadcast(data, 0);
+        all.scatter(data, std::vector<std::byte>(8 * all.size()), 0);
+      },
       [](Communicator& all) {  // another call
         std::vector<float> x(2);
         if (all.rank() > 0) return all.barrier();
@@ -295,6 +322,9 @@ TEST_P(AnyRanks, AgreeOnWhatTheFirstHas) {
     const std::vector<std::byte> gathered = agreement.gather(own);
     ASSERT_EQ(std::ssize(gathered), 2 * size);
     for (int rank = 0; rank < size; ++rank) EXPECT_EQ(gathered[2 * rank], std::byte(rank));
+    std::byte back[2] = {};
+    agreement.scatter(back, all.rank() == 0 ? gathered : std::vector<std::byte>());
+    EXPECT_TRUE(std::ranges::equal(back, own));
   });
 }
 
@@ -433,6 +463,8 @@ TEST(OnlyRank, AddsAndTellsNobody) {
   EXPECT_EQ(out, x);
   one->broadcast(std::as_writable_bytes(std::span(out)), 0);
   EXPECT_EQ(out, x);
+  one->scatter(std::as_writable_bytes(std::span(out)), std::as_bytes(std::span(partial)), 0);
+  EXPECT_EQ(out, partial);
   one->barrier();
   one->give_up("nobody hears");
   one->barrier();

@@ -99,11 +99,12 @@ class NetworkRank final : public RanksInSteps {
     exchange(step);
   }
 
-  void tell_from_root(const Step& step, std::span<std::byte> data) override {
+  void tell_from_root(const Step& step, std::span<std::byte> out, const std::byte* pieces,
+                      std::size_t stride) override {
     begin_step();
-    if (rank_ != step.ranks) transfers_[step.ranks].in = data;
-    for (Transfer& transfer : transfers_) {
-      if (rank_ == step.ranks) transfer.out = data;
+    if (rank_ != step.ranks) transfers_[step.ranks].in = out;
+    for (int rank = 0; rank_ == step.ranks && rank < size(); ++rank) {
+      transfers_[rank].out = {pieces + rank * stride, out.size()};
     }
     exchange(step, step.ranks);
   }
@@ -129,7 +130,7 @@ class NetworkRank final : public RanksInSteps {
         moved |= send_some(rank, header);
         moved |= take_some(rank, header);
         const bool done = transfers_[rank].all_taken() && transfers_[rank].all_sent();
-        // The root of a broadcast is waited for first.
+        // A root is waited for first.
         if (!done && (missing == kNobody || rank == slow)) missing = rank;
       }
       if (missing == kNobody) return;

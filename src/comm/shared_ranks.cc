@@ -131,10 +131,16 @@ class SharedRanks::Rank final : public RanksInSteps {
     }
   }
 
-  void tell_from_root(const Step& step, std::span<std::byte> data) override {
-    if (rank_ == step.ranks) write(data);
+  void tell_from_root(const Step& step, std::span<std::byte> out, const std::byte* pieces,
+                      std::size_t stride) override {
+    const int count = step.call == Call::kScatter ? size() : 1;  // of pieces
+    const std::size_t each = count > 1 ? out.size() : 0;         // from one to the next
+    for (int piece = 0; rank_ == step.ranks && piece < count; ++piece) {
+      write({pieces + piece * stride, out.size()}, piece * each);
+    }
     meet(step, step.ranks);
-    if (rank_ != step.ranks) std::memcpy(data.data(), given(step.ranks), data.size());
+    if (rank_ == step.ranks) return;
+    std::memcpy(out.data(), given(step.ranks) + rank_ * each, out.size());
   }
 
   std::byte* place(int rank, std::uint32_t step) const { return memory_.place(size(), rank, step); }

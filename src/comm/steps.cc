@@ -49,8 +49,20 @@ void RanksInSteps::all_to_all(std::span<std::byte> out, std::span<const std::byt
 void RanksInSteps::broadcast(std::span<std::byte> data, int root) {
   check(root >= 0 && root < size(), "the root is a rank");
   for_parts(data.size(), most_, [&](std::size_t begin, std::size_t count) {
-    tell_from_root({Call::kBroadcast, root, count}, data.subspan(begin, count));
+    const auto part = data.subspan(begin, count);
+    tell_from_root({Call::kBroadcast, root, count}, part, part.data(), 0);
   });
+}
+
+void RanksInSteps::scatter(std::span<std::byte> out, std::span<const std::byte> pieces, int root) {
+  check(root >= 0 && root < size(), "the root is a rank");
+  check(rank() != root || pieces.size() == size() * out.size(), "there is a piece for each rank");
+  for_parts(out.size(), most_ / size(), [&](std::size_t begin, std::size_t count) {
+    const std::byte* const at = rank() == root ? pieces.data() + begin : nullptr;
+    tell_from_root({Call::kScatter, root, count * size()}, out.subspan(begin, count), at,
+                   out.size());
+  });
+  if (rank() == root) std::ranges::copy(pieces.subspan(root * out.size(), out.size()), out.begin());
 }
 
 void RanksInSteps::barrier() { meet({Call::kBarrier, 1, 0}, kNobody); }

@@ -14,11 +14,11 @@
 
 namespace quantspec {
 
-enum class Call : std::uint32_t { kReduce = 1, kGather, kAllToAll, kBroadcast, kBarrier };
+enum class Call : std::uint32_t { kReduce = 1, kGather, kAllToAll, kBroadcast, kScatter, kBarrier };
 // In it all ranks do the same.
 struct Step {
   Call call;
-  std::int32_t ranks;   // of kBroadcast: the root; else those of a group
+  std::int32_t ranks;   // those of a group; of kBroadcast and kScatter the root
   std::uint64_t bytes;  // that a rank gives
   bool operator==(const Step&) const = default;
 };
@@ -30,6 +30,7 @@ class RanksInSteps : public Communicator {
   void all_gather(std::span<std::byte> out, std::span<const std::byte> own) final;
   void all_to_all(std::span<std::byte> out, std::span<const std::byte> own, int group) final;
   void broadcast(std::span<std::byte> data, int root) final;
+  void scatter(std::span<std::byte> out, std::span<const std::byte> pieces, int root) final;
   void barrier() final;
   void wait_for_all() final;
 
@@ -48,8 +49,10 @@ class RanksInSteps : public Communicator {
   // As all_to_all(), of what is from `begin` on in each piece.
   virtual void tell_each(const Step& step, std::span<std::byte> out, std::span<const std::byte> own,
                          std::size_t begin) = 0;
-  // The root gives this to all.
-  virtual void tell_from_root(const Step& step, std::span<std::byte> data) = 0;
+  // The root gives each the bytes of `out` there, from pieces + rank * stride: of stride 0 all get
+  // the same. What is the root's own it has.
+  virtual void tell_from_root(const Step& step, std::span<std::byte> out, const std::byte* pieces,
+                              std::size_t stride) = 0;
   // Nothing is told. slow: for whom there is no patience while it lives, one or all.
   virtual void meet(const Step& step, int slow) = 0;
   // As give_up(), and throws; but where others have given up before, their reason counts.

@@ -46,14 +46,16 @@ void KeptShards::scatter(Kind kind, std::size_t own, std::span<const std::byte> 
                          const std::function<void(std::span<const std::byte>)>& read) const {
   check(!ranks_.leads() || file.size() == file_bytes(own), "a file has what all ranks read");
   if (!ranks_.shared()) return read(file);
-  std::vector<std::byte> all(file_bytes(own));
-  if (ranks_.leads()) std::ranges::copy(file, all.begin());
-  ranks_.on_each(std::span(all));
-  std::vector<std::byte> part(own);
-  const std::size_t count = ranks_.size(), rank = ranks_.rank();
-  for_strips(kind, own, [&](std::size_t at, std::size_t bytes) {
-    std::copy_n(all.data() + count * at + rank * bytes, bytes, part.data() + at);
-  });
+  std::vector<std::byte> all(ranks_.leads() ? file.size() : 0), part(own);
+  const std::size_t count = ranks_.size();
+  if (ranks_.leads()) {
+    for_strips(kind, own, [&](std::size_t at, std::size_t bytes) {
+      for (std::size_t rank = 0; rank < count; ++rank) {
+        std::copy_n(file.data() + count * at + rank * bytes, bytes, all.data() + rank * own + at);
+      }
+    });
+  }
+  ranks_.scatter(part, all);
   read(part);
 }
 

@@ -32,6 +32,7 @@ Tokens text(int count, int seed = 1) {
 struct Options {
   std::shared_ptr<ChunkFolder> folder = {};
   std::size_t pages = 0;
+  int context_ranks = 1;
 };
 
 // A loop of so many ranks, in threads, as whoever is at the first sees it.
@@ -42,7 +43,7 @@ class Ranks {
     for (int rank = 0; rank < count; ++rank) {
       threads_.emplace_back([this, rank, count, options, &ready] {
         const auto run = [&](Communicator* all) {
-          OwnModel own({kFormat}, all);
+          OwnModel own({kFormat, options.context_ranks}, all);
           RequestLoopOptions wanted{.sequences = 2, .context = kContext, .chunk = kChunk};
           wanted.pages = options.pages;
           wanted.tail_bytes = std::size_t{1} << 20;
@@ -110,8 +111,8 @@ constexpr int kTail = 32;  // of the last chunk
 const Tokens kText = text(3 * kChunk + kTail + 5);
 constexpr int kKept = 3 * kChunk + kTail;
 
-KeptFile file_of(int ranks) {
-  Ranks of(ranks);
+KeptFile file_of(int ranks, int context_ranks = 1) {
+  Ranks of(ranks, {.context_ranks = context_ranks});
   of.ask(request_of(kText));
   return read_file_of(of.loop(), kText);
 }
@@ -129,18 +130,19 @@ void expect_goes_on(Ranks& ranks, int cached) {
   EXPECT_EQ(output.log_probs, expected.log_probs);
 }
 
+// Ranks, and how many of them share each context; there are 4 kv heads.
+constexpr std::pair<int, int> kShared[] = {{1, 1}, {2, 1}, {4, 1}, {2, 2}, {4, 2}, {4, 4}, {8, 2}};
+
 TEST(RanksKeep, FilesOfOneRankToTheByteAndGoOnWithThem) {
   const KeptFile one = file_of(1);
   EXPECT_EQ(one.kept.chunks, 3u);
   EXPECT_EQ(one.kept.tail_tokens, static_cast<std::uint64_t>(kKept));
-  for (const int count : {2, 4}) {
-    const KeptFile file = file_of(count);
+  for (const auto& [count, sharing] : kShared) {
+    const KeptFile file = file_of(count, sharing);
     EXPECT_EQ(file.kept.chunk_bytes, one.kept.chunk_bytes);
     EXPECT_EQ(file.kept.tail_bytes, one.kept.tail_bytes);
-    EXPECT_TRUE(file.parts == one.parts) << count << " ranks";
-  }
-  for (const int count : {1, 2, 4}) {
-    Ranks ranks(count);
+    EXPECT_TRUE(file.parts == one.parts) << count << " ranks, " << sharing << " a context";
+    Ranks ranks(count, {.context_ranks = sharing});
     write_file_of(ranks.loop(), kText, one);
     EXPECT_TRUE(read_file_of(ranks.loop(), kText).parts == one.parts) << count << " ranks";
     expect_goes_on(ranks, kKept);
@@ -148,20 +150,24 @@ TEST(RanksKeep, FilesOfOneRankToTheByteAndGoOnWithThem) {
 }
 
 TEST(RanksKeep, TheSameFilesInAFolder) {
-  for (const auto& [writer, reader] : {std::pair{1, 4}, std::pair{2, 1}, std::pair{4, 2}}) {
+  using Sharing = std::pair<int, int>;
+  const std::pair<Sharing, Sharing> cases[] = {
+      {{1, 1}, {4, 1}}, {{2, 1}, {1, 1}}, {{4, 1}, {2, 1}}, {{4, 2}, {2, 1}}, {{1, 1}, {2, 2}}};
+  for (const auto& [writer, reader] : cases) {
     const TestFolder place;
     const auto folder = [&] {
       return std::make_shared<ChunkFolder>(
           ChunkFolder::Options{place.path(), 1 << 30, "b", kChunk});
     };
     {
-      Ranks ranks(writer, {folder()});
+      Ranks ranks(writer.first, {folder(), 0, writer.second});
       ranks.ask(request_of(kText));
     }
     const auto found = folder();
-    Ranks ranks(reader, {found});
+    Ranks ranks(reader.first, {found, 0, reader.second});
     expect_goes_on(ranks, kKept);
-    EXPECT_EQ(found->counts().found, 4u) << writer << " and " << reader;  // chunks and the tail
+    EXPECT_EQ(found->counts().found, 4u)
+        << writer.first << " and " << reader.first;  // chunks and the tail
   }
 }
 

@@ -393,11 +393,6 @@ void require_sense(const GenerateArgs& args) {
                     "have none",
                     args.engine.draft_budget.text()));
   }
-  if (!args.session.empty() && args.engine.context_ranks != 1) {
-    throw UsageError(
-        "--session: what ranks have of a context that they share goes to no file; --context-ranks "
-        "1 works");
-  }
   if (args.compare && args.generation.draft_len == 0) {
     throw UsageError("--compare needs drafts to compare; --draft-len 0 is plain decoding");
   }

@@ -1,6 +1,7 @@
 // What ranks that share a model keep of a text, in files as one rank would write it: each has some
-// of the kv heads, and in the bytes of a file those of all are side by side. So a file may be read
-// by any number of ranks, whoever wrote it.
+// of the kv heads, and of contexts that they share some units of each page; in the bytes of a file
+// those of all are where one rank has them. So a file may be read by any number of ranks, however
+// they share, whoever wrote it.
 //
 // Who leads has the files (Agreement); all call these functions, in the same order. Among nobody
 // nothing is copied. What is thrown at one rank is no other's: none goes on after it.
@@ -18,28 +19,45 @@ namespace quantspec {
 
 class KeptShards {
  public:
-  enum class Kind {
-    kPages,   // one after the other, the upper plane before the lower
-    kFullKv,  // layer by layer
+  // Bytes of a rank's share: of pages, one after the other, the upper plane before the lower, which
+  // are those of a text from the first-th on; or of a FullKv of all layers, one after the other.
+  struct Pages {
+    std::size_t bytes, first;
+  };
+  struct AllFullKv {
+    std::size_t bytes;
   };
 
   // `own`: of a rank's share of the heads. `ops` outlives it.
   KeptShards(const Agreement& ranks, const KvOps& ops, const KvShape& own)
       : ranks_(ranks), ops_(ops), shape_(own) {}
 
-  // That a file has of what is `own` bytes at a rank.
-  std::size_t file_bytes(std::size_t own) const { return own * ranks_.size(); }
+  // That a file has of it.
+  std::size_t file_bytes(Pages own) const;
+  std::size_t file_bytes(AllFullKv own) const { return own.bytes * groups(); }
   // Has `write` write what this rank has of it, and makes the file's bytes of all of them, where
   // this one leads: else `file` may be empty.
-  void gather(Kind kind, std::size_t own, const std::function<void(std::span<std::byte>)>& write,
+  template <typename Own>
+  void gather(Own own, const std::function<void(std::span<std::byte>)>& write,
               std::span<std::byte> file) const;
   // The other way: `read` reads what is this rank's of the bytes that who leads has.
-  void scatter(Kind kind, std::size_t own, std::span<const std::byte> file,
+  template <typename Own>
+  void scatter(Own own, std::span<const std::byte> file,
                const std::function<void(std::span<const std::byte>)>& read) const;
 
  private:
-  // Calls f(offset, bytes) of the strips of a rank, in which its heads are side by side.
-  void for_strips(Kind kind, std::size_t own, const auto& f) const;
+  // Of ranks that share contexts, of which each has kv heads of its own.
+  std::size_t groups() const { return ranks_.size() / shape_.context_ranks; }
+  std::size_t page_bytes(std::size_t units) const {
+    return units * (shape_.upper_unit_bytes() + shape_.lower_unit_bytes());
+  }
+  std::size_t units_in_file() const { return groups() * shape_.num_layers * shape_.num_kv_heads; }
+  // Whether each rank has all that the file has.
+  bool whole(Pages) const { return false; }
+  bool whole(AllFullKv) const { return groups() == 1; }
+  // Calls f(rank, offset at the rank, offset in the file, bytes) of all that ranks have.
+  void for_strips(Pages own, const auto& f) const;
+  void for_strips(AllFullKv own, const auto& f) const;
 
   Agreement ranks_;
   const KvOps& ops_;

@@ -115,13 +115,10 @@ void require_ranks(const EngineOptions& options, int ranks) {
     fail(ErrorKind::kInvalidRequest, "{} {}: {} full has no pages to share; {} hierarchical works",
          field::kContextRanks, sharing, field::kKvCache, field::kKvCache);
   }
-  const auto refuse = [&](std::string_view what) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: {}; {} 1 works", field::kContextRanks, sharing, what,
-         field::kContextRanks);
-  };
-  if (sharing > 1 && !options.draft_store.empty())
-    refuse("draft weights from a file are not shared");
-  if (sharing > 1 && !options.cache_folder.empty()) refuse("a cache on disk is not shared");
+  if (sharing > 1 && !options.draft_store.empty()) {
+    fail(ErrorKind::kInvalidRequest, "{} {}: draft weights from a file are not shared; {} 1 works",
+         field::kContextRanks, sharing, field::kContextRanks);
+  }
 }
 
 RankGroups rank_groups(const EngineOptions& options, const ModelFiles& files, int ranks) {

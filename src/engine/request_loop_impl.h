@@ -127,8 +127,7 @@ struct RequestLoop::Impl {
   // The same, of all ranks' loops.
   std::unique_ptr<Live> agreed_arrival(RequestId last);
   std::optional<std::pair<RequestId, Wish>> agreed_wish(RequestId after, RequestId last);
-  bool is_stopped() const;     // by the loop that leads
-  void require_files() const;  // throws where what is kept can go to none
+  bool is_stopped() const;  // by the loop that leads
   void visit(Visit visit);
   std::optional<Visit> next_visit();
   bool receive_visits();
@@ -243,9 +242,13 @@ struct RequestLoop::Impl {
   std::optional<Step> end_prompt(Live& request);
 
   // --- what files have ---
-  std::size_t own_chunk_bytes() const;
-  std::vector<PageRef> make_pages(std::span<const std::byte> file);
-  void gather(std::span<const PageRef> pages, std::span<std::byte> file) const;
+  // A chunk that begins at this token; what files have of one, and of a tail.
+  KeptShards::Pages own_chunk(std::size_t first_token) const;
+  std::size_t chunk_bytes() const;
+  std::size_t tail_bytes(const PromptTail& tail) const;
+  std::vector<PageRef> make_pages(std::span<const std::byte> file, std::size_t first_token);
+  void gather(std::span<const PageRef> pages, std::size_t first_token,
+              std::span<std::byte> file) const;
   void gather(const PromptTail& tail, std::span<std::byte> file) const;
   void scatter(std::span<const std::byte> file, PromptTail& tail) const;
   bool is_in_folder(Live& request, int end);

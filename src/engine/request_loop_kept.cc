@@ -4,15 +4,12 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/fields.h"
 #include "engine/request_bytes.h"
 #include "engine/request_loop_impl.h"
 
 namespace quantspec {
 
 namespace {
-
-using Kind = KeptShards::Kind;
 
 // Planes of a page as they lie in a file: the upper one first.
 struct PageBytes {
@@ -26,11 +23,14 @@ struct PageBytes {
 
 // --- bytes of all ranks ---
 
-std::size_t RequestLoop::Impl::own_chunk_bytes() const {
-  return tree.pages_per_chunk() * PageBytes(shape).all;
+KeptShards::Pages RequestLoop::Impl::own_chunk(std::size_t first_token) const {
+  return {tree.pages_per_chunk() * PageBytes(shape).all, first_token / shape.page_size};
 }
 
-void RequestLoop::Impl::gather(std::span<const PageRef> pages, std::span<std::byte> file) const {
+std::size_t RequestLoop::Impl::chunk_bytes() const { return shards.file_bytes(own_chunk(0)); }
+
+void RequestLoop::Impl::gather(std::span<const PageRef> pages, std::size_t first_token,
+                               std::span<std::byte> file) const {
   DeviceMemory& memory = model.backend();
   const PageBytes page(shape);
   const auto write = [&](std::span<std::byte> to) {
@@ -40,21 +40,27 @@ void RequestLoop::Impl::gather(std::span<const PageRef> pages, std::span<std::by
       to = to.subspan(page.all);
     }
   };
-  shards.gather(Kind::kPages, pages.size() * page.all, write, file);
+  shards.gather(own_chunk(first_token), write, file);
 }
 
 void RequestLoop::Impl::gather(const PromptTail& tail, std::span<std::byte> file) const {
+  const KeptShards::AllFullKv own{tail.bytes()};
   shards.gather(
-      Kind::kFullKv, tail.bytes(), [&](std::span<std::byte> to) { tail.download(to); }, file);
+      own, [&](std::span<std::byte> to) { tail.download(to); }, file);
 }
 
 void RequestLoop::Impl::scatter(std::span<const std::byte> file, PromptTail& tail) const {
-  shards.scatter(Kind::kFullKv, tail.bytes(), file,
-                 [&](std::span<const std::byte> from) { tail.upload(from); });
+  const KeptShards::AllFullKv own{tail.bytes()};
+  shards.scatter(own, file, [&](std::span<const std::byte> from) { tail.upload(from); });
+}
+
+std::size_t RequestLoop::Impl::tail_bytes(const PromptTail& tail) const {
+  return shards.file_bytes(KeptShards::AllFullKv{tail.bytes()});
 }
 
 // Of a chunk; none: there is no room for them.
-std::vector<PageRef> RequestLoop::Impl::make_pages(std::span<const std::byte> file) {
+std::vector<PageRef> RequestLoop::Impl::make_pages(std::span<const std::byte> file,
+                                                   std::size_t first_token) {
   DeviceMemory& memory = model.backend();
   const PageBytes page(shape);
   std::vector<PageRef> pages;
@@ -73,7 +79,7 @@ std::vector<PageRef> RequestLoop::Impl::make_pages(std::span<const std::byte> fi
       from = from.subspan(page.all);
     }
   };
-  shards.scatter(Kind::kPages, own_chunk_bytes(), file, read);
+  shards.scatter(own_chunk(first_token), file, read);
   return pages;
 }
 
@@ -86,11 +92,11 @@ bool RequestLoop::Impl::is_in_folder(Live& request, int end) {
   std::optional<ChunkFolder::Found> found;
   if (agreement.leads()) {
     const auto tokens = std::span<const TokenId>(wanted.prompt).first(end);
-    found = options.folder->chunk(wanted.salt, tokens, shards.file_bytes(own_chunk_bytes()));
+    found = options.folder->chunk(wanted.salt, tokens, chunk_bytes());
   }
   if (!agreement.on(found.has_value())) return false;
   const std::vector<PageRef> pages =
-      make_pages(found ? found->bytes : std::span<const std::byte>());
+      make_pages(found ? found->bytes : std::span<const std::byte>(), end - chunk());
   if (pages.empty()) return false;
   request.path.seal(pages);
   return true;
@@ -125,17 +131,18 @@ void RequestLoop::Impl::keep_chunk(const Live& request) {
   if (!has_folder || !wanted.to_folder) return;
   const auto in_folder = [&](const Fill& fill) {
     const auto tokens = std::span<const TokenId>(wanted.prompt).first(request.path.tokens());
-    options.folder->keep_chunk(wanted.salt, tokens, shards.file_bytes(own_chunk_bytes()), fill);
+    options.folder->keep_chunk(wanted.salt, tokens, chunk_bytes(), fill);
   };
-  keep(in_folder, [&](std::span<std::byte> file) { gather(request.path.last_pages(), file); });
+  keep(in_folder, [&](std::span<std::byte> file) {
+    gather(request.path.last_pages(), request.path.tokens() - chunk(), file);
+  });
 }
 
 // Files have tails with all of the ring.
 void RequestLoop::Impl::keep_tail(const Live& request, const PromptTail& tail) {
   if (!has_folder || !request.request.to_folder || !tail.has_all_of_ring()) return;
   const auto in_folder = [&](const Fill& fill) {
-    options.folder->keep_tail(tail.salt(), tail.tokens(), tail.start(),
-                              shards.file_bytes(tail.bytes()), fill);
+    options.folder->keep_tail(tail.salt(), tail.tokens(), tail.start(), tail_bytes(tail), fill);
   };
   keep(in_folder, [&](std::span<std::byte> file) { gather(tail, file); });
 }
@@ -156,20 +163,12 @@ void RequestLoop::Impl::find_tail_in_folder(const Live& request) {
       agreement.on(found ? Told{found->file.info().tail_tokens, found->bytes.size()} : Told{0, 0});
   if (told.tokens == 0) return;
   const auto made = tails.begin(wanted.salt, text.first(told.tokens), 0);
-  if (!made || shards.file_bytes(made->bytes()) != told.bytes) return;
+  if (!made || tail_bytes(*made) != told.bytes) return;
   scatter(found ? found->bytes : std::span<const std::byte>(), *made);
   tails.add(made);
 }
 
 // --- what files of texts have ---
-
-void RequestLoop::Impl::require_files() const {
-  const int sharing = model.config().context_ranks;
-  if (sharing == 1) return;
-  fail(ErrorKind::kInvalidRequest,
-       "{} {}: what ranks have of a context that they share goes to no file; {} 1 works",
-       field::kContextRanks, sharing, field::kContextRanks);
-}
 
 void RequestLoop::Impl::visit(Visit visit) {
   std::future<void> done = visit.done.get_future();
@@ -235,17 +234,17 @@ void RequestLoop::Impl::read_kept(Visit& visit) {
   const bool has_tail = found.tail && found.end == found.tail->end() &&
                         found.tail->has_all_of_ring() && path.tokens() >= found.tail->start();
   const std::size_t each = tree.pages_per_chunk();
-  KeptPrefix kept{pages.size() / each, shards.file_bytes(own_chunk_bytes())};
+  KeptPrefix kept{pages.size() / each, chunk_bytes()};
   if (has_tail) {
     kept.tail_tokens = static_cast<std::uint64_t>(found.end);
-    kept.tail_bytes = shards.file_bytes(found.tail->bytes());
+    kept.tail_bytes = tail_bytes(*found.tail);
   }
   path.disown();  // nothing was found for a prompt
   if (!goes_on(visit, [&] { visit.begin(kept); })) return;
   std::vector<std::byte> bytes;
   if (agreement.leads()) bytes.resize(kept.chunk_bytes);
   for (std::size_t i = 0; i < kept.chunks; ++i) {
-    gather(std::span(pages).subspan(i * each, each), bytes);
+    gather(std::span(pages).subspan(i * each, each), i * chunk(), bytes);
     if (!goes_on(visit, [&] { visit.part(bytes); })) return;
   }
   if (!has_tail) return;
@@ -273,7 +272,7 @@ void RequestLoop::Impl::write_kept(Visit& visit) {
     if (next == PrefixTree::Next::kReady) continue;
     if (next == PrefixTree::Next::kInMaking) return;
     if (!goes_on(visit, [&] { bytes = visit.chunk(i); })) return;
-    const std::vector<PageRef> pages = make_pages(bytes);
+    const std::vector<PageRef> pages = make_pages(bytes, i * size);
     if (pages.empty()) return;  // the rest is read again
     path.seal(pages);
   }
@@ -281,7 +280,7 @@ void RequestLoop::Impl::write_kept(Visit& visit) {
   const std::shared_ptr<PromptTail> made = tails.begin(salt, tokens.first(kept.tail_tokens), 0);
   if (!made) return;
   const auto read_tail = [&] {
-    if (shards.file_bytes(made->bytes()) != kept.tail_bytes) {
+    if (tail_bytes(*made) != kept.tail_bytes) {
       fail(ErrorKind::kCorruptFile, "the tail of {} tokens is not of this engine",
            kept.tail_tokens);
     }
@@ -295,7 +294,6 @@ void RequestLoop::Impl::write_kept(Visit& visit) {
 void RequestLoop::read_prefix(std::string_view salt, std::span<const TokenId> tokens,
                               const std::function<void(const KeptPrefix&)>& begin,
                               const std::function<void(std::span<const std::byte>)>& part) {
-  impl_->require_files();
   Request text{.prompt = {tokens.begin(), tokens.end()}, .salt = std::string(salt)};
   impl_->visit({.text = std::move(text), .begin = begin, .part = part});
 }
@@ -305,10 +303,8 @@ void RequestLoop::write_prefix(
     const std::function<std::span<const std::byte>(std::uint64_t)>& chunk,
     const std::function<std::span<const std::byte>()>& tail) {
   Impl& at = *impl_;
-  at.require_files();
-  const std::size_t bytes = at.shards.file_bytes(at.own_chunk_bytes());
-  if ((kept.chunks > 0 && kept.chunk_bytes != bytes) || kept.chunks > tokens.size() / at.chunk() ||
-      kept.tail_tokens > tokens.size()) {
+  if ((kept.chunks > 0 && kept.chunk_bytes != at.chunk_bytes()) ||
+      kept.chunks > tokens.size() / at.chunk() || kept.tail_tokens > tokens.size()) {
     fail(ErrorKind::kCorruptFile, "what was kept of {} tokens is not of this engine",
          tokens.size());
   }

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "backend/cuda/context.h"
 #include "backend/cuda/cublas_lt.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device.h"
@@ -84,6 +85,7 @@ class CudaBackend final : public Backend {
     return full_kv_index(shape, capacity, shape.num_kv_heads, 0, 0) * sizeof(std::uint16_t);
   }
   int full_kv_strips() const override { return 1; }
+  int context_run(const KvShape& shape) const override { return turn_pages(shape); }
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
     // Rows in the weights' type for a GEMM, and its outputs. Where weights are unpacked, rows are
     // of 16 bits, for which and for the outputs row_floats suffices, and kUnpackedRows are the

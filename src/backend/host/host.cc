@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "backend/params/attention.h"
+#include "backend/params/context.h"
 #include "backend/params/pass.h"
 #include "base/error.h"
 #include "base/system_memory.h"
@@ -68,6 +69,8 @@ void HostBackend::gather_logits(const HeadParams& params, std::span<const float>
 }
 
 // What a rank computed of sums and logits, and logits as they are gathered.
+int HostBackend::context_run(const KvShape& shape) const { return page_run(shape); }
+
 std::size_t HostBackend::pass_scratch_bytes(const PassSizes& sizes) const {
   if (sizes.ranks == 1) return 0;
   const std::size_t own = std::max(sizes.hidden, sizes.head);

@@ -7,8 +7,12 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <random>
 #include <thread>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "backend/backend.h"
 #include "backend/params/pass.h"
@@ -36,7 +40,10 @@ struct Made {
   bool in_eight_bits = false;
 
   std::unique_ptr<WeightSource> source(const ModelConfig& config) const {
-    auto source = std::make_unique<MadeSource>(config, format);
+    return source(MadeSource(config, format));
+  }
+  std::unique_ptr<WeightSource> source(const MadeSource& files) const {
+    auto source = std::make_unique<MadeSource>(files);
     if (!in_eight_bits) return source;
     return quantspec::in_eight_bits(std::move(source), RowEncoder{sliced_format(kFineGroup)});
   }
@@ -161,15 +168,34 @@ struct Product {
 
 class ShareProductTest : public testing::TestWithParam<Made> {
  protected:
+  ShareProductTest() : config_(product_config()), files_(config_, GetParam().format) {}
+
   void expect_bits_of_one(const std::string& backend_name, const std::vector<Product>& products,
                           int ranks);
+
+ private:
+  static ModelConfig product_config() {
+    ModelConfig config = shared_config();
+    config.output_bias = true;
+    config.hidden_size = 300;  // more than a tile of a prompt's products
+    return config;
+  }
+  const Floats& random_numbers(std::size_t count, unsigned seed);
+
+  const ModelConfig config_;
+  // Made once: under AddressSanitizer, to draw numbers takes longer than all products of them.
+  const MadeSource files_;
+  std::map<std::pair<std::size_t, unsigned>, Floats> random_;
 };
 
-Floats random_numbers(std::size_t count, unsigned seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  Floats values(count);
-  for (float& value : values) value = normal(rng);
+const Floats& ShareProductTest::random_numbers(std::size_t count, unsigned seed) {
+  Floats& values = random_[{count, seed}];
+  if (values.empty()) {
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal;
+    values.resize(count);
+    for (float& value : values) value = normal(rng);
+  }
   return values;
 }
 
@@ -184,26 +210,27 @@ Floats columns_of(const Floats& rows, int stride, int first, int count) {
 
 void ShareProductTest::expect_bits_of_one(const std::string& backend_name,
                                           const std::vector<Product>& products, int ranks) {
-  ModelConfig config = shared_config();
-  config.output_bias = true;
-  config.hidden_size = 300;  // more than a tile of a prompt's products
-  const auto one = make_backend({.name = backend_name, .num_threads = 1});
-  const Weights whole(config, GetParam().source(config), *one);
-  std::vector<Floats> expected;  // by product and number of rows
-  const int hidden = config.hidden_size;
-  const auto for_all = [&](const auto& f) {
-    for (const Product& product : products) {
-      const int step = backend_name == "reference" ? 16 : 1;  // it is slow, and has no tiles
-      for (int rows = 1; rows <= 17; rows += step) f(product, rows);
-      if (step == 1 && product.phase == Phase::kPrefill) f(product, 150);
-    }
+  struct Case {
+    Product product;
+    int rows;
+    const Floats &in, &before;  // [rows, inputs] of all ranks, [rows, hidden]
+    Floats expected;
   };
-  for_all([&](const Product& product, int rows) {
+  const auto one = make_backend({.name = backend_name, .num_threads = 1});
+  const Weights whole(config_, GetParam().source(files_), *one);
+  std::vector<Case> cases;
+  const auto add = [&](const Product& product, int rows) {
     const Linear& linear = whole.layers()[0].*product.matrix;
-    Floats& x = expected.emplace_back(random_numbers(std::size_t(rows) * hidden, 3));
-    const Floats in = random_numbers(std::size_t(rows) * linear.inputs(), 4 + rows);
+    const Floats& before = random_numbers(std::size_t(rows) * config_.hidden_size, 3);
+    const Floats& in = random_numbers(std::size_t(rows) * linear.inputs(), 4 + rows);
+    Floats& x = cases.emplace_back(product, rows, in, before, before).expected;
     one->add_linear({product.phase, product.read, in.data(), rows, &linear, x.data()});
-  });
+  };
+  for (const Product& product : products) {
+    const int step = backend_name == "reference" ? 16 : 1;  // it is slow, and has no tiles
+    for (int rows = 1; rows <= 17; rows += step) add(product, rows);
+    if (step == 1 && product.phase == Phase::kPrefill) add(product, 150);
+  }
 
   SharedRanks shared(ranks);
   std::vector<std::jthread> threads;
@@ -212,28 +239,25 @@ void ShareProductTest::expect_bits_of_one(const std::string& backend_name,
       const auto all = shared.join(rank);
       const auto backend =
           make_backend({.name = backend_name, .num_threads = 2, .ranks = all.get()});
-      Share share = share_of(config, GetParam().source(config), rank, ranks);
+      Share share = share_of(config_, GetParam().source(files_), rank, ranks);
       const ModelConfig own = share.config;
       const Weights weights(own, std::move(share.source), *backend);
-      std::size_t next = 0;
-      for_all([&](const Product& product, int rows) {
+      for (const auto& [product, rows, all_in, before, expected] : cases) {
         const Linear& linear = weights.layers()[0].*product.matrix;
         const int inputs = (whole.layers()[0].*product.matrix).inputs();
         const int first =
             product.matrix == &LayerWeights::o
                 ? rank * linear.inputs()
                 : segment_begin(inputs, segment_unit(linear.target.format), ranks, rank);
-        const Floats in = columns_of(random_numbers(std::size_t(rows) * inputs, 4 + rows), inputs,
-                                     first, linear.inputs());
-        Floats x = random_numbers(std::size_t(rows) * hidden, 3);
+        const Floats in = columns_of(all_in, inputs, first, linear.inputs());
+        Floats x = before;
         backend->add_linear({product.phase, product.read, in.data(), rows, &linear, x.data()});
-        const Floats& wanted = expected[next++];
-        EXPECT_EQ(std::memcmp(x.data(), wanted.data(), x.size() * sizeof(float)), 0)
+        EXPECT_EQ(std::memcmp(x.data(), expected.data(), x.size() * sizeof(float)), 0)
             << backend_name << ", " << (product.matrix == &LayerWeights::o ? "o" : "down")
             << ", phase " << static_cast<int>(product.phase) << ", read "
             << static_cast<int>(product.read) << ", " << rows << " rows, rank " << rank << " of "
             << ranks;
-      });
+      }
     });
   }
 }

@@ -63,9 +63,9 @@ for source in fuzz/fuzz_*.cc; do
   targets+=("$(basename "$source" .cc)")
 done
 failed=0
-for ((i = 0; i < ${#targets[@]}; i += 2)); do
-  run_one "${targets[i]}" & first=$!
-  if ((i + 1 < ${#targets[@]})); then run_one "${targets[i + 1]}" || failed=1; fi
-  wait "$first" || failed=1
+for i in "${!targets[@]}"; do
+  if ((i >= 2)); then wait -n || failed=1; fi
+  run_one "${targets[i]}" &
 done
+for ((i = 0; i < 2 && i < ${#targets[@]}; ++i)); do wait -n || failed=1; done
 exit "$failed"

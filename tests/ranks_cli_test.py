@@ -379,7 +379,6 @@ class Wrong(RanksTest):
         check("--ranks 2 --context-ranks 4", 2, "--context-ranks 4: of --ranks 2 supported")
         check("--ranks 2 --context-ranks 2 --kv-cache full", 2, "no pages to share", "hierarchical works")
         check("--ranks 2 --context-ranks 2 --plan quantspec+sparse", 2, "--plan quantspec+sparse", "such as quantspec")
-        check("--ranks 2 --context-ranks 2 --draft-store x", 2, "draft weights from a file", "--context-ranks 1 works")
         self.check_error(generate("-p", "x", "--ranks", "4", "--context-ranks", "2"), 1, "of 4 ranks 2 share each",
                          "only 1 can", "where 4 share each context that works")
 

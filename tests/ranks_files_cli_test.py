@@ -2,12 +2,13 @@
 """What ranks that share contexts keep in files. Usage: ranks_files_cli_test.py BINARY [unittest
 arguments]. Standard library only."""
 
+import json
 import tempfile
 import unittest
 from pathlib import Path
 
 import cli_support
-from cli_support import MODEL, CliTest, quantspec
+from cli_support import MODEL, PROMPT, CliTest, quantspec
 from ranks_cli_test import make_model, text_of
 from serve_cli_test import Server
 
@@ -64,6 +65,19 @@ class Files(CliTest):
                         answers.append(answer)
             self.assertEqual([answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers], [0, 1200])
             self.assertEqual(len({answer["choices"][0]["text"] for answer in answers}), 1)
+
+    def test_drafts_of_a_store(self):
+        """Ranks read their rows and columns of it, and accept what one does."""
+        for model in (self.model, str(MODEL)):
+            store = str(Path(self.folder.name) / "store.qsd")
+            text_of(quantspec("prepare", "-m", model, "--method", "rtn", "-o", store, "-t", "1"))
+            reports = [json.loads(text_of(quantspec(
+                "generate", "--json", "-m", model, "-c", "1024", "-t", "1", "-p", PROMPT, "-n", "40", "--seed", "3",
+                "--ignore-eos", "--draft-len", "3", "--plan", "quantspec", "--draft-store", store, *ranks)))
+                for ranks in (ONE, SHARED, *((GROUPS,) if model == self.model else (ALL,)))]
+            seen = {(report["text"], report["speculation"]["draft_n_accepted"]) for report in reports}
+            self.assertEqual(len(seen), 1, seen)
+            self.assertGreater(reports[0]["speculation"]["draft_n_accepted"], 0)
 
 
 if __name__ == "__main__":

@@ -115,10 +115,6 @@ void require_ranks(const EngineOptions& options, int ranks) {
     fail(ErrorKind::kInvalidRequest, "{} {}: {} full has no pages to share; {} hierarchical works",
          field::kContextRanks, sharing, field::kKvCache, field::kKvCache);
   }
-  if (sharing > 1 && !options.draft_store.empty()) {
-    fail(ErrorKind::kInvalidRequest, "{} {}: draft weights from a file are not shared; {} 1 works",
-         field::kContextRanks, sharing, field::kContextRanks);
-  }
 }
 
 RankGroups rank_groups(const EngineOptions& options, const ModelFiles& files, int ranks) {

@@ -17,13 +17,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
+
+#include "base/error.h"
 
 namespace quantspec {
 
@@ -164,11 +165,8 @@ void as_rank(Ranks& ranks, int rank, const F& f) {
   const std::unique_ptr<Communicator> all = ranks.join(rank);
   try {
     f(*all);
-  } catch (const std::exception& error) {
-    all->give_up(error.what());
-    throw;
   } catch (...) {
-    all->give_up("one of them ended");
+    all->give_up(current_error("a rank").what());
     throw;
   }
 }

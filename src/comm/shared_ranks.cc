@@ -145,8 +145,10 @@ class SharedRanks::Rank final : public RanksInSteps {
 
   std::byte* place(int rank, std::uint32_t step) const { return memory_.place(size(), rank, step); }
 
-  // To its own place, of the step to come.
+  // To its own place, of the step to come. Not after a step that it did not come out of: then what
+  // others still read of the one before lies there.
   void write(std::span<const std::byte> data, std::size_t at = 0) {
+    throw_if_given_up();
     std::memcpy(place(rank_, step_ + 1) + at, data.data(), data.size());
   }
 

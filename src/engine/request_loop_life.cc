@@ -237,8 +237,20 @@ void RequestLoop::Impl::end(Live& request, const Ending& ending) {
     // Of a text that is read ahead it is told nothing, as it learns from how much is written.
     if (is_done) scheduler.finished(request.id);
   };
-  try_to(finish, "the scheduler");
-  try_to([&] { scheduler.cancel(request.id); }, "the scheduler");  // where it is still known
+  // What one of several ranks did not do, the others have alone: they hear of it.
+  const auto at_all = [this](const auto& act) {
+    return [&] {
+      try {
+        act();
+      } catch (...) {
+        if (agreement.shared()) failure();
+        throw;
+      }
+    };
+  };
+  try_to(at_all(finish), "the scheduler");
+  const auto cancel = [&] { scheduler.cancel(request.id); };  // where it is still known
+  try_to(at_all(cancel), "the scheduler");
   leave_inbox(request);
   Request::Ended ended{.end = ending.how};
   if (request.sequence != nullptr) {
@@ -247,16 +259,10 @@ void RequestLoop::Impl::end(Live& request, const Ending& ending) {
     ended.page_bytes = cache.page_bytes();
     ended.ring_bytes = cache.ring_bytes();
   }
-  try_to([&] { give_back(request); }, "the engine");
-  const auto keep = [&] {
-    try {
-      keep_text(request);
-    } catch (...) {
-      if (agreement.shared()) failure();  // else the others have it alone
-      throw;
-    }
-  };
-  if (is_done) try_to(keep, "texts that are kept");
+  const auto give = [&] { give_back(request); };
+  try_to(at_all(give), "the engine");
+  const auto keep = [&] { keep_text(request); };
+  if (is_done) try_to(at_all(keep), "texts that are kept");
   if (reads_ahead == &request) {
     reads_ahead = nullptr;
     if (ending.how == RequestEnd::kDone) {

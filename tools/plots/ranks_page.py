@@ -69,6 +69,25 @@ def measured(all_rounds):
                   "sparse drafts", "over the first", "a draft step, ms", "verification, ms"], rows)
 
 
+def shared_contexts(folder):
+    """Of 8B: ranks that share its heads beside ranks that share each context; what ran, and a table."""
+    ways = {"one": "one", "by-heads": "two, by heads", "shared": "two that share each context"}
+    all_rounds = {way: Rounds(folder / f"contexts/{way}.json") for way in ways}
+    lines = []
+    for way, rounds in all_rounds.items():
+        for context in rounds.contexts:
+            drafts = best(context, "dense")
+            lines.append([f"{ways[way]}, {context_name(context['context'])}",
+                          f"{context['prefill_seconds'] or context['warm_prefill_seconds']:.2f}",
+                          *(f"{ms:.2f}" for ms in (best(context, PLAIN)["verify_ms"], drafts["draft_step_ms"],
+                                                   drafts["verify_ms"])),
+                          f"{context['kv_bytes'] / 1e6:.0f}"])
+    commands = ", ".join(f"`{rounds.run['commands'][0]}`" for rounds in all_rounds.values())
+    said = prose(f"""{all_rounds['one'].run['hardware']}, {all_rounds['one'].run['commit']}: {commands}. Seconds of the first
+prompt (into an fp16 cache, which cannot be shared, else an 8-bit one), and ms; pages and ring are of one GPU. [0022](../../docs/decisions/0022-contexts-of-gpus.md) has more.""")
+    return said, table(["GPUs, context", "prompt", "a plain token", "a draft step", "verification", "pages, MB"], lines)
+
+
 # --- beside another engine -------------------------------------------------------------------------
 
 
@@ -187,7 +206,7 @@ def page(folder):
     all_rounds = rounds_of(folder)
     runs = "\n".join(f"- {rounds.file}: {rounds.run['hardware']}, {rounds.run['commit']}, {rounds.run['date']}: "
                      + ", ".join(f"`{command}`" for command in rounds.run["commands"]) for rounds in all_rounds)
-    beside = Beside(folder)
+    beside, shared = Beside(folder), shared_contexts(folder)
     of_8b, gains = gain(all_rounds)
     fixed = {kind: terms[0] for kind, terms in of_8b.terms.items()}
     said = prose(f"""A model, not a measurement: a pass takes a + (b + c · context) / GPUs, by least squares over the
@@ -221,6 +240,11 @@ while which memory and libraries' algorithms are taken, into an fp16 cache, and 
 buffers"). Tokens a second:''')}
 
 {beside.table(all_rounds)}
+## Contexts that GPUs share
+
+{shared[0]}
+
+{shared[1]}
 ## What more GPUs bring
 
 {said}

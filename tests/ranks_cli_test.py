@@ -326,7 +326,7 @@ class Same(RanksTest):
             self.assertEqual(reports[0], reports[1], options)
             self.assertEqual(reports[0], reports[2], options)
         done = quantspec("eval", "lossless", *common, "--streams", "2", "--ranks", "2")
-        self.check_error(done, 2, "--streams: are compared at one rank")
+        self.check_error(done, 2, "--streams: works at one rank only")
         for measurement in ("sensitivity", "targets"):
             self.check_error(quantspec("eval", measurement, *common, "--ranks", "2"), 2, "unknown option '--ranks'")
 
@@ -354,7 +354,7 @@ class Same(RanksTest):
         self.assertEqual(bytes_of[0]["ring_bytes"], bytes_of[1]["ring_bytes"])
         self.assertEqual(bytes_of[1], {name: 2 * count for name, count in bytes_of[2].items()})
         text = quantspec("info", "-m", model, "--ranks", "2", "--context-ranks", "2").stdout
-        self.assertIn(b"memory plan of each of 2 ranks, 2 of which share each context", text)
+        self.assertIn(b"memory plan of each of 2 ranks, 2 to a context", text)
 
 
 class Wrong(RanksTest):
@@ -375,8 +375,8 @@ class Wrong(RanksTest):
             self.check_error(generate("-p", "x", "-m", str(self.models["llama"]), *options.split()), code, *expected)
 
         check("--context-ranks 3", 2, "--context-ranks '3': must be 1, 2, 4 or 8")
-        check("--context-ranks 2", 2, "--context-ranks 2: of --ranks 1 supported")
-        check("--ranks 2 --context-ranks 4", 2, "--context-ranks 4: of --ranks 2 supported")
+        check("--context-ranks 2", 2, "--context-ranks 2: may be 1, 2, 4 or 8, and no more than --ranks 1")
+        check("--ranks 2 --context-ranks 4", 2, "--context-ranks 4: may be 1, 2, 4 or 8, and no more than --ranks 2")
         check("--ranks 2 --context-ranks 2 --kv-cache full", 2, "no pages to share", "hierarchical works")
         check("--ranks 2 --context-ranks 2 --plan quantspec+sparse", 2, "--plan quantspec+sparse", "such as quantspec")
         self.check_error(generate("-p", "x", "--ranks", "4", "--context-ranks", "2"), 1, "of 4 ranks 2 share each",

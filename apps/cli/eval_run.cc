@@ -341,7 +341,7 @@ int run_prefill(const EvalArgs& args) {
 
 int run_lossless(const EvalArgs& args) {
   if (args.streams > 0 && args.engine.ranks > 1) {
-    throw UsageError("--streams: are compared at one rank; without it several can be measured");
+    throw UsageError("--streams: works at one rank only; without it several ranks work");
   }
   Setup setup(args);
   const int context = args.contexts[0];

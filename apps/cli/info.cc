@@ -91,9 +91,7 @@ std::string memory_plan(const ModelReport& report) {
   std::string text = "\nmemory plan, in MB, by tokens of context\n";
   if (report.ranks > 1) {
     const std::string share =
-        report.context_ranks == 1
-            ? ""
-            : fmt::format(", {} of which share each context", report.context_ranks);
+        report.context_ranks == 1 ? "" : fmt::format(", {} to a context", report.context_ranks);
     text = fmt::format("\nmemory plan of each of {} ranks{}, in MB, by tokens of context\n",
                        report.ranks, share);
   }

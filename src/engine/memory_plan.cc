@@ -107,9 +107,8 @@ void require_ranks(const EngineOptions& options, int ranks) {
   }
   const int sharing = options.context_ranks;
   if (sharing < 1 || sharing > ranks || !std::has_single_bit(static_cast<unsigned>(sharing))) {
-    fail(ErrorKind::kInvalidRequest,
-         "{} {}: of {} {} supported are 1, 2, 4 and 8, all of them at most", field::kContextRanks,
-         sharing, field::kRanks, ranks);
+    fail(ErrorKind::kInvalidRequest, "{} {}: may be 1, 2, 4 or 8, and no more than {} {}",
+         field::kContextRanks, sharing, field::kRanks, ranks);
   }
   if (sharing > 1 && options.kv_store == KvStore::kFull) {
     fail(ErrorKind::kInvalidRequest, "{} {}: {} full has no pages to share; {} hierarchical works",

@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "backend/params/segments.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "model/tensor_names.h"
 
 namespace quantspec {
@@ -145,8 +146,9 @@ Division checked_division(const ModelConfig& model, const WeightSource& source, 
   if (known && division.obstacle.empty()) return division;
   const std::string obstacle =
       known ? division.obstacle : fmt::format("{} ranks cannot share a model", ranks);
-  fail(ErrorKind::kInvalidRequest, "{}: {}; {} can, or more that share contexts",
-       source.path().string(), obstacle, fmt::join(share_counts(model, source), " or "));
+  fail(ErrorKind::kInvalidRequest, "{}: {}; {} can, or more with a larger {}",
+       source.path().string(), obstacle, fmt::join(share_counts(model, source), " or "),
+       field::kContextRanks);
 }
 
 }  // namespace

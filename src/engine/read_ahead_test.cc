@@ -133,10 +133,18 @@ TEST_F(ReadAhead, WhatHasNoRoomIsNotRead) {
 TEST_F(ReadAhead, OfManyTextsTheLastAreRead) {
   engine_->start();
   const int most = static_cast<int>(RequestLoop::kMostAhead);
-  Tokens kept = text(64);
+  const Tokens kept = text(64);
+  // While a request runs none is begun that later ones push out.
+  const std::jthread request([&] {
+    GenerateOptions options = greedy(400);
+    options.salt = "alone";
+    engine_->create_session()->generate(kept, options);
+  });
+  ASSERT_TRUE(comes([](const auto& s) { return s.scheduler.admitted > 0; }));
   for (int i = 0; i < most + 3; ++i) {
-    kept.front() = i;
-    engine_->read_ahead(kept);
+    Tokens another = kept;
+    another.front() = i;
+    engine_->read_ahead(another);
   }
   ASSERT_TRUE(is_read(64 * most));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));

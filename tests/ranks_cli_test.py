@@ -424,8 +424,9 @@ class Wrong(RanksTest):
         finally:
             other.kill()
             first.send_signal(signal.SIGTERM)
-            first.communicate(timeout=HANGS)
+            log = first.communicate(timeout=HANGS)[1].decode()
             other.communicate(timeout=HANGS)
+        self.assertRegex(log, rf"(?m)^quantspec: error: request \S+ /v1/completions status 500 .* error .*{expected}")
 
     def test_a_killed_rank_ends_every_request(self):
         self.end_one(signal.SIGKILL, "rank 1 has ended")

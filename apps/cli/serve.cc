@@ -259,7 +259,9 @@ class Service {
     api.strict = args_.strict;
     api.read_ahead = args_.read_ahead;
     api.max_output = args_.max_output;
-    api.log = [](const std::string& line) { spdlog::info("{}", line); };
+    api.log = [](const api::LogLine& line) {
+      spdlog::log(line.is_failure ? spdlog::level::err : spdlog::level::info, "{}", line.text);
+    };
     const ChatPrompts& chat = engine_->chat_prompts();
     if (!chat.empty()) {
       api.chat_template = choose_chat_template(chat.templates(), {}, false).source;

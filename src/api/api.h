@@ -72,6 +72,13 @@ using ApplyTemplate =
     std::function<std::string(const OrderedJson& messages, const OrderedJson& tools,
                               bool add_generation_prompt, const OrderedJson& variables)>;
 
+// Of a request's end, of what the engine does, and what is said at the start.
+struct LogLine {
+  std::string text;  // one line, whatever was in a request
+  // It says why the engine failed.
+  bool is_failure = false;
+};
+
 struct ApiOptions {
   std::string model;    // what it is called, in replies; any other name in a request is served, too
   std::string version;  // of this program, and its commit
@@ -105,8 +112,7 @@ struct ApiOptions {
   double watchdog = 30;
   double request_timeout = 3600;
 
-  // Each is one line, whatever was in a request: of a request's end, and what is said at the start.
-  std::function<void(const std::string&)> log = {};
+  std::function<void(const LogLine&)> log = {};
 };
 
 class Api {

@@ -80,8 +80,9 @@ TEST_F(Endpoints, AskForAKeyButForHealth) {
   EXPECT_EQ(ask(get("/props", {{"X-Api-Key", "third"}}))->status(), 200);
   api().set_keys({});
   EXPECT_EQ(ask(get("/props"))->status(), 200);
-  for (const std::string& line : log()) {
-    for (const char* key : {"first", "second", "third"}) EXPECT_THAT(line, Not(HasSubstr(key)));
+  for (const LogLine& line : log()) {
+    for (const char* key : {"first", "second", "third"})
+      EXPECT_THAT(line.text, Not(HasSubstr(key)));
   }
 }
 
@@ -236,7 +237,18 @@ TEST_F(Endpoints, TellOfTheModel) {
   EXPECT_EQ(api().fingerprint()[0], 'b');
   EXPECT_EQ(api().fingerprint().size(), 33u);
   EXPECT_EQ(ask(get("/version"))->json()["version"], "1.2.3");
-  EXPECT_EQ(log_with("sampling, where a request does not say").size(), 1u);
+  const auto sampling = log_with("sampling, where a request does not say");
+  ASSERT_EQ(sampling.size(), 1u);
+  EXPECT_FALSE(sampling[0].is_failure);
+}
+
+TEST_F(Endpoints, AnEngineThatDoesNotMoveIsAFailureInTheLog) {
+  ApiOptions options = usual();
+  options.watchdog = 0;  // none moves as fast
+  serve(options);
+  EXPECT_TRUE(wait_until([&] { return !api().healthy(); }));
+  EXPECT_TRUE(wait_until([&] { return !log_with("the engine has not moved").empty(); }));
+  EXPECT_TRUE(log_with("the engine has not moved")[0].is_failure);
 }
 
 TEST_F(Endpoints, TokensThereAndBack) {
@@ -307,7 +319,7 @@ TEST_F(Endpoints, DescribeThemselves) {
 TEST_F(Endpoints, UnknownFieldsAreNamedOnceOrRefused) {
   const OrderedJson body = {{"prompt", "a"}, {"new\nfield", 1}};
   for (int i = 0; i < 3; ++i) answer("/tokenize", body);
-  EXPECT_EQ(log_with("new\\nfield").size(), 1u) << log().back();
+  EXPECT_EQ(log_with("new\\nfield").size(), 1u) << log().back().text;
   ApiOptions options = usual();
   options.strict = true;
   serve(options);

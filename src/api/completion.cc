@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/shown.h"
 #include "engine/receipt.h"
 
 namespace quantspec::api {
@@ -525,19 +524,15 @@ void Completion::log_end() const {
   const int after_first = used.completion_tokens - static_cast<int>(choices_.size());
   RoundStats speculation;
   for (const GenerateResult* result : results) speculation += result->speculation;
-  std::string line = fmt::format(
-      "request {} {} status {} finish {} prompt {} cached {} generated {} ttft_ms {:.1f} tpot_ms "
-      "{:.2f} ms {:.1f} drafted {} accepted {}",
-      call_.id, call_.route->path, status_, finish.empty() ? "none" : finish, used.prompt_tokens,
-      used.cached_tokens, used.completion_tokens, 1e3 * first,
+  std::string measured = fmt::format(
+      "finish {} prompt {} cached {} generated {} ttft_ms {:.1f} tpot_ms {:.2f} ms {:.1f} drafted "
+      "{} accepted {}",
+      finish.empty() ? "none" : finish, used.prompt_tokens, used.cached_tokens,
+      used.completion_tokens, 1e3 * first,
       after_first > 0 ? 1e3 * (seconds - first) / after_first : 0.0, 1e3 * seconds,
       speculation.drafted, speculation.accepted);
-  if (choices_.size() > 1) line += fmt::format(" choices {}", choices_.size());
-  if (!call_.caller.name.empty()) line += " key " + call_.caller.name;
-  if (!call_.request.peer.empty()) line += " peer " + call_.request.peer;
-  if (!call_.trace.empty()) line += " trace " + call_.trace;
-  if (!why_.empty()) line += " error " + shown(why_);
-  core_.log(line);
+  if (choices_.size() > 1) measured += fmt::format(" choices {}", choices_.size());
+  log_request_end(core_, call_, status_, measured, why_);
 }
 
 }  // namespace quantspec::api

@@ -155,6 +155,8 @@ TEST_F(CompletionEnds, AReplyThatThrowsEndsAllTheSame) {
     EXPECT_EQ(reply->status(), stream ? 200 : 500);
     EXPECT_TRUE(wait_until([&] { return api().live() == 0; }));
   }
+  for (const LogLine& line : log_with(" status 500 ")) EXPECT_TRUE(line.is_failure) << line.text;
+  EXPECT_EQ(log_with(" status 500 ").size(), 2u);
   EXPECT_EQ(ask(post(kText, body()))->status(), 200);
   serve();  // ends the one before
 }

@@ -494,7 +494,9 @@ TEST_F(Completions, ATemplateThatRefusesIsABadRequest) {
   };
   serve(options);
   EXPECT_THAT(refused(kChat, chat(), 500, nullptr), Not(HasSubstr("secret")));
-  EXPECT_EQ(log_with("secret").size(), 1u);
+  const auto lines = log_with("secret");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines[0].is_failure);
 }
 
 // --- what is told to others ----------------------------------------------------------------------
@@ -530,11 +532,14 @@ TEST_F(Completions, EachHasOneLineInTheLog) {
   ASSERT_EQ(lines.size(), 1u);
   for (const char* part : {"status 200", "finish length", "generated 24", "ttft_ms", "tpot_ms",
                            "drafted", "accepted", "peer 127.0.0.1", "cached"}) {
-    EXPECT_THAT(lines[0], HasSubstr(part));
+    EXPECT_THAT(lines[0].text, HasSubstr(part));
   }
   ASSERT_EQ(log_with("req-2").size(), 1u);
-  EXPECT_THAT(log_with("req-2")[0], HasSubstr("status 400"));
-  for (const std::string& line : log()) EXPECT_THAT(line, Not(HasSubstr("secret")));
+  EXPECT_THAT(log_with("req-2")[0].text, HasSubstr("status 400"));
+  for (const LogLine& line : log()) {
+    EXPECT_THAT(line.text, Not(HasSubstr("secret")));
+    EXPECT_FALSE(line.is_failure) << line.text;
+  }
 }
 
 TEST_F(Completions, MetricsCountThem) {

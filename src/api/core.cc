@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "api/completion.h"
 #include "api/routes.h"
@@ -123,8 +124,8 @@ Core::Core(Engine& used, ApiOptions given)
   log(line);
 }
 
-void Core::log(const std::string& line) const {
-  if (options.log) options.log(one_line(line));
+void Core::log(const std::string& line, bool is_failure) const {
+  if (options.log) options.log({one_line(line), is_failure});
 }
 
 void Core::note_unknown(const std::string& name) {
@@ -193,12 +194,12 @@ void Core::tick() {
   seconds_seen_ = seconds;
   const auto why = broken();
   const bool was_healthy = healthy_.exchange(!why && since_beat_.seconds() < options.watchdog);
-  if (!was_healthy || healthy_) return;
   if (why) {
-    log(*why);
-  } else {
+    if (!std::exchange(told_why_, true)) log(*why, true);
+  } else if (was_healthy && !healthy_) {
     log(fmt::format("the engine has not moved for {:.0f} s, with {} requests at hand",
-                    options.watchdog, all.size()));
+                    options.watchdog, all.size()),
+        true);
   }
 }
 
@@ -227,6 +228,17 @@ void answer(Core& core, const Call& call, const Refusal& refusal) {
 
 void answer_text(Core& core, const Call& call, std::string_view type, std::string text) {
   respond(core, call, 200, type, std::move(text), {});
+}
+
+void log_request_end(const Core& core, const Call& call, int status, const std::string& measured,
+                     const std::string& why) {
+  std::string line =
+      fmt::format("request {} {} status {} {}", call.id, call.route->path, status, measured);
+  if (!call.caller.name.empty()) line += " key " + call.caller.name;
+  if (!call.request.peer.empty()) line += " peer " + call.request.peer;
+  if (!call.trace.empty()) line += " trace " + call.trace;
+  if (!why.empty()) line += " error " + shown(why);
+  core.log(line, status == 500);
 }
 
 // --- statistics ----------------------------------------------------------------------------------

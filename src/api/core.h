@@ -72,7 +72,7 @@ class Live {
 struct Core {
   Core(Engine& used, ApiOptions given);
 
-  void log(const std::string& line) const;
+  void log(const std::string& line, bool is_failure = false) const;
   // Names a field that is not known, the first time.
   void note_unknown(const std::string& name);
   // Why a request of generation finds no room; nullopt: it does.
@@ -101,6 +101,7 @@ struct Core {
   std::mutex unknown_mutex_;
   std::set<std::string> unknown_;
   std::atomic<bool> healthy_ = true;
+  bool told_why_ = false;  // in the log, that it is broken for good
   std::uint64_t beats_seen_ = 0;
   double seconds_seen_ = 0;
   Stopwatch since_beat_;
@@ -112,6 +113,10 @@ std::int64_t seconds_of_epoch();
 void answer(Core& core, const Call& call, int status, const OrderedJson& body, Headers more = {});
 void answer(Core& core, const Call& call, const Refusal& refusal);
 void answer_text(Core& core, const Call& call, std::string_view type, std::string text);
+
+// The log's line of a request's end. why: of an error, or empty.
+void log_request_end(const Core& core, const Call& call, int status, const std::string& measured,
+                     const std::string& why);
 
 // --- handlers (routes.cc) ---
 void serve_chat(Core& core, Call call);

@@ -28,13 +28,8 @@ Wanted read_body(Core& core, const Call& call, std::string_view body) {
 
 void guarded(Core& core, const Call& call, const std::function<void()>& work) {
   const auto refuse = [&](const Refusal& refusal, const std::string& why) {
-    std::string line = fmt::format("request {} {} status {} ms {:.1f}", call.id, call.route->path,
-                                   refusal.status, call.clock.milliseconds());
-    if (!call.caller.name.empty()) line += " key " + call.caller.name;
-    if (!call.request.peer.empty()) line += " peer " + call.request.peer;
-    if (!call.trace.empty()) line += " trace " + call.trace;
-    if (refusal.status >= 500) line += " error " + shown(why);
-    core.log(line);
+    log_request_end(core, call, refusal.status, fmt::format("ms {:.1f}", call.clock.milliseconds()),
+                    refusal.status >= 500 ? why : "");
     answer(core, call, refusal);
   };
   try {

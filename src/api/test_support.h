@@ -218,7 +218,7 @@ class Served : public testing::Test {
   }
 
   void serve(ApiOptions options = usual()) {
-    options.log = [this](const std::string& line) {
+    options.log = [this](const LogLine& line) {
       const std::lock_guard lock(log_mutex_);
       log_.push_back(line);
     };
@@ -247,14 +247,14 @@ class Served : public testing::Test {
   std::string text(const OrderedJson& body) {
     return answer("/v1/completions", body)["choices"][0]["text"].get<std::string>();
   }
-  std::vector<std::string> log() const {
+  std::vector<LogLine> log() const {
     const std::lock_guard lock(log_mutex_);
     return log_;
   }
   // The lines that say so.
-  std::vector<std::string> log_with(std::string_view what) const {
-    std::vector<std::string> lines = log();
-    std::erase_if(lines, [&](const std::string& line) { return line.find(what) == line.npos; });
+  std::vector<LogLine> log_with(std::string_view what) const {
+    std::vector<LogLine> lines = log();
+    std::erase_if(lines, [&](const LogLine& line) { return line.text.find(what) == what.npos; });
     return lines;
   }
   bool wait_until(const std::function<bool()>& condition, double seconds = 60) {
@@ -268,7 +268,7 @@ class Served : public testing::Test {
 
  private:
   mutable std::mutex log_mutex_;
-  std::vector<std::string> log_;
+  std::vector<LogLine> log_;
   std::unique_ptr<Api> api_;
 };
 

@@ -370,6 +370,22 @@ class Wrong(RanksTest):
         self.check_error(generate("-p", "x", "--gpus", "2", "--backend", "cpu"), 2, "exclude each other")
         self.check_error(generate("-p", "x", "--gpus", "none"), 2, "--gpus 'none': must be 1, 2, 4 or 8")
 
+    def test_launched_ranks_refuse_alike_before_they_meet(self):
+        """One fails, the others warn. None waits for the others, which would take a minute."""
+        def refused(rank, ranks, *options):
+            command = [cli_support.binary, "generate", "-p", "x", "--ranks", "launched", *options]
+            return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=30,
+                                  env=launched(rank, ranks, f"refused-{os.getpid()}"))
+
+        for ranks, options, code, expected in (
+                (8, ["-m", str(self.models["llama"])], 1, "1 or 2 or 4 can"), (3, [], 2, "--ranks 3: supported are"),
+                (4, ["--context-ranks", "2"], 1, "where 4 share each context that works")):
+            self.check_error(refused(0, ranks, *options), code, expected)
+            other = refused(ranks - 1, ranks, *options)
+            self.assertEqual((other.returncode, other.stdout), (0, b""))
+            self.assertIn(expected, other.stderr.decode())
+            self.assertEqual(other.stderr.count(b"\n"), 1)
+
     def test_what_cannot_share_contexts(self):
         def check(options, code, *expected):
             self.check_error(generate("-p", "x", "-m", str(self.models["llama"]), *options.split()), code, *expected)

@@ -109,6 +109,7 @@ void add_gpus(CLI::App& app, EngineOptions& engine) {
 
 bool follows_as_rank(EngineOptions& engine) {
   if (Engine::meet_launched(engine) == 0) return false;
+  if (engine.processes == nullptr) return true;  // rank 0 refuses it
   // Terminals and launchers tell all processes: rank 0 takes it, and its end is that of the others.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
   Engine::follow(engine, *engine.processes);

@@ -109,13 +109,18 @@ std::unique_ptr<Communicator> network_ranks(
     const NetworkPlace& place, std::chrono::milliseconds to_meet,
     std::chrono::milliseconds patience = SharedRanks::kPatience);
 
-// Processes that a launcher made, which know their ranks by its variables: torchrun's RANK,
-// WORLD_SIZE and LOCAL_WORLD_SIZE, mpirun's OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_SIZE, srun's
-// SLURM_PROCID, SLURM_NTASKS and SLURM_NNODES, or LeaderWorkerSet's LWS_WORKER_INDEX and
-// LWS_GROUP_SIZE. Those of one machine share memory. Others meet at the port after MASTER_PORT of
-// MASTER_ADDR, or where srun and LeaderWorkerSet say that rank 0 is. All call this. Throws
-// kInvalidRequest where there are none of these, or they make no sense; kDevice where the others do
-// not come within the patience.
+// One of the processes that a launcher made, which know their ranks by its variables: torchrun's
+// RANK, WORLD_SIZE and LOCAL_WORLD_SIZE, mpirun's OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_SIZE,
+// srun's SLURM_PROCID, SLURM_NTASKS and SLURM_NNODES, or LeaderWorkerSet's LWS_WORKER_INDEX and
+// LWS_GROUP_SIZE.
+struct LaunchedRank {
+  int rank, size;
+};
+// Throws kInvalidRequest where there are none of these, or they make no sense.
+LaunchedRank launched_rank();
+// Where they meet. Those of one machine share memory. Others meet at the port after MASTER_PORT of
+// MASTER_ADDR, or where srun and LeaderWorkerSet say that rank 0 is. All call this. Throws as
+// launched_rank(); kDevice where the others do not come within the patience.
 std::shared_ptr<Communicator> launched_ranks(
     std::chrono::milliseconds patience = std::chrono::minutes(1));
 

@@ -83,7 +83,7 @@ Launched on_machines(Launched launched, const std::string& address, int port) {
       "MASTER_PORT a port of it, of which the one after it is taken");
 }
 
-Launched launched_as() {
+Launched by_variables() {
   constexpr int kPort = 29500;  // torchrun's
   // Of each launcher: rank, size, how many are on this machine (or how many machines), the job.
   if (!variable("OMPI_COMM_WORLD_RANK").empty()) {
@@ -114,6 +114,13 @@ Launched launched_as() {
        "no launcher: none of RANK (torchrun), OMPI_COMM_WORLD_RANK (mpirun), SLURM_PROCID (srun) "
        "and "
        "LWS_WORKER_INDEX (LeaderWorkerSet) is set");
+}
+
+Launched launched_as() {
+  const Launched launched = by_variables();
+  if (launched.rank < launched.size) return launched;
+  fail(ErrorKind::kInvalidRequest, "the launcher says that this is rank {} of {}", launched.rank,
+       launched.size);
 }
 
 Descriptor make_socket(int more = 0) {
@@ -267,12 +274,13 @@ int take_memory(const Launched& launched, const Stopwatch& clock,
 
 }  // namespace
 
+LaunchedRank launched_rank() {
+  const Launched launched = launched_as();
+  return {launched.rank, launched.size};
+}
+
 std::shared_ptr<Communicator> launched_ranks(std::chrono::milliseconds patience) {
   const Launched launched = launched_as();
-  if (launched.size < 1 || launched.rank >= launched.size) {
-    fail(ErrorKind::kInvalidRequest, "the launcher says that this is rank {} of {}", launched.rank,
-         launched.size);
-  }
   if (!launched.address.empty()) {
     const NetworkPlace place{launched.rank, launched.size, launched.address, launched.port,
                              launched.job};

@@ -94,16 +94,8 @@ std::unique_ptr<Backend> backend_of_rank(const EngineOptions& options, Communica
   const int all = options.num_threads > 0 ? options.num_threads : num_physical_cores();
   BackendOptions backend{options.backend, std::max(1, all / ranks.num_here()), options.device,
                          &ranks, groups};
-  const bool on_gpus =
-      options.backend == "cuda" ||
-      (options.backend == "auto" && (options.device || cuda_unavailable().empty()));
-  if (!on_gpus) return make_backend(backend);
-  if (options.processes != nullptr) {
-    fail(ErrorKind::kInvalidRequest,
-         "{} cuda: a launcher's processes share a model on cpu or reference; on GPUs the ranks of "
-         "one process do",
-         field::kBackend);
-  }
+  if (options.processes != nullptr) require_processors(options);
+  if (!runs_on_gpus(options)) return make_backend(backend);
   const int first = options.device.value_or(0);
   backend.device = first + ranks.rank();
   try {

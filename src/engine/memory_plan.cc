@@ -126,6 +126,19 @@ RankGroups rank_groups(const EngineOptions& options, const ModelFiles& files, in
                      options.context_ranks);
 }
 
+bool runs_on_gpus(const EngineOptions& options) {
+  if (options.backend != "auto") return options.backend == "cuda";
+  return options.device || cuda_unavailable().empty();
+}
+
+void require_processors(const EngineOptions& options) {
+  if (!runs_on_gpus(options)) return;
+  fail(ErrorKind::kInvalidRequest,
+       "{} cuda: a launcher's processes share a model on cpu or reference; on GPUs the ranks of "
+       "one process do",
+       field::kBackend);
+}
+
 RankMemory memory_of_rank(const Backend& backend, int num_here) {
   const std::size_t available = backend.available_bytes();
   return {backend.is_apart_from_host() ? available : available / num_here,

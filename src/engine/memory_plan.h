@@ -42,6 +42,11 @@ void require_ranks(const EngineOptions& options, int ranks);
 // options say.
 RankGroups rank_groups(const EngineOptions& options, const ModelFiles& files, int ranks);
 
+// Whether each of several ranks has a GPU; those that are processes cannot, for which the other
+// throws kInvalidRequest.
+bool runs_on_gpus(const EngineOptions& options);
+void require_processors(const EngineOptions& options);
+
 // What one of so many ranks on this machine may take: of the host's memory each has a part.
 struct RankMemory {
   std::size_t available, on_host;  // of the backend's memory, and of the host's

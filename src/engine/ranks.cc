@@ -5,6 +5,9 @@
 #include "engine/engine_impl.h"
 #include "engine/fields.h"
 #include "engine/memory_plan.h"
+#include "model/model_files.h"
+#include "model/share.h"
+#include "model/weight_source.h"
 
 namespace quantspec {
 
@@ -91,12 +94,37 @@ void Engine::at_every_rank(const std::function<void(Engine& own)>& f) {
   }
 }
 
+namespace {
+
+// Whether the options can be of so many processes. What follows from this machine and its files is
+// a rank's error. What all find alike, unless their options or files differ, is rank 0's; the
+// others warn of it.
+bool can_be_launched(const EngineOptions& options, int rank) {
+  require_processors(options);
+  const auto backend = make_backend({.name = options.backend, .num_threads = 1});
+  const auto files = open_model(options.model);
+  auto source = files->weights(options.target_weights, *backend);
+  try {
+    require_ranks(options, options.ranks);
+    share_of(files->config(), std::move(source), rank, options.ranks,
+             rank_groups(options, *files, options.ranks));
+  } catch (const Error& error) {
+    if (rank == 0 || error.kind() != ErrorKind::kInvalidRequest) throw;
+    log_warning(error.message());
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 int Engine::meet_launched(EngineOptions& options) {
   if (options.ranks != EngineOptions::kLaunchedRanks) return 0;
-  options.processes = launched_ranks();
-  options.ranks = options.processes->size();
-  if (options.ranks == 1) options.processes = nullptr;
-  return options.processes == nullptr ? 0 : options.processes->rank();
+  const LaunchedRank own = launched_rank();
+  options.ranks = own.size;
+  if (own.size == 1) return 0;
+  if (can_be_launched(options, own.rank)) options.processes = launched_ranks();
+  return own.rank;
 }
 
 // Not before it is needed: what measures below the sessions has the memory for itself.

@@ -171,21 +171,21 @@ bool Engine::Impl::is_own_thread() const {
 
 namespace {
 
-// What the plans need of the cache, for which the engine could not plan. Of ranks all call it, and
-// decide alike.
-void require_memory(const RequestLoopOptions& options, const KvShape& shape,
-                    const Backend& backend) {
+// Whether there is memory for what the plans need of the cache, for which the engine could not
+// plan, or why not. Of ranks all call it, and hear the same.
+std::optional<Error> lack_of_memory(const RequestLoopOptions& options, const KvShape& shape,
+                                    const Backend& backend) {
   KvOptions kv = kv_options(options.plans);
   kv.store = options.store;
   const std::size_t needed =
       options.sequences * KvCache::ring_bytes_for(shape, backend, options.context, kv);
   const std::size_t available = memory_of_rank(backend, options.ranks).available;
-  if (needed <= available) return;
-  fail(ErrorKind::kOutOfMemory,
-       "{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are available; a smaller {} "
-       "or {} works",
-       field::kPlan, options.plans.front().name, needed / 1e6, available / 1e6, field::kDraftBudget,
-       field::kContext);
+  if (needed <= available) return std::nullopt;
+  return Error(ErrorKind::kOutOfMemory,
+               Message::format("{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are "
+                               "available; a smaller {} or {} works",
+                               field::kPlan, options.plans.front().name, needed / 1e6,
+                               available / 1e6, field::kDraftBudget, field::kContext));
 }
 
 }  // namespace
@@ -205,8 +205,13 @@ RequestLoopOptions Engine::Impl::loop_options() const {
     if (wanted.sequences > 1) wanted.admission = Admission::kExpected;
   }
   wanted.ranks = ranks;
-  require_memory(wanted, pool.shape(), *backend);
   return wanted;
+}
+
+std::unique_ptr<RequestLoop> Engine::Impl::make_loop(std::optional<Error>& refusal) const {
+  const RequestLoopOptions wanted = loop_options();
+  refusal = lack_of_memory(wanted, pool.shape(), *backend);
+  return refusal ? nullptr : std::make_unique<RequestLoop>(model, pool.shape(), wanted);
 }
 
 }  // namespace quantspec

@@ -33,7 +33,10 @@ struct Engine::Impl {
 
   std::vector<Plan> plans_of(std::string_view spec, KvBudget budget) const;
   std::vector<Plan> make_draft_plans() const;
-  RequestLoopOptions loop_options() const;  // of ranks all call it
+  RequestLoopOptions loop_options() const;
+  // Of ranks all call it. Null where there is no memory for one, which all refuse alike: ranks go
+  // on, and may try again. What it throws is one rank's, and ends them.
+  std::unique_ptr<RequestLoop> make_loop(std::optional<Error>& refusal) const;
   RequestLoop& running_loop();
   bool is_own_thread() const;
   static void require_room(std::size_t prompt_tokens, int room);

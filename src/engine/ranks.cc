@@ -60,17 +60,21 @@ void Engine::follow_to_its_end(const EngineOptions& options, Communicator& ranks
   require_ranks(options, ranks.size());
   const auto engine = load_rank(options, &ranks);
   const Agreement agreement(&ranks);
-  Next next{};
-  while ((next = agreement.on(Next::kEnd)) == Next::kCall) {
+  std::unique_ptr<RequestLoop> loop;
+  while (loop == nullptr) {
+    const Next next = agreement.on(Next::kEnd);
+    if (next == Next::kEnd) return;
+    if (next == Next::kServe) {
+      std::optional<Error> refusal;  // of a request at rank 0
+      loop = engine->impl_->make_loop(refusal);
+      continue;
+    }
     const std::function<void(Engine&)>* f = nullptr;
     (*agreement.on(f))(*engine);
     ranks.wait_for_all();
   }
-  if (next == Next::kEnd) return;
-  Impl& at = *engine->impl_;
-  RequestLoop loop(at.model, at.pool.shape(), at.loop_options());
-  loop.run();
-  if (const auto error = loop.broken()) throw Error(*error);
+  loop->run();
+  if (const auto error = loop->broken()) throw Error(*error);
 }
 
 Communicator* Engine::rank_communicator() const { return impl_->ranks; }
@@ -132,14 +136,16 @@ RequestLoop& Engine::Impl::running_loop() {
   const std::lock_guard lock(loop_mutex);
   if (loop != nullptr) return *loop;
   std::unique_ptr<RequestLoop> started;
+  std::optional<Error> refusal;
   const Agreement agreement(ranks);
   try {
     agreement.on(Next::kServe);
-    started = std::make_unique<RequestLoop>(model, pool.shape(), loop_options());
+    started = make_loop(refusal);
   } catch (...) {
     agreement.give_up(current_error("the engine").what());
     throw;
   }
+  if (refusal) throw Error(*refusal);
   thread = std::thread([at = started.get()] { at->run(); });
   loop = std::move(started);
   return *loop;

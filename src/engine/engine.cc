@@ -49,6 +49,13 @@ void require_all_pages(const Plan& plan, int context_ranks) {
        field::kPlan, plan.name, field::kContextRanks, context_ranks);
 }
 
+// What passes draft by it; none where tokens are only looked up.
+std::vector<Plan> plans_of_passes(const DraftSpec& spec, const PlanContext& context) {
+  if (spec.plan.empty()) return {};
+  if (spec.is_auto()) return auto_plans(context);
+  return {make_plan(spec.plan, context)};
+}
+
 // What drafts are asked for, before there is anything to wait for.
 void require_drafts(const EngineOptions& options, const PlanContext& context) {
   const DraftSpec spec = read_draft_spec(options.plan);
@@ -72,10 +79,8 @@ void require_drafts(const EngineOptions& options, const PlanContext& context) {
          "{} {}: is for sparse plans, which there are without {} and with pages ({} hierarchical)",
          field::kDraftBudget, options.draft_budget.text(), field::kDraftWeights, field::kKvCache);
   }
-  if (spec.plan.empty()) return;
-  const std::vector<Plan> plans =
-      chosen ? auto_plans(context) : std::vector{make_plan(spec.plan, context)};
-  if (chosen) return;
+  const std::vector<Plan> plans = plans_of_passes(spec, context);
+  if (chosen || plans.empty()) return;
   require_all_pages(plans.front(), options.context_ranks);
   RequestLoop::require_plans(plans, num_sequences(options));
   const auto by_pages = [](const LayerPlan& layer) {
@@ -157,14 +162,10 @@ std::vector<NamedChatTemplate> chat_templates_of(const EngineOptions& options,
 void require_plan(std::string_view spec, const EngineOptions& options, const ModelConfig& model,
                   KvBudget budget) {
   const DraftSpec wanted = read_draft_spec(spec);
-  if (wanted.plan.empty()) return;
   const int page_size = kv_shape(model, options.page_size).page_size;
-  const PlanContext context{model.num_layers, page_size, budget};
-  if (wanted.is_auto()) {
-    auto_plans(context);
-  } else {
-    require_all_pages(make_plan(wanted.plan, context), options.context_ranks);
-  }
+  const auto plans = plans_of_passes(wanted, {model.num_layers, page_size, budget});
+  if (wanted.is_auto()) return;  // it does without those that cannot be
+  for (const Plan& plan : plans) require_all_pages(plan, options.context_ranks);
 }
 
 std::string_view name_of(StopReason reason) {
@@ -327,10 +328,8 @@ std::vector<Plan> Engine::Impl::plans_of(std::string_view spec, KvBudget budget)
   const PlanContext context{model.config().num_layers, pool.shape().page_size, budget,
                             model.weights().head_read()};
   const DraftSpec wanted = read_draft_spec(spec);
-  std::vector<Plan> plans;
-  if (!wanted.is_auto() && !wanted.plan.empty()) plans = {make_plan(wanted.plan, context)};
+  std::vector<Plan> plans = plans_of_passes(wanted, context);
   if (wanted.is_auto()) {
-    plans = auto_plans(context);
     const auto unreadable = [&](const Plan& plan) { return !model.reads(plan); };
     if (std::ranges::all_of(plans, unreadable)) model.require_weights(plans.front());
     std::erase_if(plans, unreadable);

@@ -529,7 +529,7 @@ TEST(RequestLoopMemory, EightBitPagesAdmitNearlyTwiceTheSequencesOfFp16) {
         KvCache::ring_bytes_for(shape, *loaded.backend, kContext, {.store = store});
     const std::size_t pages = KvCache::page_bytes_for(shape, kContext, store);
     const int sequences = static_cast<int>(kBudget / (ring + pages));
-    const std::size_t held = pages / PagePool::page_bytes(shape);
+    const std::size_t held = pages / shape.page_bytes();
     RequestLoop loop(loaded.model, shape,
                      {.sequences = sequences,
                       .context = kContext,

@@ -338,8 +338,7 @@ void time_attention(GpuLab& lab, const AttentionShape& shape, Context& context,
 
 void time_quantize(GpuLab& lab, const AttentionShape& shape, Context& context, Results& results) {
   const int pages = std::min(kPagesAtOnce, context.num_pages());
-  const double unit =
-      static_cast<double>(context.shape().upper_unit_bytes() + context.shape().lower_unit_bytes());
+  const double unit = static_cast<double>(context.shape().unit_bytes());
   const Times times = lab.time([&](int i) {
     const int series = context.num_pages() / pages;
     context.quantize(i / series % context.shape().num_layers, i % series * pages);

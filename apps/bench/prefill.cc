@@ -60,7 +60,7 @@ void quantize(benchmark::State& state, Lab& lab, int num_pages) {
     lab.backend().quantize_pages(shape, place.layer, {&full, 1}, 0, place.pages.first(num_pages));
   });
   const double elements = 2.0 * tokens * shape.num_kv_heads * shape.head_dim;
-  const double unit = double(shape.upper_unit_bytes() + shape.lower_unit_bytes());
+  const double unit = double(shape.unit_bytes());
   lab.report(state, each,
              {.bytes = 2 * elements + num_pages * shape.num_kv_heads * unit, .elements = elements},
              lab.threads());

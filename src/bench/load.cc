@@ -70,7 +70,7 @@ bench::LoadLoopOptions loop_options(const Job& job, const BenchOptions& options,
 void require_pages(Engine& engine, const Job& job, const LoadOptions& load) {
   const KvShape& shape = engine.pool().shape();
   const std::size_t pages = (job.capacity + shape.page_size - 1) / shape.page_size;
-  const std::size_t least = pages * PagePool::page_bytes(shape);
+  const std::size_t least = pages * shape.page_bytes();
   if (load.page_memory == 0 || load.page_memory >= least) return;
   fail(ErrorKind::kInvalidRequest,
        "{} {}: a request of the trace may hold {} tokens, whose pages take {}", field::kPageMemory,

@@ -20,7 +20,7 @@ int num_caches(const LoadLoopOptions& options) {
 }
 
 std::size_t pages_for(const KvShape& shape, const LoadLoopOptions& options) {
-  if (options.page_memory > 0) return options.page_memory / PagePool::page_bytes(shape);
+  if (options.page_memory > 0) return options.page_memory / shape.page_bytes();
   const auto pages = [&](int tokens) -> std::size_t {
     return (tokens + shape.page_size - 1) / shape.page_size;
   };
@@ -174,7 +174,7 @@ std::size_t LoadLoop::bytes_for(Engine& engine, const Entry& entry,
                             Model::logits_bytes(engine.config(), num_caches(options));
   if (entry.store == KvStore::kFull) return rings;
   const bool on_device = engine.model().backend().is_apart_from_host();
-  return rings + pages_for(shape, options) * PagePool::page_bytes(shape) +
+  return rings + pages_for(shape, options) * shape.page_bytes() +
          (on_device ? 0 : options.host_cache);
 }
 

@@ -75,7 +75,7 @@ MemoryPlan memory(Engine& engine, const Entry& entry, const LoadMeasured& measur
                   const LoadShape& of) {
   const KvShape& shape = engine.pool().shape();
   const bool full = entry.store == KvStore::kFull;
-  const std::size_t pages = measured.pages * PagePool::page_bytes(shape);
+  const std::size_t pages = measured.pages * shape.page_bytes();
   const std::size_t rings = LoadLoop::ring_bytes(engine, entry, {of.streams, of.capacity, 0});
   MemoryPlan plan;
   plan.weights_bytes = engine.model().weights().target_bytes();

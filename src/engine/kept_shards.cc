@@ -9,12 +9,12 @@
 namespace quantspec {
 
 std::size_t KeptShards::file_bytes(Pages own) const {
-  return own.bytes / page_bytes(shape_.units()) * page_bytes(units_in_file());
+  return own.bytes / shape_.page_bytes() * units_in_file() * shape_.unit_bytes();
 }
 
 void KeptShards::for_strips(Pages own, const auto& f) const {
   const std::size_t upper = shape_.upper_unit_bytes(), lower = shape_.lower_unit_bytes();
-  const std::size_t at_rank = page_bytes(shape_.units()), in_file = page_bytes(units_in_file());
+  const std::size_t at_rank = shape_.page_bytes(), in_file = units_in_file() * shape_.unit_bytes();
   const std::size_t count = own.bytes / at_rank;
   check(count * at_rank == own.bytes, "of pages all is kept");
   const auto units_of_page = [&](std::size_t page, int layer, int kv_head) {

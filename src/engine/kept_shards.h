@@ -48,9 +48,6 @@ class KeptShards {
  private:
   // Of ranks that share contexts, of which each has kv heads of its own.
   std::size_t groups() const { return ranks_.size() / shape_.context_ranks; }
-  std::size_t page_bytes(std::size_t units) const {
-    return units * (shape_.upper_unit_bytes() + shape_.lower_unit_bytes());
-  }
   std::size_t units_in_file() const { return groups() * shape_.num_layers * shape_.num_kv_heads; }
   // Whether each rank has all that the file has.
   bool whole(Pages) const { return false; }

@@ -213,7 +213,7 @@ MemoryPlan MemoryPlanner::plan(int context, std::size_t available,
 // At least what one context takes, with a page that is begun.
 std::size_t MemoryPlanner::page_memory(const MemoryPlan& plan, int context,
                                        std::size_t available) const {
-  const std::size_t page = PagePool::page_bytes(shape_);
+  const std::size_t page = shape_.page_bytes();
   const std::size_t least = (context + shape_.page_size - 1) / shape_.page_size * page;
   const std::size_t others = plan.total() - plan.kv_bytes;
   const std::size_t there = available - std::min(available, others);
@@ -239,7 +239,7 @@ std::size_t MemoryPlanner::page_memory(const MemoryPlan& plan, int context,
 
 std::size_t MemoryPlanner::host_cache(const MemoryPlan& plan, std::size_t available,
                                       std::size_t available_on_host) const {
-  const std::size_t page = PagePool::page_bytes(shape_);
+  const std::size_t page = shape_.page_bytes();
   const bool on_device = backend_.is_apart_from_host();
   if (!wanted_host_cache_) {
     if (!on_device) return 0;

@@ -183,7 +183,7 @@ class SizesPools : public ChoosesContext {
     return MemoryPlanner(options_, config_, *backend_, *source_).plan(kContext, available, on_host);
   }
   static constexpr int kContext = 4096;
-  const std::size_t one_ = kContext / 128 * PagePool::page_bytes(kv_shape(config_, 0));  // context
+  const std::size_t one_ = kContext / 128 * kv_shape(config_, 0).page_bytes();  // context
 };
 
 TEST_F(SizesPools, ByTheMemoryThereIs) {
@@ -193,7 +193,7 @@ TEST_F(SizesPools, ByTheMemoryThereIs) {
   // Of the host's memory half of what is left; what one context takes, always.
   const std::size_t some = plan(others + 5 * one_).page_memory_bytes;
   EXPECT_LE(some, 5 * one_ / 2);
-  EXPECT_GT(some, 5 * one_ / 2 - PagePool::page_bytes(kv_shape(config_, 0)));
+  EXPECT_GT(some, 5 * one_ / 2 - kv_shape(config_, 0).page_bytes());
   EXPECT_EQ(plan(plain.total()).page_memory_bytes, one_);
   EXPECT_EQ(plan(kPlenty).host_cache_bytes, 0u);
   EXPECT_EQ(plan(kPlenty).total(), plain.total());

@@ -14,7 +14,7 @@ namespace {
 // Planes of a page as they lie in a file: the upper one first.
 struct PageBytes {
   explicit PageBytes(const KvShape& shape)
-      : upper(shape.units() * shape.upper_unit_bytes()), all(PagePool::page_bytes(shape)) {}
+      : upper(shape.units() * shape.upper_unit_bytes()), all(shape.page_bytes()) {}
 
   std::size_t upper, all;
 };

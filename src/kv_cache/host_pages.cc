@@ -15,7 +15,7 @@ HostPages::Copy::~Copy() {
 HostPages::HostPages(DeviceMemory& backend, const KvShape& shape, std::size_t bytes)
     : backend_(backend),
       upper_bytes_(shape.units() * shape.upper_unit_bytes()),
-      slot_bytes_(PagePool::page_bytes(shape)),
+      slot_bytes_(shape.page_bytes()),
       capacity_(bytes / slot_bytes_),
       memory_(backend.allocate_on_host(capacity_ * slot_bytes_)),
       free_(capacity_) {

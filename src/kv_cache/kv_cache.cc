@@ -346,7 +346,7 @@ void KvCache::Chunk::finish() {
 
 std::size_t KvCache::page_bytes_for(const KvShape& shape, int capacity, KvStore store) {
   if (store == KvStore::kFull) return 0;
-  return capacity / shape.page_size * PagePool::page_bytes(shape);  // a chunk's pages run ahead
+  return capacity / shape.page_size * shape.page_bytes();  // a chunk's pages run ahead
 }
 
 std::size_t KvCache::ring_bytes_for(const KvShape& shape, const KvOps& ops, int capacity,

@@ -123,7 +123,7 @@ class CacheModel {
     const int num_pages = cache_.quantized() / shape_.page_size;
     // Those of whole chunks of a prompt run ahead.
     const int ahead = prompt_ / cache_.chunk() * cache_.chunk() / shape_.page_size;
-    ASSERT_EQ(cache_.page_bytes(), std::max(num_pages, ahead) * PagePool::page_bytes(shape_));
+    ASSERT_EQ(cache_.page_bytes(), std::max(num_pages, ahead) * shape_.page_bytes());
     for (int page = 0; page < num_pages; ++page) {
       verify_page(page, [&](int layer) { return cache_.view(layer, {KvRead::kBoth}); });
     }
@@ -188,7 +188,7 @@ class CacheModel {
   }
 
   Bytes expected_unit(int page, int layer, int head) const {
-    Bytes unit(shape_.upper_unit_bytes() + shape_.lower_unit_bytes());
+    Bytes unit(shape_.unit_bytes());
     encode_unit(shape_, gather(page, layer, head, &Token::keys).data(),
                 gather(page, layer, head, &Token::values).data(), unit.data(),
                 unit.data() + shape_.upper_unit_bytes());
@@ -201,7 +201,7 @@ class CacheModel {
     for (int layer = 0; layer < shape_.num_layers; ++layer) {
       const PagePlanes planes = view_of(layer).pages[page];
       for (int head = 0; head < shape_.num_kv_heads; ++head) {
-        Bytes unit(shape_.upper_unit_bytes() + shape_.lower_unit_bytes());
+        Bytes unit(shape_.unit_bytes());
         backend_->export_unit(shape_, layer, head, planes, unit.data(),
                               unit.data() + shape_.upper_unit_bytes());
         if (page >= static_cast<int>(pages_.size())) {

@@ -31,7 +31,7 @@ void PagePool::add_slab(std::size_t pages) {
   // Upper planes first, all of them, so that a draft streams through memory that it uses whole.
   const std::size_t upper_bytes = shape_.units() * shape_.upper_unit_bytes();
   const std::size_t lower_bytes = shape_.units() * shape_.lower_unit_bytes();
-  Buffer slab = memory_.allocate(pages * (upper_bytes + lower_bytes));
+  Buffer slab = memory_.allocate(pages * page_bytes());
   std::byte* upper = slab.data();
   std::byte* lower = upper + pages * upper_bytes;
   const std::size_t first = pages_.size();

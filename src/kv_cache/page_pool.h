@@ -49,10 +49,7 @@ class PagePool {
   PagePool& operator=(const PagePool&) = delete;
 
   const KvShape& shape() const { return shape_; }
-  std::size_t page_bytes() const { return page_bytes(shape_); }
-  static std::size_t page_bytes(const KvShape& shape) {
-    return shape.units() * (shape.upper_unit_bytes() + shape.lower_unit_bytes());
-  }
+  std::size_t page_bytes() const { return shape_.page_bytes(); }
 
   // A page, or none where the budget is spent; allocate() throws kOutOfMemory then. Both throw it
   // where the backend has no memory for another slab.

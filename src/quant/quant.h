@@ -84,11 +84,13 @@ struct KvShape {
            4 * static_cast<std::size_t>(page_size) * value_groups();
   }
   constexpr std::size_t lower_unit_bytes() const { return 2 * plane_bytes(); }
+  constexpr std::size_t unit_bytes() const { return upper_unit_bytes() + lower_unit_bytes(); }
   // Of a page, that there is room for.
   constexpr std::size_t units() const {
     return (static_cast<std::size_t>(num_layers) * num_kv_heads + context_ranks - 1) /
            context_ranks;
   }
+  constexpr std::size_t page_bytes() const { return units() * unit_bytes(); }
   // Offset of a unit in a page's upper / lower buffer, [num_layers, num_kv_heads] units.
   // REQUIRES: contexts are not shared.
   constexpr std::size_t upper_offset(int layer, int kv_head) const {

@@ -21,9 +21,6 @@ std::size_t table_bytes(std::size_t pages) {
 KvShape gathered_shape(const KvShape& shape, const KvHeads& heads) {
   return {1, heads.count, shape.head_dim, shape.page_size};
 }
-std::size_t page_bytes(const KvShape& shape) {
-  return shape.units() * (shape.upper_unit_bytes() + shape.lower_unit_bytes());
-}
 
 // Gathers the units of `kv`'s pages that `heads` read, turn by turn: so many pages that every rank
 // has one run of each unit.
@@ -34,7 +31,7 @@ class Gatherer {
         shape_(shape),
         kv_(kv),
         heads_(kv_heads_of(group, shape, shape.context_rank)),
-        unit_bytes_(shape.upper_unit_bytes() + shape.lower_unit_bytes()),
+        unit_bytes_(shape.unit_bytes()),
         run_(page_run(shape)) {}
 
   void run(const LayerPages& to) {
@@ -115,7 +112,7 @@ std::size_t HostBackend::unpacked_bytes(const KvShape& shape, int tokens) const 
   if (!group_.shared()) return 0;
   const std::size_t pages = tokens / shape.page_size;
   return table_bytes(pages) +
-         pages * page_bytes(gathered_shape(shape, kv_heads_of(group_, shape, group_.rank())));
+         pages * gathered_shape(shape, kv_heads_of(group_, shape, group_.rank())).page_bytes();
 }
 
 void HostBackend::attend_in_parts(
@@ -155,7 +152,7 @@ LayerPages HostBackend::pages_of_queries(const KvShape& shape, const KvView& kv,
   const KvShape gathered = gathered_shape(shape, heads);
   auto* table = reinterpret_cast<PagePlanes*>(room);
   std::byte* at = room + table_bytes(kv.pages.size());
-  for (std::size_t page = 0; page < kv.pages.size(); ++page, at += page_bytes(gathered)) {
+  for (std::size_t page = 0; page < kv.pages.size(); ++page, at += gathered.page_bytes()) {
     table[page] = {at, at + gathered.units() * gathered.upper_unit_bytes()};
   }
   const LayerPages pages{{table, kv.pages.size()}, gathered, 0, heads.first};

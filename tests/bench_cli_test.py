@@ -272,6 +272,10 @@ class BenchTest(unittest.TestCase):
             self.refused("--plan", plans, message=f"--plan '{plans}': must be names with one comma")
         self.refused("--ctx-size", "256,", message="--ctx-size '256,': must be whole numbers")
         self.refused("--ctx-size", "256,128,256", message="--ctx-size '256,128,256': has 256 twice")
+        for sweep, plan in (("draft-len", "streaming"), ("budget", "quantspec+sparse")):
+            self.refused("--sweep", sweep, "--ctx-size", "32",
+                         message=f"--sweep {sweep} measures --plan {plan}: of a prompt of 32 tokens there is nothing "
+                         "to leave out; --plan takes others")
         self.refused("--draft-len", "auto,2,auto", message="has auto twice")
         self.refused("--plan", "layer-skip:1,9", message="layer-skip:1,9")
         self.refused("--draft-len", "17", message="--draft-len '17'")

@@ -29,6 +29,9 @@ class Refused(CliTest):
                     plan = "quantspec+sparse" if "--plan" in command else "streaming"  # the first that does
                     self.check_error(done, 2, f"--plan {plan}: it reads some pages or tokens",
                                      "with --context-ranks 2 plans that read all of them work, such as quantspec")
+            done = quantspec("bench", "-m", str(model), "-d", TEXT, "-c", "256", "--sweep", "budget", *SHARED)
+            self.check_error(done, 2, "--sweep budget measures --plan quantspec+sparse: it reads some pages or tokens",
+                             "such as quantspec; --plan takes others")
             self.check_error(quantspec("bench", "-m", str(model), "-d", TEXT, "-c", "256", "--plan", "quick"), 2,
                              "no plan 'quick'")
 

@@ -15,6 +15,8 @@
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/terminal.h"
+#include "base/error.h"
+#include "base/fields.h"
 #include "bench/load.h"
 #include "engine/request_loop.h"
 #include "model/model_files.h"
@@ -282,9 +284,7 @@ LoadOptions resolve_load(const BenchArgs& args) {
   return load;
 }
 
-int run(BenchArgs args) {
-  if (args.dataset.empty()) throw UsageError("--dataset KIND:PATH is needed");
-  apply_lists(args);
+int measure(BenchArgs& args) {
   const bool many = !args.streams.empty() || !args.trace.empty();
   args.bench.spec_sampling =
       args.spec_sampling.value_or(many ? SpecSampling::kCoupled : SpecSampling::kRejection);
@@ -311,6 +311,20 @@ int run(BenchArgs args) {
     run_plans(args, options, dataset, writer);
   }
   return 0;
+}
+
+int run(BenchArgs args) {
+  if (args.dataset.empty()) throw UsageError("--dataset KIND:PATH is needed");
+  apply_lists(args);
+  try {
+    return measure(args);
+  } catch (const Error& error) {
+    const bool is_of_sweep = args.sweep != Sweep::kNone && args.plans.empty();
+    if (!is_of_sweep || error.field() != field::kPlan) throw;
+    throw UsageError(fmt::format("--sweep {} measures {}; --plan takes others",
+                                 args.sweep == Sweep::kBudget ? "budget" : "draft-len",
+                                 error.what(flag_of)));
+  }
 }
 
 }  // namespace

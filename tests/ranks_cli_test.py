@@ -338,7 +338,9 @@ class Same(RanksTest):
         plans = one["plans"][0], two["plans"][0]
         self.assertEqual(plans[0]["kv_bytes"], 2 * plans[1]["kv_bytes"])
         self.assertGreater(plans[0]["weights_bytes"], plans[1]["weights_bytes"])
-        self.assertIn(b"memory plan of each of 2 ranks", quantspec("info", "-m", model, "--ranks", "2").stdout)
+        text = quantspec("info", "-m", model, "--ranks", "2").stdout
+        self.assertIn(b"memory plan of each of 2 ranks", text)
+        self.assertIn(b"\nranks        1 or 2 or 4 can share this model\n", text)
 
     def test_info_plans_for_one_that_shares_contexts(self):
         model = str(self.models["llama"])
@@ -355,6 +357,9 @@ class Same(RanksTest):
         self.assertEqual(bytes_of[1], {name: 2 * count for name, count in bytes_of[2].items()})
         text = quantspec("info", "-m", model, "--ranks", "2", "--context-ranks", "2").stdout
         self.assertIn(b"memory plan of each of 2 ranks, 2 to a context", text)
+        self.assertIn(b"\nranks        2 or 4 or 8 can share this model if 2 of them share each context\n", text)
+        self.assertIn(b"\nranks        several can share this model only with --context-ranks\n",
+                      quantspec("info").stdout)
 
 
 class Wrong(RanksTest):

@@ -53,6 +53,17 @@ std::string_view name_of_rope(RopeConfig::Type type) {
 
 std::string yes_no(bool value) { return value ? "yes" : "no"; }
 
+// How many of them can have a part of the model each.
+std::string ranks_in_words(const ModelReport& report) {
+  const auto counts = fmt::format("{}", fmt::join(report.rank_counts, " or "));
+  if (report.context_ranks > 1) {
+    return fmt::format("{} can share this model if {} of them share each context", counts,
+                       report.context_ranks);
+  }
+  if (report.rank_counts.size() > 1) return counts + " can share this model";
+  return "several can share this model only with --context-ranks";
+}
+
 std::string architecture(const std::string& model, const ModelReport& report) {
   const ModelConfig& config = report.config;
   std::string text = fmt::format("model        {}\n", one_line(model));
@@ -69,9 +80,7 @@ std::string architecture(const std::string& model, const ModelReport& report) {
                       name_of_rope(config.rope.type), config.rope.theta);
   text += fmt::format("KV cache     pages of {} tokens\n", report.page_size);
   text += fmt::format("backend      {}\n", report.backend);
-  text += fmt::format(
-      "ranks        {} can share it{}\n", fmt::join(report.rank_counts, ", "),
-      report.context_ranks == 1 ? "" : fmt::format(", {} each context", report.context_ranks));
+  text += fmt::format("ranks        {}\n", ranks_in_words(report));
   if (!report.unread_tensors.empty()) {
     text += fmt::format("not used     {} tensors of the checkpoint, such as {}\n",
                         report.unread_tensors.size(), shown(report.unread_tensors.front()));

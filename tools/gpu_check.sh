@@ -63,10 +63,11 @@ num_gpus=$(tr -dc , <<<"$gpus," | wc -c)
 # `auto` means: that it is cuda here is a test of BackendsOnHost.
 declare -A tests_of=([cuda_test]='*' [backend_test]='*cuda*:BackendsOnHost.*' [quantspec_test]='*cuda*:*/GgufModels.*'
   [engine_test]='*' [kv_cache_test]='*cuda*')
-# Tests that have a GPU to themselves, one after the other: ranks on one GPU wait for each other
-# there, and do not all run where other processes take turns on it; and beside a kernel that faults
-# other processes were seen not to get a context, which may have had that cause.
-alone='Ranks|AFaultOfAKernel'
+# Tests that have a GPU to themselves, one after the other, when all others have ended: ranks on one GPU
+# wait for each other there, and do not all run where other processes take turns on it; after a kernel
+# that faults other processes get no context for half a minute. Kernels of ranks are all there from the
+# start (CUDA_MODULE_LOADING), as one that is loaded later may wait for those that wait for it.
+alone=(Ranks AFaultOfAKernel)
 all_tests=(cuda_test backend_test quantspec_test engine_test kv_cache_test)
 op_tests=(cuda_test backend_test)
 
@@ -151,19 +152,31 @@ run_sharded() {
   report "$name" "${result:-$passed passed}" $((SECONDS - start))
 }
 
+# matching BINARY FILTER PATTERN: a filter of those of the tests whose names have the pattern.
+matching() {
+  "$1" --gtest_list_tests --gtest_filter="$2" |
+    awk -v pattern="$3" '/^[^ ]/ {suite = $1} /^ / && suite $1 ~ pattern {print suite $1}' | paste -sd:
+}
+
 run_tests() {
-  local target binary tests alone_tests
+  local targets target binary pattern tests alone_tests
   : >"$logs/tests.log"
-  for target in $(targets_of "${all_tests[@]}"); do
-    binary=$(find "$build/src" "$build/tests" -maxdepth 1 -name "$target" | head -n 1)
-    tests=${filter:-${tests_of[$target]}}
-    alone_tests=$("$binary" --gtest_list_tests --gtest_filter="$tests" |
-      awk -v alone="$alone" '/^[^ ]/ {suite = $1} /^ / && suite $1 ~ alone {print suite $1}' | paste -sd:)
-    if [[ -n $alone_tests ]]; then
-      run_sharded "$target, alone" "$logs/tests.log" 1 1 "$binary" "$alone_tests"
-      [[ $tests == *-* ]] && tests+=":$alone_tests" || tests+="-$alone_tests"
-    fi
-    run_sharded "$target" "$logs/tests.log" $((jobs < 16 ? jobs : 16)) "$jobs" "$binary" "$tests"
+  targets=$(targets_of "${all_tests[@]}")
+  for pattern in "" "${alone[@]}"; do
+    for target in $targets; do
+      binary=$(find "$build/src" "$build/tests" -maxdepth 1 -name "$target" | head -n 1)
+      tests=${filter:-${tests_of[$target]}}
+      alone_tests=$(matching "$binary" "$tests" "${pattern:-$(IFS='|' && echo "${alone[*]}")}")
+      if [[ -z $pattern ]]; then
+        if [[ -n $alone_tests ]]; then
+          [[ $tests == *-* ]] && tests+=":$alone_tests" || tests+="-$alone_tests"
+        fi
+        run_sharded "$target" "$logs/tests.log" $((jobs < 16 ? jobs : 16)) "$jobs" "$binary" "$tests"
+      elif [[ -n $alone_tests ]]; then
+        run_sharded "$target, $pattern" "$logs/tests.log" 1 1 "$binary" "$alone_tests" \
+          env CUDA_MODULE_LOADING=EAGER
+      fi
+    done
   done
   grep -E '^== |^\[  FAILED  \] .*\(|Failure' "$logs/tests.log" | uniq | head -n 60 || true
 }

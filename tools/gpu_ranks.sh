@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 if [[ ${1:-} == --help || ${1:-} == -h ]]; then
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit
 fi
-export BUILD=${BUILD:-build-gpu} CUDA_DEVICE_MAX_CONNECTIONS=32
+export BUILD=${BUILD:-build-gpu} CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
 logs=${OUT:-$BUILD/logs}
 filter='CudaRanks.*:*Ranks*cuda*'
 failed=0

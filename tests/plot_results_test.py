@@ -23,7 +23,7 @@ SKIPPED = 77
 sys.path.insert(0, str(ROOT / "tools"))
 
 import make_results  # noqa: E402
-from plots import gpu_page, gpu_set, kernel_tables, pages, reports, tables  # noqa: E402
+from plots import gpu_page, gpu_set, kernel_tables, pages, ranks_page, reports, tables  # noqa: E402
 
 
 def load(name):
@@ -173,6 +173,31 @@ class TablesTest(unittest.TestCase):
         rows = {row["name"]: row for row in load("kernels").rows}
         self.assertEqual(rows[name]["typical_us"], min(times))  # and not that of the mean, 1
         self.assertIn("region/empty/t2", rows)  # which has no time but Google Benchmark's
+
+    def test_of_another_engine_the_fastest_repetition_counts(self):
+        def run(name, length, speed):
+            return {"name": name, "draft_len": length, "tokens_per_second": speed,
+                    "draft_step_ms": 1, "verify_ms": 10 + length}
+
+        runs = [run("plain, 8-bit cache", 0, 80), run("dense", 2, 90), run("dense", 3, 100)]
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            (folder / "beside").mkdir()
+            (folder / "ours.json").write_text(json.dumps({
+                "ranks": 2, "shape": "70b", "simulated_acceptance": 0.9, "run": {},
+                "contexts": [{"context": 4096, "runs": runs}]}))
+            (folder / "beside/llama-bench.json").write_text(json.dumps({
+                "program": "it", "run": {},
+                "rows": [{"shape": "70b", "gpus": 2, "split": "tensor", "context": 4096,
+                          "repetitions": [30, 50, 40]}]}))
+            ours, beside = ranks_page.rounds_of(folder), ranks_page.Beside(folder)
+            self.assertEqual(beside.speed("70b", 2, 4096), 50)
+            self.assertIsNone(beside.speed("70b", 1, 4096))
+            row = beside.table(ours).splitlines()[2]
+            self.assertEqual([cell.strip() for cell in row.split("|")[1:-1]],
+                             ["70B, Q8_0, 4k", "2", "tensor", "50 (30)", "80", "1.60x", "100", "-", "2.00x"])
+            # What a model is made of: the longest drafts, whose verification costs the most.
+            self.assertEqual(ranks_page.passes(ours[0])["verify"], [(4096, 13)])
 
     def test_goals_stand_beside_what_was_measured(self):
         report, avx2 = load("kernels"), load("kernels")

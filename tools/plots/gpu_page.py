@@ -328,7 +328,7 @@ A layer's four products, one after the other; over cuBLAS with bf16 weights and 
 ## Where we lose, or gain least
 
 {losses(results)}
-No figure here is of real weights, of several requests, or of us beside another engine: [compare.md](compare.md).
+No figure here is of real weights or of several requests. [compare.md](compare.md) is about other engines.
 """
     lines = text.count("\n")
     if lines > MAX_LINES:

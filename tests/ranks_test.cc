@@ -182,7 +182,9 @@ INSTANTIATE_TEST_SUITE_P(
         // Four shares of the weights, two contexts; two shares, four ranks; one share, and 4.
         Case{"cuda_contexts_of_2", dense_format(DType::kBF16), "cuda", 1300, {2, 4}, 2, 8},
         Case{"cuda_contexts_2_kv_heads", kQ4K, "cuda", 1300, {2, 4}, 2, 2},
-        Case{"cuda_contexts_1_kv_head", kQ80, "cuda", 1300, {4}, 4, 1}),
+        Case{"cuda_contexts_1_kv_head", kQ80, "cuda", 1300, {4}, 4, 1},
+        // Where one GPU attends in 33 splits: so long that each has several turns.
+        Case{"cuda_contexts_4_kv_heads", kQ4K, "cuda", 2500, {2, 4}, 2, 4}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

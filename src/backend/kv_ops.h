@@ -20,9 +20,8 @@ class KvOps : public virtual DeviceMemory {
   virtual std::size_t full_kv_bytes(const KvShape& shape, int capacity) const = 0;
   // Of which equal strips have the kv heads side by side: keys and values apart, or all of it.
   virtual int full_kv_strips() const = 0;
-  // Pages that follow each other of which a rank has a unit, where ranks share contexts
-  // (params/context.h).
-  virtual int context_run(const KvShape& shape) const = 0;
+  // Which turn a page is of, where ranks share contexts (params/context.h).
+  virtual int context_turn(const KvShape& shape, int page) const = 0;
 
   // Quantizes positions [first_position, first_position + pages.size() * page_size) of sources[i]
   // into layer first_layer + i of `pages`.

@@ -18,7 +18,7 @@ void KeptShards::for_strips(Pages own, const auto& f) const {
   const std::size_t count = own.bytes / at_rank;
   check(count * at_rank == own.bytes, "of pages all is kept");
   const auto units_of_page = [&](std::size_t page, int layer, int kv_head) {
-    const int turn = static_cast<int>(own.first + page) / ops_.context_run(shape_);
+    const int turn = ops_.context_turn(shape_, static_cast<int>(own.first + page));
     for (std::size_t group = 0; group < groups(); ++group) {
       const std::size_t rank =
           group * shape_.context_ranks + rank_of_turn(shape_, turn, layer, kv_head);

@@ -163,7 +163,7 @@ class FakeBackend final : public Backend {
   int prefill_chunk() const override { return 1024; }
   std::size_t full_kv_bytes(const KvShape&, int capacity) const override { return capacity; }
   int full_kv_strips() const override { return 1; }
-  int context_run(const KvShape&) const override { return 1; }
+  int context_turn(const KvShape&, int page) const override { return page; }
   void quantize_pages(const KvShape&, int, std::span<const FullKv>, int,
                       std::span<const PagePlanes>) override {}
   void copy_full_kv(const KvShape&, FullKv, FullKv, int, int) override {}

@@ -127,16 +127,8 @@ void require_supported(const KvShape& shape) {
   }
 }
 
-void require_shared(const KvShape& shape, int contexts, int num_sms) {
-  const int ranks = shape.context_ranks, heads = shape.num_kv_heads * contexts;
-  const int splits = target_splits(num_sms, heads);
-  if (splits % ranks == 0) return;
-  int fitting = 1;
-  while (splits % (2 * fitting) == 0) fitting *= 2;
-  fail(ErrorKind::kInvalidRequest,
-       "{} {}: a GPU with {} multiprocessors attends to the contexts of {} KV heads in {} parts "
-       "each, of which {} ranks cannot have as many each; {} {} works",
-       field::kContextRanks, ranks, num_sms, heads, splits, ranks, field::kContextRanks, fitting);
+int target_splits(const Device& device, const KvShape& shape) {
+  return target_splits(device.num_sms(), shape.num_kv_heads * device.num_contexts());
 }
 
 void attention(Device& device, const AttentionParams& params) {

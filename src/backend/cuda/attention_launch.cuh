@@ -18,21 +18,16 @@ template <class S>
 struct AttentionSplit {
   static constexpr int kWidest = S::kHeadDim <= 128 ? 4 : 2;  // column tiles, by registers
   using Widest = AttentionShape<S::kHeadDim, S::kTokenTiles, kWidest, S::kPlanes>;
-  using Narrowest = AttentionShape<S::kHeadDim, S::kTokenTiles, 1, S::kPlanes>;
   int splits;
   int teams;  // of a CTA
 
-  // Of ranks that share a context each has as many splits: a target's are one GPU's, which
-  // require_shared() has seen to; a draft may have fewer than one GPU's.
+  // Where ranks share a context a draft has as many for each of a target's: it may have fewer than
+  // one GPU's, or more.
   static AttentionSplit of(const Device& device, const KvShape& shape) {
     AttentionSplit split;
     const int heads = shape.num_kv_heads * device.num_contexts();
-    static_assert(S::kPlanes == 1 || Narrowest::kCtas == 1, "target_splits()");
-    split.splits = std::max(1, Narrowest::kCtas * device.num_sms() / heads);
-    const int beyond = split.splits % shape.context_ranks;
-    check(S::kPlanes == 1 || beyond == 0, "ranks share a target's splits evenly");
-    split.splits -= beyond;
-    check(split.splits > 0, "each rank of a context has a split");
+    split.splits = shape.context_ranks > 1 ? S::kSplits * target_splits(device.num_sms(), heads)
+                                           : target_splits(S::kSplits * device.num_sms(), heads);
     split.teams = S::kMaxTeams;
     while (split.teams > S::kBeside &&
            split.shared_bytes<Widest>() > static_cast<int>(device.max_shared_bytes())) {
@@ -59,8 +54,7 @@ RankPartials allocate_scratch(Device& device, AttentionLaunch& launch) {
   const bool shared = args.context_shift > 0, merges_apart = S::kMergesApart || shared;
   const std::size_t heads =
       static_cast<std::size_t>(args.sequences.count) * args.shape.num_kv_heads;
-  const int own_splits = args.splits >> args.context_shift;
-  const std::size_t columns = heads * args.column_blocks * own_splits * S::kColumns;
+  const std::size_t columns = heads * args.column_blocks * args.places * S::kColumns;
   const std::size_t all_columns =
       shared ? heads / launch.heads_shares * args.splits * launch.columns : 0;
   args.page_columns = args.page_capacity > 0 ? args.column_blocks * S::kColumns : 0;
@@ -99,7 +93,8 @@ RankPartials allocate_scratch(Device& device, AttentionLaunch& launch) {
           .column_blocks = args.column_blocks,
           .block_columns = S::kColumns,
           .columns = launch.columns,
-          .own_splits = own_splits,
+          .places = args.places,
+          .splits = rank_splits<S>(args),
           .head_dim = S::kHeadDim};
 }
 
@@ -109,16 +104,16 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   const AttentionSplit<S> split = AttentionSplit<S>::of(device, args.shape);
   args.splits = split.splits;
   args.context_shift = std::countr_zero(static_cast<unsigned>(args.shape.context_ranks));
+  args.places = args.context_shift > 0 ? rank_splits<S>(args).places() : args.splits;
   args.column_blocks = (launch.columns + S::kColumns - 1) / S::kColumns;
   args.band_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
                     std::countr_zero(static_cast<unsigned>(S::kBandTokens));
   const RankPartials partials = allocate_scratch<S>(device, launch);
   device.kernels().allow_shared(attention_kernel<S>);
-  launch_kernel(device, launch.order,
-                dim3(args.column_blocks * args.shape.num_kv_heads,
-                     args.splits >> args.context_shift, args.sequences.count),
-                32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>,
-                args);
+  launch_kernel(
+      device, launch.order,
+      dim3(args.column_blocks * args.shape.num_kv_heads, args.places, args.sequences.count),
+      32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>, args);
   if (args.context_shift > 0) return merge_of_ranks(device, launch, partials);
   if (S::kMergesApart) launch_merge(device, args, launch.columns, S::kColumns);
   if (args.page_capacity > 0) launch_page_mass(device, args);

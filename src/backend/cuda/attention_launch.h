@@ -24,9 +24,6 @@ void launch_kernel(Device& device, OpOrder order, dim3 grid, int threads, int sh
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-// Of a KV head, by a target's decode attention; drafts have more where more CTAs fit.
-constexpr int target_splits(int num_sms, int heads) { return std::max(1, num_sms / heads); }
-
 struct AttentionLaunch {
   AttentionArgs args;  // up to `scale`, `page_capacity` and `sequences`
   KvRead read;

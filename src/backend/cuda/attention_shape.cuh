@@ -18,8 +18,8 @@
 //
 // Of ranks that share a context (context.h) each has the CTAs of some splits, which read what one
 // GPU's would: all bands of those splits are its own, and it has all slabs. Then all tell each
-// other what came out, and a kernel of its own merges the splits. A draft takes the
-// greatest multiple of the ranks that is no more than its splits on one GPU, however few its parts.
+// other what came out, and a kernel of its own merges the splits. A draft has as many splits for
+// each of a target's, however few its parts.
 //
 // On 9.0 a launch begins while the kernel ahead still runs, and its copies with it: of what that
 // kernel does not write. States, page tables and pages are older than the pass, and so are the
@@ -32,6 +32,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/context.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/layout.h"
 #include "backend/cuda/ptx.cuh"
@@ -49,11 +50,12 @@ struct AttentionArgs {
   int layer;
   float scale;           // times log2(e)
   int splits;            // of all ranks that share the context
-  int context_shift;     // 2^context_shift ranks share it, with as many splits each
+  int context_shift;     // 2^context_shift ranks share it
+  int places;            // for splits of a rank; the grid's
   int column_blocks;     // CTAs that share a split, each with its own columns
   int band_shift;        // a page is 2^band_shift bands
   int* tickets;          // [sequence, kv head], zero; null where another kernel merges
-  float2* partial_sums;  // [sequence, kv head, block, own split, column]: exponent, sum
+  float2* partial_sums;  // [sequence, kv head, block, place, column]: exponent, sum
   float* partials;       // [.., channel], not normalized; both zero where there are tickets
   float2* totals;        // [sequence, kv head, column of any block]: exponent, 1 / sum
   float2* page_sums;     // [sequence, kv head, page, band, column of any block]: exponent, sum
@@ -116,6 +118,8 @@ struct AttentionShape {
   static constexpr int kMaxTeams = 8;
   static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;
   static_assert(kMaxTeams % kBeside == 0);
+  // So many splits for each of a target's: those CTAs of a draft's one row.
+  static constexpr int kSplits = kPlanes == 1 && kHeadDim <= 128 ? 2 : 1;
 
   // Shared memory before the slots: queries, what Queries has of each column, what warps have.
   static constexpr int kQueryBytes = kColumns * kHeadDim * 2;
@@ -158,6 +162,12 @@ __device__ __forceinline__ SequenceState state_of(const SequenceState* at, const
   return state;
 }
 
+// REQUIRES: ranks share the context
+template <class S>
+__host__ __device__ RankSplits rank_splits(const AttentionArgs& args) {
+  return {args.splits / S::kSplits, S::kSplits, 1 << args.context_shift};
+}
+
 // What a CTA reads.
 struct Work {
   int sequence, kv_head, split, block;
@@ -180,9 +190,9 @@ struct Work {
     work.split = blockIdx.y;
     if (args.context_shift > 0) {
       const int unit = args.layer * args.shape.num_kv_heads + work.kv_head;
-      // From first_split() on each; a division less.
-      work.split = (work.split << args.context_shift) +
-                   ((args.shape.context_rank - unit) & ((1 << args.context_shift) - 1));
+      // first_split(); a division less.
+      const int first = (args.shape.context_rank - unit) & ((1 << args.context_shift) - 1);
+      work.split = rank_splits<S>(args).in_place(work.split, first);
     }
     work.sequence = blockIdx.z;
     work.kv = args.sequences.of(work.sequence);

@@ -55,10 +55,7 @@ class CudaBackend final : public Backend {
                        device_.name(), device_.capability() / 10, device_.capability() % 10);
   }
 
-  void require_supported(const KvShape& shape) const override {
-    cuda::require_supported(shape);
-    if (ranks_) require_shared(shape, device_.num_contexts(), device_.num_sms());
-  }
+  void require_supported(const KvShape& shape) const override { cuda::require_supported(shape); }
 
   // --- memory ---
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
@@ -85,7 +82,9 @@ class CudaBackend final : public Backend {
     return full_kv_index(shape, capacity, shape.num_kv_heads, 0, 0) * sizeof(std::uint16_t);
   }
   int full_kv_strips() const override { return 1; }
-  int context_run(const KvShape& shape) const override { return turn_pages(shape); }
+  int context_turn(const KvShape& shape, int page) const override {
+    return turn_of_page(shape, target_splits(device_, shape), page);
+  }
   std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
     // Rows in the weights' type for a GEMM, and its outputs. Where weights are unpacked, rows are
     // of 16 bits, for which and for the outputs row_floats suffices, and kUnpackedRows are the

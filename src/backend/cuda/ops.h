@@ -16,9 +16,8 @@ class RowUpload;
 void attention(Device& device, const AttentionParams& params);
 // As KvOps', for this and for prefill_attention().
 void require_supported(const KvShape& shape);
-// A rank attends to whole splits, of a target as many as one GPU has for all KV heads, those of so
-// many contexts' ranks: throws kInvalidRequest where these cannot be shared.
-void require_shared(const KvShape& shape, int contexts, int num_sms);
+// A target's of a KV head on one GPU, which would have those of all contexts (context.h).
+int target_splits(const Device& device, const KvShape& shape);
 
 // --- prefill_attention.cu ------------------------------------------------------------------------
 void prefill_attention(Device& device, const PrefillAttentionParams& params);

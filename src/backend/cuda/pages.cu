@@ -114,13 +114,14 @@ int room_of_lists(std::span<const SequenceRows> sequences) {
 // Calls launch(task, grid) for the full precision of layers from first_layer on and for pages, in
 // numbers that a task and a grid can have.
 template <typename Launch>
-void for_panels(const KvShape& shape, const KvHeads& heads, int first_layer,
+void for_panels(const Device& device, const KvShape& shape, const KvHeads& heads, int first_layer,
                 std::span<const FullKv> layers, int first_position,
                 std::span<const PagePlanes> pages, const Launch& launch) {
   require_shape(shape);
   constexpr std::size_t kMaxGrid = 65535;
   for (std::size_t layer = 0; layer < layers.size(); layer += kPanelLayers) {
     PanelTask task{.shape = shape,
+                   .splits = target_splits(device, shape),
                    .first_layer = first_layer + static_cast<int>(layer),
                    .first_kv_head = heads.first,
                    .kv_heads = heads.count};
@@ -147,7 +148,8 @@ void quantize_pages(Device& device, const KvShape& shape, int first_layer,
     quantize_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(task);
     require_launch("quantize_pages");
   };
-  for_panels(shape, {0, shape.num_kv_heads}, first_layer, sources, first_position, pages, launch);
+  for_panels(device, shape, {0, shape.num_kv_heads}, first_layer, sources, first_position, pages,
+             launch);
 }
 
 void load_pages(Device& device, const KvShape& shape, const KvHeads& heads, int layer,
@@ -156,7 +158,7 @@ void load_pages(Device& device, const KvShape& shape, const KvHeads& heads, int 
     load_panels<<<grid, kPanelThreads, panel_bytes(shape), device.stream()>>>(task);
     require_launch("load_pages");
   };
-  for_panels(shape, heads, layer, {&target, 1}, 0, pages, launch);
+  for_panels(device, shape, heads, layer, {&target, 1}, 0, pages, launch);
 }
 
 void page_bounds(Device& device, const PageBoundsParams& params) {

@@ -31,6 +31,7 @@ inline constexpr int kPanelLayers = 64;  // of a launch, at most
 // share contexts: the units of shape.context_rank.
 struct PanelTask {
   KvShape shape;
+  int splits;  // target_splits()
   int first_layer;
   int layers;
   int first_kv_head;
@@ -48,7 +49,8 @@ struct PanelPlace {
   __device__ explicit PanelPlace(const PanelTask& task)
       : layer(blockIdx.y / task.kv_heads), kv_head(blockIdx.y % task.kv_heads), page(blockIdx.z) {}
   __device__ bool has_unit(const PanelTask& task) const {
-    return has_unit_of_page(task.shape, task.first_position / task.shape.page_size + page,
+    return has_unit_of_page(task.shape, task.splits,
+                            task.first_position / task.shape.page_size + page,
                             task.first_layer + layer, task.first_kv_head + kv_head);
   }
 };

@@ -173,7 +173,7 @@ struct Partials {
   Rows rows;
 
   struct Place {
-    unsigned quad, column, split, head, sequence;  // own split, head of the getter
+    unsigned quad, column, place, head, sequence;  // head of the getter
   };
   __device__ __forceinline__ Place place(unsigned index) const {
     Place at;
@@ -184,7 +184,7 @@ struct Partials {
     };
     at.quad = next(quads);
     at.column = next(of.columns);
-    at.split = next(of.own_splits);
+    at.place = next(of.places);
     at.head = next(of.each);
     at.sequence = index;
     return at;
@@ -196,8 +196,8 @@ struct Partials {
     const unsigned head = getter / of.alike * of.each + at.head;
     const unsigned block = at.column / of.block_columns, column = at.column % of.block_columns;
     const std::size_t from =
-        (((std::size_t{at.sequence} * of.heads + head) * of.column_blocks + block) * of.own_splits +
-         at.split) *
+        (((std::size_t{at.sequence} * of.heads + head) * of.column_blocks + block) * of.places +
+         at.place) *
             of.block_columns +
         column;
     if (at.quad + 1 < quads) {
@@ -215,8 +215,9 @@ struct Partials {
     const std::size_t row = std::size_t{at.sequence} * of.each + at.head;
 #pragma unroll
     for (int giver = 0; giver < kRanks; ++giver) {
-      const unsigned split = at.split * kRanks + first_split(giver, unit, kRanks);
-      const std::size_t to = (row * (of.own_splits * kRanks) + split) * of.columns + at.column;
+      const int split = of.splits.in_place(at.place, first_split(giver, unit, kRanks));
+      if (split == of.splits.all()) continue;  // what was given is nothing's
+      const std::size_t to = (row * of.splits.all() + split) * of.columns + at.column;
       if (at.quad + 1 < quads) {
         reinterpret_cast<float4*>(of.all_rows + to * of.head_dim)[at.quad] = parts[giver];
       } else {
@@ -371,7 +372,7 @@ void launch_partials(const RankPlaces& places, cudaStream_t stream, bool overlap
                      const RankPartials& partials) {
   const int quads = partials.head_dim / 4 + 1;
   const std::size_t columns = static_cast<std::size_t>(partials.sequences) * partials.each *
-                              partials.own_splits * partials.columns;
+                              partials.places * partials.columns;
   launch(places, stream, overlaps,
          Partials{partials, static_cast<unsigned>(quads), places.rank,
                   rows_of(columns, 4 * quads, nullptr)});

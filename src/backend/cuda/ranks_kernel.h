@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/context.h"
+
 namespace quantspec::cuda {
 
 inline constexpr int kMostRanks = 8;
@@ -68,14 +70,15 @@ void launch_copies(const RowCopies& copies, cudaStream_t stream);
 // where that of all splits comes to lie. Heads are KV heads: a rank has all of the context's, and
 // wants those of its queries, `each` of them, which ranks that are alike have in common.
 struct RankPartials {
-  const float2* sums;  // [sequence, head, column block, own split, block_columns]
+  const float2* sums;  // [sequence, head, column block, place, block_columns]
   const float* rows;   // [.., head_dim]
   float2* all_sums;    // [sequence, own head, split, column]
   float* all_rows;     // [.., head_dim]
   int sequences, heads, each, alike;
   int first_unit;  // unit_number() of the layer's first head
   int column_blocks, block_columns, columns;
-  int own_splits, head_dim;
+  RankSplits splits;
+  int places, head_dim;
 };
 
 // As Ranks::add_sums(), gather() and give_partials().

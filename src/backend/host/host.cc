@@ -68,9 +68,11 @@ void HostBackend::gather_logits(const HeadParams& params, std::span<const float>
   }
 }
 
-// What a rank computed of sums and logits, and logits as they are gathered.
-int HostBackend::context_run(const KvShape& shape) const { return page_run(shape); }
+int HostBackend::context_turn(const KvShape& shape, int page) const {
+  return page / page_run(shape);
+}
 
+// What a rank computed of sums and logits, and logits as they are gathered.
 std::size_t HostBackend::pass_scratch_bytes(const PassSizes& sizes) const {
   if (sizes.ranks == 1) return 0;
   const std::size_t own = std::max(sizes.hidden, sizes.head);

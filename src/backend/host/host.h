@@ -72,7 +72,7 @@ class HostBackend : public Backend {
   // Where contexts are shared, what is gathered of the others' pages.
   std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override;
 
-  int context_run(const KvShape& shape) const override;
+  int context_turn(const KvShape& shape, int page) const override;
   void select_pages(const SelectPagesParams& params) override;
   std::size_t pass_scratch_bytes(const PassSizes& sizes) const override;
 

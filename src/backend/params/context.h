@@ -2,16 +2,16 @@
 // take as much of every rank's memory, whatever texts share them and however long they are.
 //
 // A run is some pages that follow each other: on processors page_run(), on GPUs turn_pages()
-// (cuda/context.h). A unit's runs go around: those of layer l and KV head
-// h begin at another rank than those of the next head. So of a page's units, in the order of layers
-// and heads, each rank has every context_ranks-th one, and they are numbered alike at all ranks.
+// (cuda/context.h). A unit's runs go around: those of layer l and KV head h begin at another rank
+// than those of the next head. So of a page's units, in the order of layers and heads, each rank
+// has every context_ranks-th one, and they are numbered alike at all ranks.
 //
 // All have the KV heads of such a context, in full precision where it is that, and go through its
 // pages together. Their query heads are those of some of the KV heads each.
 //
 // What is in a run is attended to by one rank, whose partial results are one rank's: no split of
 // decode attention on the CPU crosses the border of a run (cpu/splits.h), and a split on a GPU is
-// of one rank's runs.
+// of one rank's runs, whose turns begin anew after as many as there are splits.
 #pragma once
 
 #include <algorithm>

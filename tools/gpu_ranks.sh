@@ -21,7 +21,7 @@ tools/gpu_check.sh --tests --filter "$filter" "$@" || failed=$?
 [[ $failed -ne 2 ]] || exit 2
 # With all GPUs that there are.
 if [[ $(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l) -gt 1 ]]; then
-  for test in src/cuda_test tests/quantspec_test; do
+  for test in src/cuda_test src/engine_test tests/quantspec_test; do
     "$BUILD/$test" --gtest_filter="$filter" >"$logs/ranks_${test##*/}.log" 2>&1 || failed=1
     grep -E '^\[  (PASSED|FAILED)' "$logs/ranks_${test##*/}.log" || true
   done

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <string>
 #include <thread>
 
+#include "backend/backend.h"
 #include "base/error.h"
 #include "base/expect_error.h"
 #include "engine/engine.h"
@@ -81,6 +83,66 @@ TEST(Ranks, ARefusalOfMemoryIsOfTheRequestAlone) {
   other.join();
   EXPECT_EQ(end, "none");
 }
+
+// --- by the engine's own options -----------------------------------------------------------------
+
+// Empty: of this backend two ranks find devices.
+std::string why_not(const std::string& backend) {
+  if (backend != "cuda") return {};
+  try {
+    make_backend({.name = "cuda", .device = 1});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+class EngineRanks : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_not(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    options_.backend = GetParam();
+    options_.ctx_size = 8192;
+  }
+  // Words after so many that a GPU's splits have had several turns, whose number this model's 4 KV
+  // heads make odd where there are 132 multiprocessors.
+  std::vector<TokenId> tokens() const {
+    std::string prompt;
+    for (int i = 0; i < 900; ++i) prompt += fmt::format("The {}th clock. ", i);
+    return Engine::load(options_)->create_session()->generate(prompt, greedy(40)).tokens;
+  }
+
+  EngineOptions options_ = bundled();
+};
+
+TEST_P(EngineRanks, ThatShareAContextWriteWhatOneWrites) {
+  const std::vector<TokenId> one = tokens();
+  options_.ranks = options_.context_ranks = 2;
+  EXPECT_EQ(tokens(), one);
+}
+
+TEST_P(EngineRanks, AreRefusedByTheOptionsThatCannotBe) {
+  // Of several ranks the first that fails may be another than the one that is asked.
+  const auto refused = [&](const std::string& mention) {
+    try {
+      Engine::load(options_);
+      ADD_FAILURE() << "no error that mentions " << mention;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(mention), std::string::npos) << error.what();
+    }
+  };
+  options_.context_ranks = 2;
+  refused("share a context 2: may be 1, 2, 4 or 8, and no more than number of ranks 1");
+  options_.ranks = 2;
+  options_.plan = "quantspec+sparse";
+  refused("quantspec+sparse: it reads some pages or tokens");
+  options_.plan = "auto";
+  options_.page_size = 256;
+  if (GetParam() == std::string("cuda")) refused("in pages of 32, 64 or 128 tokens, not 256");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, EngineRanks, ::testing::Values("cpu", "cuda"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace quantspec

@@ -26,6 +26,18 @@ std::atomic_ref<int> sign(int& word) { return std::atomic_ref<int>(word); }
 
 }  // namespace
 
+void require_alike(std::span<const GpuKind> kinds) {
+  for (std::size_t rank = 1; rank < kinds.size(); ++rank) {
+    const GpuKind &one = kinds[0], &other = kinds[rank];
+    if (one == other) continue;
+    fail(ErrorKind::kDevice,
+         "the GPUs of ranks 0 and {} differ: compute capability {}.{} and {}.{}, {} and {} "
+         "multiprocessors, {} and {} bytes of shared memory; GPUs of one kind can share a model",
+         rank, one.capability / 10, one.capability % 10, other.capability / 10,
+         other.capability % 10, one.num_sms, other.num_sms, one.shared_bytes, other.shared_bytes);
+  }
+}
+
 Ranks::Ranks(Device& device, Communicator& all, const RankGroups& groups,
              std::chrono::milliseconds patience)
     : device_(device), all_(all), groups_(groups), patience_(patience), mailboxes_(all.size()) {
@@ -60,7 +72,8 @@ Ranks::Ranks(Device& device, Communicator& all, const RankGroups& groups,
     most_on_gpu_ = std::max(most_on_gpu_, static_cast<int>(std::ranges::count_if(mailboxes_, on)));
   }
   require_queues();
-  require_alike();
+  require_alike(told(
+      GpuKind{device.capability(), device.num_sms(), static_cast<int>(device.max_shared_bytes())}));
   for (const auto& mailbox : mailboxes_) {
     if (mailbox->ordinal != ordinal) reach(mailbox->ordinal);
   }
@@ -103,25 +116,6 @@ Ranks::~Ranks() {
   const CurrentGpu current(device_.gpu(), CurrentGpu::Failing::kIsLeft);
   cudaStreamSynchronize(device_.stream());  // ends: other ranks leave, too, where they fail
   leave();
-}
-
-// Splits and teams of attention follow from these, and so does what ranks tell each other.
-void Ranks::require_alike() {
-  struct Kind {
-    int capability, num_sms, shared_bytes;
-    bool operator==(const Kind&) const = default;
-  };
-  const Kind own{device_.capability(), device_.num_sms(),
-                 static_cast<int>(device_.max_shared_bytes())};
-  const std::vector<Kind> kinds = told(own);
-  for (int rank = 0; rank < size(); ++rank) {
-    if (kinds[rank] == kinds[0]) continue;
-    fail(ErrorKind::kDevice,
-         "the GPUs of ranks 0 and {} differ: compute capability {}.{} and {}.{}, {} and {} "
-         "multiprocessors; GPUs of one kind can share a model",
-         rank, kinds[0].capability / 10, kinds[0].capability % 10, kinds[rank].capability / 10,
-         kinds[rank].capability % 10, kinds[0].num_sms, kinds[rank].num_sms);
-  }
 }
 
 // Streams of a GPU share queues where there are more of them than queues, of which there are 8

@@ -38,6 +38,14 @@ namespace quantspec::cuda {
 
 class Device;
 
+// What the splits and teams of attention follow from, and so does what ranks tell each other.
+struct GpuKind {
+  int capability, num_sms, shared_bytes;
+  bool operator==(const GpuKind&) const = default;
+};
+// Those of all ranks: throws kDevice where they differ.
+void require_alike(std::span<const GpuKind> kinds);
+
 // Not thread-safe; the device's GPU is current in all of its functions.
 class Ranks {
  public:
@@ -138,7 +146,6 @@ class Ranks {
   void all_gather(std::span<std::byte> out, std::span<const std::byte> own);
   void leave() const;
   void require_queues() const;
-  void require_alike();
 
   Device& device_;
   Communicator& all_;

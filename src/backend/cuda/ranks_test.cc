@@ -129,6 +129,18 @@ class CudaRanks : public testing::Test {
   }
 };
 
+// As ranks are told of each other's.
+TEST(CudaRanksOnHost, UnlikeGpusAreRefused) {
+  const GpuKind h100{90, 132, 232448};
+  const auto refused = [](const std::vector<GpuKind>& kinds, std::vector<std::string> mentions) {
+    expect_error(ErrorKind::kDevice, mentions, [&] { require_alike(kinds); });
+  };
+  require_alike(std::vector(4, h100));
+  refused({h100, h100, {80, 108, 166912}, h100}, {"ranks 0 and 2", "9.0 and 8.0", "132 and 108"});
+  refused({h100, {90, 114, 232448}}, {"ranks 0 and 1", "132 and 114 multiprocessors", "one kind"});
+  refused({h100, {90, 132, 101376}}, {"232448 and 101376 bytes"});
+}
+
 TEST_F(CudaRanks, SumsAreATree) {
   for (const int size : {2, 4, 8}) expect_sums(size, true);
 }

@@ -15,6 +15,10 @@ class DeviceMemory {
   // Throws kOutOfMemory.
   virtual Buffer allocate(std::size_t bytes) = 0;
   virtual std::size_t available_bytes() const = 0;  // that allocate() can still give
+  // That a backend on a device has taken there for itself: PassOps::pass_scratch_bytes() and
+  // PrefillOps::scratch_bytes() count it, and what it is yet to take. Of the host it is not
+  // counted.
+  virtual std::size_t taken_bytes() const = 0;
   // Whether that is a device's alone. Else it is the host's, which others take from as well.
   virtual bool is_apart_from_host() const = 0;
   // Memory of the host's that copy() reaches, too: a device copies from and to it by itself.

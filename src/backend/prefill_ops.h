@@ -18,11 +18,10 @@ class PrefillOps {
   // Rows that prefill takes through an op at once: enough to keep a GEMM busy, few enough that the
   // activations beside x stay small.
   virtual int prefill_rows() const = 0;
-  // Bytes that the backend takes for itself in prefill, beyond what it is given to write to: for
-  // matrices of up to this many inputs, and rows of that many floats between norm and output.
-  virtual std::size_t scratch_bytes(int inputs, std::size_t row_floats) const = 0;
+  // Bytes that the backend takes for itself in prefill, beyond what it is given to write to.
+  virtual std::size_t scratch_bytes(const PrefillSizes& sizes) const = 0;
   // Takes them now. On the host they are taken as they are needed, since that holds nothing up.
-  virtual void reserve_scratch(int inputs, std::size_t row_floats) = 0;
+  virtual void reserve_scratch(const PrefillSizes& sizes) = 0;
 };
 
 }  // namespace quantspec

@@ -88,7 +88,8 @@ void require_memory(Engine& engine, const Job& job, const BenchOptions& options,
     most = std::max(most, bytes);
   }
   const int longest = std::max(job.capacity, load.late_prompt + 1);
-  const std::size_t needed = bench::prefill_bytes(engine, longest) + (load.trace ? most : sum);
+  const std::size_t needed =
+      bench::prefill_bytes(engine, longest, job.streams) + (load.trace ? most : sum);
   const std::size_t available = bench::available_bytes(engine);
   if (needed <= available) return;
   fail(ErrorKind::kOutOfMemory,

@@ -22,15 +22,18 @@ struct PlanesRead {
 
 }  // namespace
 
-std::size_t prefill_bytes(Engine& engine, int capacity) {
+std::size_t prefill_bytes(Engine& engine, int capacity, int sequences) {
   const Model& model = engine.model();
-  return Model::prefill_bytes(model.config(), model.backend(), engine.pool().shape(), capacity);
+  const KvShape& shape = engine.pool().shape();
+  const int pages = (capacity + shape.page_size - 1) / shape.page_size;
+  return Model::prefill_bytes(model.config(), model.backend(), shape, capacity) +
+         Model::pass_bytes(model.config(), model.backend(), shape, sequences, pages);
 }
 
 std::size_t available_bytes(Engine& engine) {
   const Backend& backend = engine.model().backend();
   const int sharing = backend.is_apart_from_host() ? 1 : engine.ranks();
-  return backend.available_bytes() / sharing;
+  return (backend.available_bytes() + backend.taken_bytes()) / sharing;
 }
 
 MemoryPlan of_all_ranks(MemoryPlan each, const Engine& engine) {

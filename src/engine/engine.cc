@@ -49,13 +49,6 @@ void require_all_pages(const Plan& plan, int context_ranks) {
        field::kPlan, plan.name, field::kContextRanks, context_ranks);
 }
 
-// What passes draft by it; none where tokens are only looked up.
-std::vector<Plan> plans_of_passes(const DraftSpec& spec, const PlanContext& context) {
-  if (spec.plan.empty()) return {};
-  if (spec.is_auto()) return auto_plans(context);
-  return {make_plan(spec.plan, context)};
-}
-
 // What drafts are asked for, before there is anything to wait for.
 void require_drafts(const EngineOptions& options, const PlanContext& context) {
   const DraftSpec spec = read_draft_spec(options.plan);
@@ -235,7 +228,8 @@ std::unique_ptr<Engine> Engine::load_rank(const EngineOptions& options, Communic
   backend->require_supported(kv_shape(own.config, options.page_size));
   require_same_options(options, config, *backend, *own.source, ranks, agreement);
   std::vector<Message> warnings;
-  const auto [available, on_host] = memory_of_rank(*backend, ranks);
+  const auto [left, on_host] = memory_of_rank(*backend, ranks);
+  const std::size_t available = left + backend->taken_bytes();  // which plans have, too
   const int context =
       agreement.on(choose_context(options, own.config, *backend, *own.source, available, warnings));
   const MemoryPlan memory = agreement.on(

@@ -57,6 +57,12 @@ WeightRead planes_kept(DraftWeights draft_weights) {
   return WeightRead::kBoth;
 }
 
+std::vector<Plan> plans_of_passes(const DraftSpec& spec, const PlanContext& context) {
+  if (spec.plan.empty()) return {};
+  if (spec.is_auto()) return auto_plans(context);
+  return {make_plan(spec.plan, context)};
+}
+
 int num_sequences(const EngineOptions& options) {
   if (options.sequences < 0 || options.sequences > kMaxSequences) {
     fail(ErrorKind::kInvalidRequest, "{} sequences at once: supported are 1 to {}",
@@ -91,6 +97,17 @@ std::size_t draft_bytes(const EngineOptions& options, const ModelConfig& config,
   DraftStore store(options.draft_store);
   store.cut(source);
   return Weights::draft_bytes_for(store, backend);
+}
+
+// Whether drafts may choose pages by what a target pass gave them.
+bool chooses_by_mass(const EngineOptions& options, const KvShape& shape) {
+  const DraftSpec spec = read_draft_spec(options.plan);
+  if (options.draft_weights != DraftWeights::kAuto || shape.context_ranks > 1) return false;
+  const auto plans =
+      plans_of_passes(spec, {shape.num_layers, shape.page_size, options.draft_budget});
+  return std::ranges::any_of(kv_options(plans).accesses, [](const KvAccess& access) {
+    return access.tokens == KvTokens::kByMass;
+  });
 }
 
 }  // namespace
@@ -161,6 +178,7 @@ MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& co
       kv_store_(options.kv_store),
       sequences_(num_sequences(options)),
       looks_up_(read_draft_spec(options.plan).looks_up),
+      chooses_by_mass_(chooses_by_mass(options, shape_)),
       lookup_history_(static_cast<std::size_t>(std::max(options.lookup_history, 0))),
       wanted_page_memory_(options.page_memory),
       wanted_host_cache_(options.host_cache),
@@ -180,10 +198,12 @@ MemoryPlan MemoryPlanner::plan(int context) const {
   plan.kv_bytes = KvCache::page_bytes_for(shape_, context, kv_store_);
   plan.ring_bytes = sequences_ * KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
   const int in_pages = kv_store_ == KvStore::kFull ? 0 : context;
+  const int pages = (in_pages + shape_.page_size - 1) / shape_.page_size;
   plan.prefill_bytes =
       Model::prefill_bytes(config_, backend_, shape_, in_pages) +
       Model::logits_bytes(config_, sequences_ - 1) + Model::log_prob_bytes(config_, sequences_) +
-      Model::pass_bytes(config_, backend_, sequences_) + Model::angle_bytes(config_, context);
+      Model::pass_bytes(config_, backend_, shape_, sequences_, chooses_by_mass_ ? pages : 0) +
+      Model::angle_bytes(config_, context);
   if (!backend_.is_apart_from_host()) plan.prefill_bytes += lookup_bytes(context);
   if (kv_store_ != KvStore::kFull) {
     plan.prefill_bytes += PromptTails::staging_bytes(shape_, backend_, backend_.prefill_chunk());

@@ -18,6 +18,8 @@ class WeightSource;
 
 // The planes that a choice of draft weights keeps.
 WeightRead planes_kept(DraftWeights draft_weights);
+// What passes draft by it; none where tokens are only looked up.
+std::vector<Plan> plans_of_passes(const DraftSpec& spec, const PlanContext& context);
 
 // The most tokens a context may be asked to hold, whatever the memory.
 inline constexpr int kMaxContext = 1 << 28;
@@ -89,6 +91,7 @@ class MemoryPlanner {
   KvStore kv_store_;
   int sequences_;
   bool looks_up_;
+  bool chooses_by_mass_;
   std::size_t lookup_history_;
   std::size_t wanted_page_memory_;
   std::optional<std::size_t> wanted_host_cache_;

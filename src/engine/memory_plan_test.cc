@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "backend/backend.h"
+#include "backend/params/pass.h"
 #include "base/error.h"
 #include "base/expect_error.h"
 #include "base/test_folder.h"
@@ -171,7 +172,7 @@ TEST(MemoryPlan, WhatRanksTellEachOtherIsInThePlan) {
       Model::logits_bytes(own.config, 1) + Model::log_prob_bytes(own.config, 1);
   const std::size_t told = sizeof(float) * (kMaxDraftLen + 1) * (32000 + 128000);
   EXPECT_EQ(all_but_pages(3) - all_but_pages(2), each + told);
-  EXPECT_EQ(Model::pass_bytes(whole, *backend, 3), 0u);
+  EXPECT_EQ(Model::pass_bytes(whole, *backend, kv_shape(whole, 0), 3, 0), 0u);
 }
 
 // Pages of all requests and of cached prefixes, and the host's memory.
@@ -235,6 +236,50 @@ TEST_F(SizesPools, OfADeviceNearlyAllAndSomeOfItsHost) {
   EXPECT_EQ(plan(kPlenty, lookups + 8 * one_).host_cache_bytes, one_);  // a share
   options_.host_cache = 0;
   EXPECT_EQ(plan(kPlenty).host_cache_bytes, 0u);
+}
+
+// What rounds and prompts take of a GPU's memory beside what they are given.
+TEST(MemoryPlan, WhatADeviceTakesForItselfIsInThePlan) {
+  if (!cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
+  EngineOptions options = bundled();
+  options.backend = "cuda";
+  options.sequences = 2;
+  options.ctx_size = 8192;
+  const auto engine = Engine::load(options);
+  const Model& model = engine->model();
+  const Backend& backend = model.backend();
+  const std::size_t loaded = backend.taken_bytes();
+  std::string prompt;
+  for (int i = 0; i < 300; ++i) prompt += fmt::format("The {}th clock. ", i);
+  engine->create_session()->generate(prompt, greedy(40, kMaxDraftLen));
+  const KvShape shape = engine->pool().shape();
+  const std::size_t planned =
+      Model::pass_bytes(model.config(), backend, shape, 2, options.ctx_size / shape.page_size) +
+      backend.scratch_bytes(Model::prefill_sizes(model.config(), backend.prefill_rows()));
+  EXPECT_GT(backend.taken_bytes(), loaded);
+  EXPECT_LE(backend.taken_bytes(), planned);
+  EXPECT_GT(backend.taken_bytes(), planned / 2);  // rounds of many rows take more
+  const MemoryPlanner planner(options, model.config(), backend, model.weights().source());
+  EXPECT_LT(planned, planner.plan(options.ctx_size).prefill_bytes);
+}
+
+// Masses of pages are told by a draft that chooses among them.
+TEST(MemoryPlan, OfADeviceHasMassesOfPagesWhereDraftsChooseByThem) {
+  if (!cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
+  const auto backend = make_backend({"cuda"});
+  const auto source = open_model(bundled().model)->weights();
+  const ModelConfig config = load_config(bundled().model);
+  const auto prefill = [&](const char* plan, int context_ranks) {
+    EngineOptions options = bundled();
+    options.plan = plan;
+    ModelConfig of_rank = config;
+    of_rank.context_ranks = context_ranks;
+    return MemoryPlanner(options, of_rank, *backend, *source).plan(1 << 17).prefill_bytes;
+  };
+  EXPECT_EQ(prefill("auto+nolookup", 1), prefill("quantspec+sparse", 1));
+  EXPECT_GT(prefill("quantspec+sparse", 1), prefill("quantspec", 1) + 4 * (1 << 17) / 64 * 8);
+  EXPECT_EQ(prefill("quantspec+bounds", 1), prefill("quantspec", 1));
+  EXPECT_EQ(prefill("auto+nolookup", 4), prefill("quantspec", 4));
 }
 
 // No part of the sum may overflow for what config.json may say at most.

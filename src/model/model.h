@@ -179,12 +179,16 @@ class Model {
   // request wants some.
   static std::size_t log_prob_bytes(const ModelConfig& config, int sequences);
   // What the backend takes for itself in rounds of so many sequences (PassOps::pass_scratch_bytes).
-  static std::size_t pass_bytes(const ModelConfig& config, const Backend& backend, int sequences);
+  // mass_pages: those that a sequence may have, where drafts choose some by mass; else 0.
+  static std::size_t pass_bytes(const ModelConfig& config, const Backend& backend,
+                                const KvShape& shape, int sequences, int mass_pages);
   // Bytes of a prefill beside the cache: a chunk's activations, its K and V of one layer, the
   // backend's scratch, what pages of a prompt of `context` tokens are unpacked to; with the logits
   // of a round (the rest of a pass is small). chunk: the cache's, as in KvOptions.
   static std::size_t prefill_bytes(const ModelConfig& config, const Backend& backend,
                                    const KvShape& shape, int context, int chunk = 0);
+  // What a backend takes for itself in prefill of so many rows at a time follows from these.
+  static PrefillSizes prefill_sizes(const ModelConfig& config, int rows);
 
  private:
   struct Workspace;  // activations of a bounded number of rows
@@ -199,9 +203,6 @@ class Model {
                         std::span<const SequenceRows> sequences) const;
   void after_attention(const Rows& rows, int layer, const float* attention, float* hidden) const;
   void head(const float* x, int rows, WeightRead weights, float* logits, OpOrder order) const;
-  // What a backend takes for itself in prefill follows from these (Backend::scratch_bytes).
-  static int most_inputs(const ModelConfig& config);
-  static std::size_t most_row_floats(const ModelConfig& config);
   Rows chunk_rows(const KvShape& shape, int first, int count) const;
 
   ModelConfig config_;

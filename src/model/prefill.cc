@@ -43,7 +43,7 @@ void Model::reserve_prefill(const KvShape& shape, int chunk, int capacity) const
   Workspace::Chunk& space = workspace_->chunk;
   const int rows = std::min(chunk, backend_.prefill_rows());
   workspace(rows);
-  backend_.reserve_scratch(most_inputs(config_), rows * most_row_floats(config_));
+  backend_.reserve_scratch(prefill_sizes(config_, rows));
   if (space.rows < chunk) {
     space.rows = 0;  // until all is there
     const auto floats = [&](std::size_t columns) {

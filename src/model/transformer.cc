@@ -304,14 +304,14 @@ std::size_t Model::angle_bytes(const ModelConfig& config, int capacity) {
   return sizeof(float) * positions * config.head_dim;
 }
 
-int Model::most_inputs(const ModelConfig& config) {
-  return std::max(
-      {config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim});
-}
-
-std::size_t Model::most_row_floats(const ModelConfig& config) {
-  return static_cast<std::size_t>(config.hidden_size) + config.intermediate_size +
-         2 * static_cast<std::size_t>(config.num_kv_heads) * config.head_dim;
+PrefillSizes Model::prefill_sizes(const ModelConfig& config, int rows) {
+  const std::size_t row_floats =
+      static_cast<std::size_t>(config.hidden_size) + config.intermediate_size +
+      2 * static_cast<std::size_t>(config.num_kv_heads) * config.head_dim;
+  return {.inputs = std::max(
+              {config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim}),
+          .row_floats = rows * row_floats,
+          .ranks = config.ranks};
 }
 
 std::size_t Model::logits_bytes(const ModelConfig& config, int sequences) {
@@ -333,18 +333,21 @@ std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backe
   return sizeof(float) * (per_token * chunk + per_slice_row * backend.prefill_rows()) +
          logits_bytes(config, 1) + KvCache::chunk_scratch_bytes(shape, backend, chunk) +
          (context > chunk ? backend.unpacked_bytes(shape, context) : 0) +
-         backend.scratch_bytes(most_inputs(config),
-                               backend.prefill_rows() * most_row_floats(config));
+         backend.scratch_bytes(prefill_sizes(config, backend.prefill_rows()));
 }
 
-std::size_t Model::pass_bytes(const ModelConfig& config, const Backend& backend, int sequences) {
-  return backend.pass_scratch_bytes({.rows = sequences * (kMaxDraftLen + 1),
+std::size_t Model::pass_bytes(const ModelConfig& config, const Backend& backend,
+                              const KvShape& shape, int sequences, int mass_pages) {
+  return backend.pass_scratch_bytes({.sequences = sequences,
+                                     .rows = kMaxDraftLen + 1,
                                      .hidden = config.hidden_size,
                                      .queries = config.num_heads * config.head_dim,
                                      .keys = config.num_kv_heads * config.head_dim,
                                      .intermediate = config.intermediate_size,
                                      .head = head_rows(config),
-                                     .ranks = config.ranks});
+                                     .ranks = config.ranks,
+                                     .shape = shape,
+                                     .mass_pages = mass_pages});
 }
 
 KvShape kv_shape(const ModelConfig& config, int page_size) {

@@ -58,6 +58,7 @@ class FakeBackend final : public Backend {
   Buffer allocate_on_host(std::size_t) override { unexpected(); }
   bool is_apart_from_host() const override { return false; }
   std::size_t available_bytes() const override { return std::size_t{1} << 30; }
+  std::size_t taken_bytes() const override { return 0; }
   void upload(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }
   void copy(void* to, const void* from, std::size_t bytes) override {
@@ -97,8 +98,8 @@ class FakeBackend final : public Backend {
   void prefill_attention(const PrefillAttentionParams&) override {}
   std::size_t unpacked_bytes(const KvShape&, int) const override { return 0; }
   int prefill_rows() const override { return 64; }
-  std::size_t scratch_bytes(int, std::size_t) const override { return 0; }
-  void reserve_scratch(int, std::size_t) override {}
+  std::size_t scratch_bytes(const PrefillSizes&) const override { return 0; }
+  void reserve_scratch(const PrefillSizes&) override {}
 
   int padded(int count) const override {
     return repeats && count > 1 ? (count + 3) / 4 * 4 : count;

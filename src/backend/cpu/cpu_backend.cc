@@ -40,9 +40,9 @@ std::size_t CpuBackend::full_kv_bytes(const KvShape& shape, int capacity) const 
 
 // --- weights -------------------------------------------------------------------------------------
 
-std::size_t CpuBackend::scratch_bytes(int inputs, std::size_t row_floats) const {
-  return sizeof(float) * row_floats +
-         prefill_bytes(kernels_, pool_.num_threads(), prefill_rows(), inputs);
+std::size_t CpuBackend::scratch_bytes(const PrefillSizes& sizes) const {
+  return sizeof(float) * sizes.row_floats +
+         prefill_bytes(kernels_, pool_.num_threads(), prefill_rows(), sizes.inputs);
 }
 
 PlaneBytes CpuBackend::plane_bytes(int rows, int cols, const WeightFormat& format) const {

@@ -21,7 +21,7 @@ class CpuBackend final : public HostBackend {
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override;
   int full_kv_strips() const override { return 2; }
 
-  std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override;
+  std::size_t scratch_bytes(const PrefillSizes& sizes) const override;
   PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override;
   RowEncoder encoder() const override;
   void make_planes(const Matrix& elements, const WeightFormat& format, std::byte* upper,

@@ -8,6 +8,7 @@
 #include "backend/cuda/ops.h"
 #include "backend/cuda/ranks.h"
 #include "backend/params/attention.h"
+#include "backend/params/pass.h"
 #include "base/error.h"
 #include "base/fields.h"
 
@@ -57,18 +58,20 @@ AttentionLaunch launch_of(const AttentionParams& params, const SequenceTables& a
   return launch;
 }
 
-void dispatch(Device& device, int head_dim, AttentionLaunch& launch) {
+// f.operator()<head_dim>()
+template <typename F>
+void with_head_dim(int head_dim, const F& f) {
   switch (head_dim) {
     case 64:
-      return launch_attention<64>(device, launch);
+      return f.template operator()<64>();
     case 80:
-      return launch_attention<80>(device, launch);
+      return f.template operator()<80>();
     case 96:
-      return launch_attention<96>(device, launch);
+      return f.template operator()<96>();
     case 128:
-      return launch_attention<128>(device, launch);
+      return f.template operator()<128>();
     case 256:
-      return launch_attention<256>(device, launch);
+      return f.template operator()<256>();
   }
   check(false, "head_dim is supported");
 }
@@ -82,7 +85,9 @@ void attend(Device& device, const AttentionParams& params, int heads_shares) {
     AttentionLaunch launch = launch_of(params, all, first, count);
     launch.order = launches.next();
     launch.heads_shares = heads_shares;
-    dispatch(device, params.shape.head_dim, launch);
+    launch.contexts = device.num_contexts();
+    with_head_dim(params.shape.head_dim,
+                  [&]<int kHeadDim>() { launch_attention<kHeadDim>(device, launch); });
   });
 }
 
@@ -129,6 +134,33 @@ void require_supported(const KvShape& shape) {
 
 int target_splits(const Device& device, const KvShape& shape) {
   return target_splits(device.num_sms(), shape.num_kv_heads * device.num_contexts());
+}
+
+// Of drafts, which have a row of each sequence, and of target passes with so many rows or fewer:
+// which kernel takes most does not follow from their number alone.
+AttentionScratch attention_scratch(const Device& device, const PassSizes& sizes,
+                                   const RankSharing& sharing) {
+  AttentionScratch most;
+  const auto add = [&](KvRead read, int rows, int mass_pages) {
+    AttentionLaunch launch{};
+    launch.heads_shares = sharing.shares_of_context();
+    launch.contexts = sharing.contexts();
+    const int heads = sizes.queries / sizes.shape.head_dim * launch.heads_shares;
+    launch.args.shape = sizes.shape;
+    launch.args.group = heads / sizes.shape.num_kv_heads;
+    launch.args.page_capacity = mass_pages;
+    launch.args.sequences.count = std::min(padded(sizes.sequences), kLaunchSequences);
+    launch.read = read;
+    launch.columns = rows * launch.args.group;
+    with_head_dim(sizes.shape.head_dim, [&]<int kHeadDim>() {
+      const AttentionScratch scratch = scratch_of<kHeadDim>(device, launch);
+      most.results = std::max(most.results, scratch.results);
+      most.counters = std::max(most.counters, scratch.counters);
+    });
+  };
+  add(KvRead::kUpper, 1, 0);
+  for (int rows = 1; rows <= sizes.rows; ++rows) add(KvRead::kBoth, rows, sizes.mass_pages);
+  return most;
 }
 
 void attention(Device& device, const AttentionParams& params) {

@@ -23,9 +23,10 @@ struct AttentionSplit {
 
   // Where ranks share a context a draft has as many for each of a target's: it may have fewer than
   // one GPU's, or more.
-  static AttentionSplit of(const Device& device, const KvShape& shape) {
+  static AttentionSplit of(const Device& device, const AttentionLaunch& launch) {
     AttentionSplit split;
-    const int heads = shape.num_kv_heads * device.num_contexts();
+    const KvShape& shape = launch.args.shape;
+    const int heads = shape.num_kv_heads * launch.contexts;
     split.splits = shape.context_ranks > 1 ? S::kSplits * target_splits(device.num_sms(), heads)
                                            : target_splits(S::kSplits * device.num_sms(), heads);
     split.teams = S::kMaxTeams;
@@ -46,44 +47,70 @@ struct AttentionSplit {
   }
 };
 
-// Scratch memory of a launch, one part after the other; of ranks that share a context for what all
-// tell each other, too.
+// What of args follows from shapes.
+template <class S>
+void shape_launch(const Device& device, AttentionLaunch& launch) {
+  AttentionArgs& args = launch.args;
+  args.splits = AttentionSplit<S>::of(device, launch).splits;
+  args.context_shift = std::countr_zero(static_cast<unsigned>(args.shape.context_ranks));
+  args.places = args.context_shift > 0 ? rank_splits<S>(args).places() : args.splits;
+  args.column_blocks = (launch.columns + S::kColumns - 1) / S::kColumns;
+  args.band_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
+                    std::countr_zero(static_cast<unsigned>(S::kBandTokens));
+  args.page_columns = args.page_capacity > 0 ? args.column_blocks * S::kColumns : 0;
+}
+
+// Scratch memory of a launch, in elements, one part after the other; of ranks that share a context
+// for what all tell each other, too.
+template <class S>
+struct LaunchRooms {
+  bool shared, merges_apart;
+  std::size_t heads, columns, all_columns, totals, page_sums;
+
+  // REQUIRES: shape_launch()
+  explicit LaunchRooms(const AttentionLaunch& launch)
+      : shared(launch.args.context_shift > 0),
+        merges_apart(S::kMergesApart || shared),
+        heads(static_cast<std::size_t>(launch.args.sequences.count) *
+              launch.args.shape.num_kv_heads),
+        columns(heads * launch.args.column_blocks * launch.args.places * S::kColumns),
+        all_columns(shared ? heads / launch.heads_shares * launch.args.splits * launch.columns : 0),
+        totals(heads * launch.args.page_columns),
+        page_sums((totals * launch.args.page_capacity) << launch.args.band_shift) {}
+
+  std::size_t ticket_bytes() const { return (heads * sizeof(int) + 255) / 256 * 256; }
+  AttentionScratch bytes() const {
+    const auto bytes_of = [](std::size_t count) {
+      return count * (sizeof(float2) + S::kHeadDim * sizeof(float));
+    };
+    const std::size_t masses = (totals + page_sums) * sizeof(float2), partials = bytes_of(columns);
+    if (merges_apart) return {.results = masses + partials + bytes_of(all_columns)};
+    return {.results = masses, .counters = ticket_bytes() + partials};
+  }
+};
+
 template <class S>
 RankPartials allocate_scratch(Device& device, AttentionLaunch& launch) {
   AttentionArgs& args = launch.args;
-  const bool shared = args.context_shift > 0, merges_apart = S::kMergesApart || shared;
-  const std::size_t heads =
-      static_cast<std::size_t>(args.sequences.count) * args.shape.num_kv_heads;
-  const std::size_t columns = heads * args.column_blocks * args.places * S::kColumns;
-  const std::size_t all_columns =
-      shared ? heads / launch.heads_shares * args.splits * launch.columns : 0;
-  args.page_columns = args.page_capacity > 0 ? args.column_blocks * S::kColumns : 0;
-  const std::size_t totals = heads * args.page_columns;
-  const std::size_t page_sums = (totals * args.page_capacity) << args.band_shift;
-  const auto bytes_of = [](std::size_t count) {
-    return count * (sizeof(float2) + S::kHeadDim * sizeof(float));
-  };
-  const std::size_t partials = bytes_of(columns);
-  std::byte* memory = device.scratch(Scratch::kAttention,
-                                     (totals + page_sums) * sizeof(float2) +
-                                         (merges_apart ? partials + bytes_of(all_columns) : 0));
+  const LaunchRooms<S> rooms(launch);
+  const AttentionScratch bytes = rooms.bytes();
+  std::byte* const memory = device.scratch(Scratch::kAttention, bytes.results);
   args.totals = reinterpret_cast<float2*>(memory);
-  args.page_sums = args.totals + totals;
-  if (merges_apart) {
+  args.page_sums = args.totals + rooms.totals;
+  if (rooms.merges_apart) {
     args.tickets = nullptr;
-    args.partial_sums = args.page_sums + page_sums;
+    args.partial_sums = args.page_sums + rooms.page_sums;
   } else {
-    const std::size_t tickets = (heads * sizeof(int) + 255) / 256 * 256;
-    std::byte* zeros = device.scratch(Scratch::kCounters, tickets + partials);
+    std::byte* const zeros = device.scratch(Scratch::kCounters, bytes.counters);
     args.tickets = reinterpret_cast<int*>(zeros);
-    args.partial_sums = reinterpret_cast<float2*>(zeros + tickets);
+    args.partial_sums = reinterpret_cast<float2*>(zeros + rooms.ticket_bytes());
   }
-  args.partials = reinterpret_cast<float*>(args.partial_sums + columns);
-  if (!shared) return {};
-  float* const all_rows = args.partials + columns * S::kHeadDim;
+  args.partials = reinterpret_cast<float*>(args.partial_sums + rooms.columns);
+  if (!rooms.shared) return {};
+  float* const all_rows = args.partials + rooms.columns * S::kHeadDim;
   return {.sums = args.partial_sums,
           .rows = args.partials,
-          .all_sums = reinterpret_cast<float2*>(all_rows + all_columns * S::kHeadDim),
+          .all_sums = reinterpret_cast<float2*>(all_rows + rooms.all_columns * S::kHeadDim),
           .all_rows = all_rows,
           .sequences = args.sequences.count,
           .heads = args.shape.num_kv_heads,
@@ -93,21 +120,16 @@ RankPartials allocate_scratch(Device& device, AttentionLaunch& launch) {
           .column_blocks = args.column_blocks,
           .block_columns = S::kColumns,
           .columns = launch.columns,
-          .places = args.places,
           .splits = rank_splits<S>(args),
+          .places = args.places,
           .head_dim = S::kHeadDim};
 }
 
 template <class S>
 void launch_shape(Device& device, AttentionLaunch& launch) {
   AttentionArgs& args = launch.args;
-  const AttentionSplit<S> split = AttentionSplit<S>::of(device, args.shape);
-  args.splits = split.splits;
-  args.context_shift = std::countr_zero(static_cast<unsigned>(args.shape.context_ranks));
-  args.places = args.context_shift > 0 ? rank_splits<S>(args).places() : args.splits;
-  args.column_blocks = (launch.columns + S::kColumns - 1) / S::kColumns;
-  args.band_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
-                    std::countr_zero(static_cast<unsigned>(S::kBandTokens));
+  const AttentionSplit<S> split = AttentionSplit<S>::of(device, launch);
+  shape_launch<S>(device, launch);
   const RankPartials partials = allocate_scratch<S>(device, launch);
   device.kernels().allow_shared(attention_kernel<S>);
   launch_kernel(
@@ -121,39 +143,54 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
 
 template <class S>
 bool fits(const Device& device, const AttentionLaunch& launch) {
-  const auto split = AttentionSplit<S>::of(device, launch.args.shape);
+  const auto split = AttentionSplit<S>::of(device, launch);
   return split.template shared_bytes<S>() <= static_cast<int>(device.max_shared_bytes());
 }
 
-// As few blocks of columns as there may be, none wider than needed; the widest by pairs of warps,
-// where shared memory allows it.
-template <int kHeadDim, int kPlanes>
-void launch_planes(Device& device, AttentionLaunch& launch) {
+// Calls f.operator()<S>() for the kernel of a launch: as few blocks of columns as there may be,
+// none wider than needed; the widest by pairs of warps, where shared memory allows it.
+template <int kHeadDim, int kPlanes, typename F>
+void with_planes(const Device& device, const AttentionLaunch& launch, const F& f) {
   constexpr int kWidest = AttentionSplit<AttentionShape<kHeadDim, 4, 1, kPlanes>>::kWidest;
   if (launch.args.shape.page_size < 64) {
-    return launch_shape<AttentionShape<kHeadDim, 2, kWidest, kPlanes>>(device, launch);
+    return f.template operator()<AttentionShape<kHeadDim, 2, kWidest, kPlanes>>();
   }
   const int tiles = (launch.columns + 7) / 8, blocks = (tiles + kWidest - 1) / kWidest;
   const int width = (tiles + blocks - 1) / blocks;
-  if (width == 1) return launch_shape<AttentionShape<kHeadDim, 4, 1, kPlanes>>(device, launch);
-  if (width == 2) return launch_shape<AttentionShape<kHeadDim, 4, 2, kPlanes>>(device, launch);
+  if (width == 1) return f.template operator()<AttentionShape<kHeadDim, 4, 1, kPlanes>>();
+  if (width == 2) return f.template operator()<AttentionShape<kHeadDim, 4, 2, kPlanes>>();
   if constexpr (kWidest == 4) {
-    if (width == 3) return launch_shape<AttentionShape<kHeadDim, 4, 3, kPlanes>>(device, launch);
+    if (width == 3) return f.template operator()<AttentionShape<kHeadDim, 4, 3, kPlanes>>();
     if constexpr (kPlanes == 2 && kHeadDim % 32 == 0) {
       using Pairs = AttentionShape<kHeadDim, 4, 4, kPlanes, 2>;
-      if (fits<Pairs>(device, launch)) return launch_shape<Pairs>(device, launch);
+      if (fits<Pairs>(device, launch)) return f.template operator()<Pairs>();
     }
-    launch_shape<AttentionShape<kHeadDim, 4, 4, kPlanes>>(device, launch);
+    f.template operator()<AttentionShape<kHeadDim, 4, 4, kPlanes>>();
+  }
+}
+
+template <int kHeadDim, typename F>
+void with_shape(const Device& device, const AttentionLaunch& launch, const F& f) {
+  if (launch.read == KvRead::kUpper) {
+    with_planes<kHeadDim, 1>(device, launch, f);
+  } else {
+    with_planes<kHeadDim, 2>(device, launch, f);
   }
 }
 
 template <int kHeadDim>
 void launch_attention(Device& device, AttentionLaunch& launch) {
-  if (launch.read == KvRead::kUpper) {
-    launch_planes<kHeadDim, 1>(device, launch);
-  } else {
-    launch_planes<kHeadDim, 2>(device, launch);
-  }
+  with_shape<kHeadDim>(device, launch, [&]<class S>() { launch_shape<S>(device, launch); });
+}
+
+template <int kHeadDim>
+AttentionScratch scratch_of(const Device& device, AttentionLaunch& launch) {
+  AttentionScratch scratch;
+  with_shape<kHeadDim>(device, launch, [&]<class S>() {
+    shape_launch<S>(device, launch);
+    scratch = LaunchRooms<S>(launch).bytes();
+  });
+  return scratch;
 }
 
 }  // namespace quantspec::cuda

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/cuda/attention_shape.cuh"
+#include "backend/cuda/ops.h"
 #include "backend/cuda/ranks_kernel.h"
 #include "quant/quant.h"
 
@@ -32,6 +33,7 @@ struct AttentionLaunch {
   // Ranks that share the context have the query heads of so many equal parts of its KV heads; args
   // are of all of them, but `out` is of those of this rank.
   int heads_shares = 1;
+  int contexts = 1;  // groups of ranks that share contexts, with as many KV heads each
 };
 
 // The merge of splits, where a launch of attention does without (attention_merge.cu). `columns`:
@@ -49,10 +51,20 @@ void launch_page_mass(Device& device, const AttentionArgs& args);
 template <int kHeadDim>
 void launch_attention(Device& device, AttentionLaunch& launch);
 
+// What that takes of scratch memory. Of args: `group`, `shape`, `page_capacity` and the number of
+// sequences are enough.
+template <int kHeadDim>
+AttentionScratch scratch_of(const Device& device, AttentionLaunch& launch);
+
 extern template void launch_attention<64>(Device&, AttentionLaunch&);
+extern template AttentionScratch scratch_of<64>(const Device&, AttentionLaunch&);
 extern template void launch_attention<80>(Device&, AttentionLaunch&);
+extern template AttentionScratch scratch_of<80>(const Device&, AttentionLaunch&);
 extern template void launch_attention<96>(Device&, AttentionLaunch&);
+extern template AttentionScratch scratch_of<96>(const Device&, AttentionLaunch&);
 extern template void launch_attention<128>(Device&, AttentionLaunch&);
+extern template AttentionScratch scratch_of<128>(const Device&, AttentionLaunch&);
 extern template void launch_attention<256>(Device&, AttentionLaunch&);
+extern template AttentionScratch scratch_of<256>(const Device&, AttentionLaunch&);
 
 }  // namespace quantspec::cuda

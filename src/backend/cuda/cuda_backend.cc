@@ -66,6 +66,9 @@ class CudaBackend final : public Backend {
     QUANTSPEC_CUDA(cudaMemGetInfo(&available, &total));
     return available;
   }
+  std::size_t taken_bytes() const override {
+    return device_.taken_bytes() + (ranks_ ? Ranks::bytes(ranks_->sharing()) : 0);
+  }
   bool is_apart_from_host() const override { return true; }
   void upload(void* to, const void* from, std::size_t bytes) override {
     if (bytes > 0) use()->upload(to, from, bytes);
@@ -85,18 +88,11 @@ class CudaBackend final : public Backend {
   int context_turn(const KvShape& shape, int page) const override {
     return turn_of_page(shape, target_splits(device_, shape), page);
   }
-  std::size_t scratch_bytes(int inputs, std::size_t row_floats) const override {
-    // Rows in the weights' type for a GEMM, and its outputs. Where weights are unpacked, rows are
-    // of 16 bits, for which and for the outputs row_floats suffices, and kUnpackedRows are the
-    // rest. Of several ranks each takes the inputs of all, and as many rows of weights.
-    const std::size_t most_inputs = static_cast<std::size_t>(inputs) * device_.num_shares();
-    const std::size_t gathered = device_.num_shares() > 1 ? kUnpackedRows : 0;
-    return sizeof(float) * ((kPrefillRows + gathered) * most_inputs + row_floats);
+  std::size_t scratch_bytes(const PrefillSizes& sizes) const override {
+    const PrefillScratch scratch = prefill_scratch(sizes);
+    return scratch.activations + scratch.of_rank + scratch.workspace;
   }
-  void reserve_scratch(int inputs, std::size_t row_floats) override {
-    use()->scratch(Scratch::kActivations, scratch_bytes(inputs, row_floats));
-    reserve_prefill_gemm(use());
-  }
+  void reserve_scratch(const PrefillSizes& sizes) override { reserve_prefill(use(), sizes); }
   std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override {
     return cuda::unpacked_bytes(shape, shape.num_kv_heads / shares_of_context(), tokens);
   }
@@ -128,7 +124,7 @@ class CudaBackend final : public Backend {
 
   // --- one pass ---
   std::size_t pass_scratch_bytes(const PassSizes& sizes) const override {
-    return decode_scratch_bytes(device_, sizes, shares_of_context());
+    return cuda::pass_scratch_bytes(device_, sizes, {sizes.ranks * groups_.alike, groups_});
   }
   void embed(const EmbedParams& params) override { cuda::embed(use(), params); }
   void qkv(const QkvParams& params) override {

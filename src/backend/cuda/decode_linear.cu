@@ -173,30 +173,37 @@ void decode_gate_up(Device& device, const GateUpParams& params) {
       params.weights, gate, params.num_rows);
 }
 
-std::size_t decode_scratch_bytes(const Device& device, const PassSizes& sizes,
-                                 int shares_of_context) {
-  std::size_t batch = 0;
+DecodeScratch decode_scratch(const Device& device, const PassSizes& sizes,
+                             const RankSharing& sharing) {
+  DecodeScratch scratch;
   const auto add = [&](int inputs, std::initializer_list<int> outputs, bool in_memory = false) {
     int tiles = 0;
     for (const int rows : outputs) tiles += row_tiles(rows);
     const int nodes = share_out_batch(device.num_sms(), tiles).nodes();
     const std::size_t columns = static_cast<std::size_t>(tiles) * kTileRows;
-    batch =
-        std::max(batch, batch_scratch_bytes(inputs, columns, in_memory || nodes > 1 ? nodes : 0));
+    scratch.batch = std::max(
+        scratch.batch, batch_scratch_bytes(inputs, columns, in_memory || nodes > 1 ? nodes : 0));
   };
   if (batches_rows(device)) {
     add(sizes.hidden, {sizes.queries, sizes.keys, sizes.keys}, true);
-    add(sizes.hidden, {sizes.queries}, true);  // where matrices have formats of their own
+    // Where matrices have formats of their own.
+    add(sizes.hidden, {sizes.queries}, true);
+    add(sizes.hidden, {sizes.queries, sizes.keys}, true);
     add(sizes.hidden, {sizes.keys, sizes.keys}, true);
+    add(sizes.hidden, {sizes.keys}, true);
     add(sizes.queries, {sizes.hidden});
     add(sizes.hidden, {sizes.intermediate, sizes.intermediate}, true);
     add(sizes.hidden, {sizes.intermediate});
     add(sizes.intermediate, {sizes.hidden});
     add(sizes.hidden, {sizes.head});
   }
-  if (sizes.ranks == 1) return batch;
-  const int queries = shares_of_context > 1 ? sizes.queries * shares_of_context : 0;
-  return batch + rank_scratch_bytes(sizes.rows, std::max({sizes.hidden, sizes.head, queries}));
+  const int sums = sizes.ranks > 1 ? std::max(sizes.hidden, sizes.head) : 0;
+  const int shares = sharing.shares_of_context(), queries = shares > 1 ? shares * sizes.queries : 0;
+  if (sums > 0 || queries > 0) {
+    const int rows = padded_rows_of(sizes.sequences, sizes.sequences * sizes.rows);
+    scratch.of_rank = rank_scratch_bytes(rows, std::max(sums, queries));
+  }
+  return scratch;
 }
 
 void head(Device& device, const HeadParams& params) {

@@ -91,6 +91,25 @@ Device::~Device() {
   cudaStreamDestroy(stream_);
 }
 
+std::size_t Device::taken_bytes() const {
+  std::size_t bytes = 0;
+  for (const Buffer& scratch : scratch_) bytes += scratch.size();
+  for (const Buffer* table : {&lane_table_.memory, &lane_kv_.memory, &lane_states_, &lane_rows_,
+                              &states_.memory, &rows_.memory, &kv_.memory}) {
+    bytes += table->size();
+  }
+  return bytes;
+}
+
+std::size_t Device::table_bytes(int lanes, int rows, int num_layers) {
+  const std::size_t room = room_for(lanes, kRoomOfLanes);
+  const std::size_t of_lane =
+      sizeof(RoundLane) + sizeof(SequenceState) + 2 * num_layers * sizeof(SequenceKv);
+  return room * of_lane + lane_rows_bytes(rows) +  // and of others
+         kRoomOfLanes * (sizeof(SequenceState) + sizeof(SequenceKv)) +
+         kRoomOfRows * sizeof(RowPlace);
+}
+
 std::byte* Device::scratch(Scratch which, std::size_t bytes) {
   Buffer& buffer = scratch_[static_cast<std::size_t>(which)];
   if (buffer.size() < bytes) {
@@ -195,6 +214,10 @@ const T* Device::put(Table<T>& table, const std::vector<T>& values, std::size_t 
 }
 
 std::span<const RoundLane> Device::lanes() const { return lanes_; }
+
+std::size_t Device::lane_rows_bytes(int rows) {
+  return room_for(rows, kRoomOfRows) * sizeof(RowPlace);
+}
 
 void Device::begin_batch(std::span<const RoundLane> lanes) {
   lanes_.assign(lanes.begin(), lanes.end());

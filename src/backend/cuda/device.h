@@ -162,6 +162,13 @@ class Device {
   Buffer allocate_on_host(std::size_t bytes) { return gpu_.allocate_on_host(bytes); }
   // At least so many bytes, 256-byte aligned. Grows (waiting for the stream) when more is wanted.
   std::byte* scratch(Scratch which, std::size_t bytes);
+  std::size_t scratch_bytes(Scratch which) const {
+    return scratch_[static_cast<std::size_t>(which)].size();
+  }
+  // That it has taken of the GPU's memory for itself; and what it takes of that beside scratch
+  // memory, for rounds of so many lanes and rows.
+  std::size_t taken_bytes() const;
+  static std::size_t table_bytes(int lanes, int rows, int num_layers);
 
   // Copies in stream order. From the host small ones wait for nothing: they take their bytes along.
   // Larger ones, and those to the host, wait for the stream. REQUIRES: no capture is under way.
@@ -244,6 +251,8 @@ class Device {
   template <typename T>
   const T* put(Table<T>& table, const std::vector<T>& values, std::size_t least,
                bool* uploaded = nullptr);
+  // Of lane_rows_, for a pass of so many.
+  static std::size_t lane_rows_bytes(int rows);
   SequenceTables tables_of_lanes(std::span<const SequenceRows> sequences, int num_kv_heads);
   // Where the KV of a lane in a layer is among all lanes'.
   std::size_t lane_kv(int lane, bool verifies, int layer) const {

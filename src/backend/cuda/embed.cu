@@ -115,9 +115,7 @@ int kernels_capability() {
 void Device::begin_pass(const EmbedParams& params) {
   const SequenceRows& first = params.sequences.front();
   const LaneTable lanes = lane_table(first.lane, static_cast<int>(params.sequences.size()));
-  constexpr int kRoomOfRows = 2048;
-  const auto rows = static_cast<std::size_t>(std::max(params.num_rows, kRoomOfRows));
-  grow(lane_rows_, std::bit_ceil(rows) * sizeof(RowPlace));
+  grow(lane_rows_, lane_rows_bytes(params.num_rows));
   place_lanes<<<1, kPlaceThreads, 0, stream_>>>(
       lanes, first.verifies, first.drafted, params.page_size, params.num_rows,
       lane_states_.as<SequenceState>(), lane_rows_.as<RowPlace>());

@@ -11,6 +11,12 @@
 namespace quantspec::cuda {
 
 class RowUpload;
+struct RankSharing;
+
+// --- pass_scratch.cc -----------------------------------------------------------------------------
+// As Backend::pass_scratch_bytes.
+std::size_t pass_scratch_bytes(const Device& device, const PassSizes& sizes,
+                               const RankSharing& sharing);
 
 // --- attention.cu --------------------------------------------------------------------------------
 void attention(Device& device, const AttentionParams& params);
@@ -18,6 +24,12 @@ void attention(Device& device, const AttentionParams& params);
 void require_supported(const KvShape& shape);
 // A target's of a KV head on one GPU, which would have those of all contexts (context.h).
 int target_splits(const Device& device, const KvShape& shape);
+// What it takes of Scratch::kAttention and kCounters, at most.
+struct AttentionScratch {
+  std::size_t results = 0, counters = 0;
+};
+AttentionScratch attention_scratch(const Device& device, const PassSizes& sizes,
+                                   const RankSharing& sharing);
 
 // --- prefill_attention.cu ------------------------------------------------------------------------
 void prefill_attention(Device& device, const PrefillAttentionParams& params);
@@ -70,10 +82,13 @@ void decode_qkv(Device& device, const QkvParams& params);
 void decode_add_linear(Device& device, const AddLinearParams& params);
 void decode_gate_up(Device& device, const GateUpParams& params);
 void head(Device& device, const HeadParams& params);
-// That these take of Scratch::kBatch and kOfRank at most, whatever the weights are in, and
-// attention of kOfRank: the queries of so many shares.
-std::size_t decode_scratch_bytes(const Device& device, const PassSizes& sizes,
-                                 int shares_of_context);
+// What these take of Scratch::kBatch and kOfRank at most, whatever the weights are in, and what
+// attention takes of kOfRank.
+struct DecodeScratch {
+  std::size_t batch = 0, of_rank = 0;
+};
+DecodeScratch decode_scratch(const Device& device, const PassSizes& sizes,
+                             const RankSharing& sharing);
 
 // --- prefill_linear.cc: Phase::kPrefill ----------------------------------------------------------
 inline constexpr int kPrefillRows = 1024;  // of an op: a chunk of a prompt
@@ -83,11 +98,20 @@ inline constexpr int kUnpackedRows = 2 * kPrefillRows;
 void prefill_qkv(Device& device, const QkvParams& params);
 void prefill_add_linear(Device& device, const AddLinearParams& params);
 void prefill_gate_up(Device& device, const GateUpParams& params);
+// What prefill takes of Scratch::kActivations, kOfRank and kWorkspace, at most.
+struct PrefillScratch {
+  std::size_t activations, of_rank, workspace;
+};
+PrefillScratch prefill_scratch(const PrefillSizes& sizes);
+// Takes it.
+void reserve_prefill(Device& device, const PrefillSizes& sizes);
 
 // --- embed.cu ------------------------------------------------------------------------------------
 void embed(Device& device, const EmbedParams& params);
 
 // --- rounds.cu -----------------------------------------------------------------------------------
+// Of Scratch::kRounds, for the results of so many sequences.
+std::size_t rounds_scratch_bytes(std::size_t sequences);
 // results: host memory. By one copy; waits for the stream.
 void download_rounds(Device& device, std::span<const Round* const> rounds,
                      std::span<Round> results);

@@ -12,7 +12,6 @@ namespace quantspec::cuda {
 
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // what cuBLAS asks for on 9.0
 // Rows of a product: algorithms are chosen for so many, and more go through one product after
 // another. A chunk of a prompt has no more.
 constexpr int kMostRows = 1024;
@@ -94,7 +93,7 @@ bool PrefillGemm::takes_any_rows(const Shape& shape, const float* bias,
     const cublasStatus_t status =
         cublas_lt().check(handle_, &problem.product, &problem.weights, &problem.x, &problem.out,
                           &problem.out, &algorithm, &result);
-    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kWorkspaceBytes) return false;
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kGemmWorkspaceBytes) return false;
   }
   return true;
 }
@@ -104,7 +103,7 @@ const cublasLtMatmulAlgo_t& PrefillGemm::algorithm(const Shape& shape, const flo
   Problem problem(shape, kMostRows, bias);
   cublasLtMatmulPreferenceOpaque_t preference;
   QUANTSPEC_CUBLAS(cublas_lt().preference_init(&preference, sizeof(preference)));
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kGemmWorkspaceBytes);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out_alignment(shape.outputs.stride));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out_alignment(shape.outputs.stride));
   // NOTE: partial sums only through the workspace: in place they are added by atomics, in any
@@ -147,10 +146,11 @@ void PrefillGemm::multiply(Device& device, const Matrix& weights, const float* b
     Problem problem(shape, std::min(kMostRows, rows - first), bias);
     const auto* rows_x = static_cast<const std::byte*>(x) + first * x_bytes;
     float* const rows_out = out + static_cast<std::size_t>(first) * out_stride;
-    QUANTSPEC_CUBLAS(cublas_lt().multiply(
-        handle_, &problem.product, &alpha, weights.data, &problem.weights, rows_x, &problem.x,
-        &beta, rows_out, &problem.out, rows_out, &problem.out, &chosen,
-        device.scratch(Scratch::kWorkspace, kWorkspaceBytes), kWorkspaceBytes, device.stream()));
+    QUANTSPEC_CUBLAS(cublas_lt().multiply(handle_, &problem.product, &alpha, weights.data,
+                                          &problem.weights, rows_x, &problem.x, &beta, rows_out,
+                                          &problem.out, rows_out, &problem.out, &chosen,
+                                          device.scratch(Scratch::kWorkspace, kGemmWorkspaceBytes),
+                                          kGemmWorkspaceBytes, device.stream()));
   }
 }
 
@@ -158,11 +158,6 @@ PrefillGemm& prefill_gemm(Device& device) {
   std::shared_ptr<PrefillGemm>& gemm = device.prefill_gemm();
   if (gemm == nullptr) gemm = std::make_shared<PrefillGemm>();
   return *gemm;
-}
-
-void reserve_prefill_gemm(Device& device) {
-  prefill_gemm(device);
-  device.scratch(Scratch::kWorkspace, kWorkspaceBytes);
 }
 
 }  // namespace quantspec::cuda

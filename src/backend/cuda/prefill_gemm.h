@@ -56,7 +56,7 @@ class PrefillGemm {
 
 // The device's, made at the first call.
 PrefillGemm& prefill_gemm(Device& device);
-// Makes it, and takes the memory that its products work in.
-void reserve_prefill_gemm(Device& device);
+// The memory that its products work in, of Scratch::kWorkspace: what cuBLAS asks for on 9.0.
+inline constexpr std::size_t kGemmWorkspaceBytes = std::size_t{32} << 20;
 
 }  // namespace quantspec::cuda

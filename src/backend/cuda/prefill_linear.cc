@@ -288,4 +288,24 @@ void prefill_gate_up(Device& device, const GateUpParams& params) {
   silu_times(device, count, params.out, up);
 }
 
+// Rows in the weights' type for a GEMM, and its outputs. Where weights are unpacked, rows are of 16
+// bits, for which and for the outputs row_floats suffices, and kUnpackedRows are the rest. Of
+// several ranks each takes the inputs of all, and as many rows of weights; and it leaves its own.
+PrefillScratch prefill_scratch(const PrefillSizes& sizes) {
+  const bool alone = sizes.ranks == 1;
+  const std::size_t inputs = static_cast<std::size_t>(sizes.inputs) * sizes.ranks;
+  const std::size_t rows = kPrefillRows + (alone ? 0 : kUnpackedRows);
+  return {.activations = sizeof(float) * (rows * inputs + sizes.row_floats),
+          .of_rank = alone ? 0 : sizeof(float) * kPrefillRows * padded_cols(sizes.inputs),
+          .workspace = kGemmWorkspaceBytes};
+}
+
+void reserve_prefill(Device& device, const PrefillSizes& sizes) {
+  const PrefillScratch scratch = prefill_scratch(sizes);
+  device.scratch(Scratch::kActivations, scratch.activations);
+  device.scratch(Scratch::kOfRank, scratch.of_rank);
+  device.scratch(Scratch::kWorkspace, scratch.workspace);
+  prefill_gemm(device);
+}
+
 }  // namespace quantspec::cuda

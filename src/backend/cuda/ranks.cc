@@ -38,21 +38,52 @@ void require_alike(std::span<const GpuKind> kinds) {
   }
 }
 
+Ranks::Circles::Circles(int rank, const RankSharing& sharing)
+    : all{0, 1, sharing.size},
+      shares{rank % sharing.groups.alike, sharing.groups.alike, sharing.shares()},
+      context{rank - rank % sharing.groups.context, 1, sharing.groups.context},
+      queries{context.first + rank % sharing.groups.alike, sharing.groups.alike,
+              sharing.shares_of_context()} {}
+
+std::vector<Ranks::Members> Ranks::Circles::distinct() const {
+  std::vector<Members> some;
+  for (const Members& members : {all, shares, context, queries}) {
+    if (members.count > 1 && std::ranges::count(some, members) == 0) some.push_back(members);
+  }
+  return some;
+}
+
+namespace {
+
+std::size_t inboxes_bytes(const auto& circles) {
+  std::size_t bytes = 0;
+  for (const auto& members : circles) bytes += inbox_bytes(members.count);
+  return bytes;
+}
+
+}  // namespace
+
+// Of all ranks as many.
+std::size_t Ranks::bytes(const RankSharing& sharing) {
+  if (sharing.size == 1) return 0;
+  return inboxes_bytes(Circles(0, sharing).distinct()) + sizeof(RankCounts);
+}
+
 Ranks::Ranks(Device& device, Communicator& all, const RankGroups& groups,
              std::chrono::milliseconds patience)
-    : device_(device), all_(all), groups_(groups), patience_(patience), mailboxes_(all.size()) {
+    : device_(device),
+      all_(all),
+      sharing_{all.size(), groups},
+      own_(all.rank(), sharing_),
+      patience_(patience),
+      mailboxes_(all.size()) {
   if (size() != 2 && size() != 4 && size() != kMostRanks) {
     fail(ErrorKind::kInvalidRequest, "{} ranks: on GPUs 2, 4 or 8 share a model", size());
   }
-  std::size_t bytes = 0;
-  for (const Members& members : {Members{0, 1, size()}, shares(), context(), queries()}) {
-    const bool known = std::ranges::find(circles_, members, &Circle::members) != circles_.end();
-    if (known || members.count == 1) continue;
-    circles_.push_back({members, {}});
-    bytes += inbox_bytes(members.count);
-  }
+  const std::vector<Members> distinct = own_.distinct();
+  for (const Members& members : distinct) circles_.push_back({members, {}});
   const int ordinal = device.gpu().ordinal();
-  const auto own = std::make_shared<Mailbox>(ordinal, device.allocate(bytes),
+  const auto own = std::make_shared<Mailbox>(ordinal, device.allocate(inboxes_bytes(distinct)),
                                              device.allocate(sizeof(RankCounts)),
                                              device.allocate_on_host(sizeof(RankSigns)));
   const Address<Mailbox> address{getpid(), &own};
@@ -186,7 +217,7 @@ void Ranks::meet() {
 }
 
 void Ranks::add_sums(const float* sums, const float* bias, int rows, int outputs, float* x) {
-  const RankPlaces& places = places_of(shares());
+  const RankPlaces& places = places_of(own_.shares);
   launch_together([&] {
     launch_add_sums(places, device_.stream(), device_.capability() >= 90, sums, bias, rows, outputs,
                     x);
@@ -194,21 +225,21 @@ void Ranks::add_sums(const float* sums, const float* bias, int rows, int outputs
 }
 
 void Ranks::gather(const float* own, int rows, int outputs, float* all) {
-  const RankPlaces& places = places_of(shares());
+  const RankPlaces& places = places_of(own_.shares);
   launch_together([&] {
     launch_gather(places, device_.stream(), device_.capability() >= 90, own, rows, outputs, all);
   });
 }
 
 void Ranks::gather_queries(const float* own, int rows, int outputs, float* all) {
-  const RankPlaces& places = places_of(queries());
+  const RankPlaces& places = places_of(own_.queries);
   launch_together([&] {
     launch_gather(places, device_.stream(), device_.capability() >= 90, own, rows, outputs, all);
   });
 }
 
 void Ranks::give_partials(const RankPartials& partials) {
-  const RankPlaces& places = places_of(context());
+  const RankPlaces& places = places_of(own_.context);
   launch_together(
       [&] { launch_partials(places, device_.stream(), device_.capability() >= 90, partials); });
 }

@@ -38,6 +38,18 @@ namespace quantspec::cuda {
 
 class Device;
 
+// How so many ranks share a model.
+struct RankSharing {
+  int size = 1;
+  RankGroups groups = {};
+
+  // Shares of the weights, which groups.alike ranks that follow each other have in common.
+  int shares() const { return size / groups.alike; }
+  // Groups that share contexts, with other KV heads each; and the shares of one.
+  int contexts() const { return size / groups.context; }
+  int shares_of_context() const { return groups.context / groups.alike; }
+};
+
 // What the splits and teams of attention follow from, and so does what ranks tell each other.
 struct GpuKind {
   int capability, num_sms, shared_bytes;
@@ -57,20 +69,23 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  int rank() const { return all_.rank(); }
-  int size() const { return all_.size(); }
+  // That each takes of its GPU's memory.
+  static std::size_t bytes(const RankSharing& sharing);
 
-  // Shares of the weights, which groups.alike ranks that follow each other have in common.
-  int num_shares() const { return size() / groups_.alike; }
-  int share() const { return rank() / groups_.alike; }
-  // Groups that share contexts, with other KV heads each; and the shares of one.
-  int num_contexts() const { return size() / groups_.context; }
-  int context_index() const { return rank() / groups_.context; }
-  int shares_of_context() const { return groups_.context / groups_.alike; }
-  int rank_of_context() const { return rank() % groups_.context; }
+  int rank() const { return all_.rank(); }
+  int size() const { return sharing_.size; }
+  const RankSharing& sharing() const { return sharing_; }
+
+  int num_shares() const { return sharing_.shares(); }
+  int share() const { return rank() / sharing_.groups.alike; }
+  int num_contexts() const { return sharing_.contexts(); }
+  int context_index() const { return rank() / sharing_.groups.context; }
+  int shares_of_context() const { return sharing_.shares_of_context(); }
+  int rank_of_context() const { return rank() % sharing_.groups.context; }
   // Whether these are the ranks of a cache of that shape.
   bool are_of(const KvShape& shape) const {
-    return shape.context_ranks == groups_.context && shape.context_rank == rank_of_context();
+    return shape.context_ranks == sharing_.groups.context &&
+           shape.context_rank == rank_of_context();
   }
 
   // x += bias + the sum of all shares' sums, each [rows, outputs], as a balanced tree over the
@@ -120,16 +135,18 @@ class Ranks {
     Buffer inbox;  // inbox_bytes() of each circle
     Buffer counts, signs;
   };
-  // Ranks that follow each other `step` apart, this one among them.
+  // Ranks that follow each other `step` apart.
   struct Members {
     int first, step, count;
     bool operator==(const Members&) const = default;
   };
-  Members shares() const { return {rank() % groups_.alike, groups_.alike, num_shares()}; }
-  Members context() const { return {rank() - rank_of_context(), 1, groups_.context}; }
-  Members queries() const {
-    return {context().first + rank() % groups_.alike, groups_.alike, shares_of_context()};
-  }
+  // Those to whom a rank tells something.
+  struct Circles {
+    Members all, shares, context, queries;
+    Circles(int rank, const RankSharing& sharing);
+    // Those of several, each once.
+    std::vector<Members> distinct() const;
+  };
   struct Circle {
     Members members;
     RankPlaces places;
@@ -149,7 +166,8 @@ class Ranks {
 
   Device& device_;
   Communicator& all_;
-  RankGroups groups_;
+  RankSharing sharing_;
+  Circles own_;
   std::chrono::milliseconds patience_;
   std::vector<std::shared_ptr<Mailbox>> mailboxes_;  // by rank
   int most_on_gpu_ = 0;                              // ranks on a GPU
@@ -166,17 +184,17 @@ std::vector<T> Ranks::told(const T& own) {
 
 template <typename T>
 std::vector<T> Ranks::told_by_shares(const T& own) {
-  return some_of(told(own), shares());
+  return some_of(told(own), own_.shares);
 }
 
 template <typename T>
 std::vector<T> Ranks::told_by_contexts(const T& own) {
-  return some_of(told(own), Members{rank_of_context(), groups_.context, num_contexts()});
+  return some_of(told(own), Members{rank_of_context(), sharing_.groups.context, num_contexts()});
 }
 
 template <typename T>
 std::vector<T> Ranks::told_of_context(const T& own) {
-  return some_of(told(own), context());
+  return some_of(told(own), own_.context);
 }
 
 template <typename T>

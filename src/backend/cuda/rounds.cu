@@ -27,12 +27,15 @@ __global__ void gather_rounds(const __grid_constant__ RoundPlaces places, Round*
 
 }  // namespace
 
+std::size_t rounds_scratch_bytes(std::size_t sequences) { return sequences * sizeof(Round); }
+
 void download_rounds(Device& device, std::span<const Round* const> rounds,
                      std::span<Round> results) {
   check(rounds.size() == results.size(), "every round has a place");
   if (rounds.empty()) return;
   if (rounds.size() == 1) return device.download(results.data(), rounds[0], sizeof(Round));
-  auto* gathered = reinterpret_cast<Round*>(device.scratch(Scratch::kRounds, results.size_bytes()));
+  auto* gathered = reinterpret_cast<Round*>(
+      device.scratch(Scratch::kRounds, rounds_scratch_bytes(results.size())));
   for (std::size_t first = 0; first < rounds.size(); first += kGathered) {
     const auto some =
         rounds.subspan(first, std::min<std::size_t>(kGathered, rounds.size() - first));

@@ -78,7 +78,7 @@ std::size_t HostBackend::pass_scratch_bytes(const PassSizes& sizes) const {
   const std::size_t own = std::max(sizes.hidden, sizes.head);
   const std::size_t gathered =
       static_cast<std::size_t>(sizes.ranks) * group_.groups.alike * sizes.head;
-  return sizeof(float) * sizes.rows * (own + gathered);
+  return sizeof(float) * sizes.sequences * sizes.rows * (own + gathered);
 }
 
 std::size_t HostBackend::available_bytes() const { return available_memory_bytes(); }

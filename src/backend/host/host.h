@@ -54,6 +54,7 @@ class HostBackend : public Backend {
   explicit HostBackend(Communicator* ranks, RankGroups groups = {});  // null: nobody
 
   std::size_t available_bytes() const override;
+  std::size_t taken_bytes() const override { return 0; }
   Buffer allocate_on_host(std::size_t bytes) override { return allocate(bytes); }
   bool is_apart_from_host() const override { return false; }
   void upload(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }
@@ -68,7 +69,7 @@ class HostBackend : public Backend {
   void require_supported(const KvShape&) const override {}
   int prefill_chunk() const override { return 1024; }
   int prefill_rows() const override { return 512; }
-  void reserve_scratch(int, std::size_t) override {}
+  void reserve_scratch(const PrefillSizes&) override {}
   // Where contexts are shared, what is gathered of the others' pages.
   std::size_t unpacked_bytes(const KvShape& shape, int tokens) const override;
 

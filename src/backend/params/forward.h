@@ -25,6 +25,7 @@ struct EmbedParams;
 struct GateUpParams;
 struct HeadParams;
 struct PassSizes;
+struct PrefillSizes;
 struct QkvParams;
 enum class OpOrder : std::uint8_t;
 

@@ -16,11 +16,20 @@ namespace quantspec {
 // its index in the op, but not on the number of rows or of threads.
 enum class Phase : std::uint8_t { kDecode, kPrefill };
 
-// What the ops of passes that decode have to do: rows at most, and what the model's matrices take
-// and give. The head's rows are this rank's, of so many.
+// What the ops of passes that decode have to do at most, and what the model's matrices take and
+// give. The head's rows are this rank's, of so many.
 struct PassSizes {
-  int rows;
+  int sequences, rows;  // and so many of each
   int hidden, queries, keys, intermediate, head;
+  int ranks;
+  KvShape shape;
+  int mass_pages;  // of a sequence, of which target passes tell the masses; 0: of none
+};
+
+// The same of prefill: a matrix's inputs, and floats of all rows of an op between norm and output.
+struct PrefillSizes {
+  int inputs;
+  std::size_t row_floats;
   int ranks;
 };
 

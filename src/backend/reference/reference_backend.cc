@@ -62,8 +62,8 @@ class ReferenceBackend final : public HostBackend {
 
   // --- draft weights ---
 
-  std::size_t scratch_bytes(int, std::size_t row_floats) const override {
-    return sizeof(float) * row_floats;
+  std::size_t scratch_bytes(const PrefillSizes& sizes) const override {
+    return sizeof(float) * sizes.row_floats;
   }
   PlaneBytes plane_bytes(int rows, int cols, const WeightFormat& format) const override {
     return {upper_plane_bytes(rows, cols, format), lower_plane_bytes(rows, cols, format)};

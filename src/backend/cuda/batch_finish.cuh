@@ -1,4 +1,4 @@
-// The last step of batch_linear.cu where sums come to memory as several nodes, or where what an op
+// The last step of batch_op.cuh where sums come to memory as several nodes, or where what an op
 // does is more than its warps have at hand.
 #pragma once
 

@@ -14,7 +14,7 @@ class HalfWeights {
  public:
   using Full = FullFormat<__nv_bfloat16>;
 
-  __device__ HalfWeights(const BatchArgs& args, std::byte* ring, std::uint64_t*)
+  __device__ HalfWeights(const BatchArgs& args, std::byte* ring)
       : args_(args),
         item_(blockIdx.x),
         ring_(shared_address(ring)),
@@ -41,7 +41,7 @@ class HalfWeights {
     for (; units_ == 0 && item_ < args_.items; item_ += gridDim.x) {
       const BatchItem<Full::kUnit> item(args_, item_);
       units_ = item.end_unit - item.unit;
-      const BatchTile at(args_, item.row_block);
+      const BatchTile at(args_, item.row_block, warp_index());
       const int lane = threadIdx.x % 32;
       from_ = args_.data[at.source] +
               static_cast<std::size_t>(at.tile * args_.tile_rows + lane / 8) * args_.stride +
@@ -74,25 +74,39 @@ class HalfWeights {
 
 #endif
 
+inline constexpr int kHalfOperandWarps = 8;  // a unit each
+__global__ void make_half_operands(const __grid_constant__ OperandArgs args);
+
 // The order of a row's sum is that of FullFormat: a product of 16 terms has those inputs in those
 // places that it has there (lane 4 g + t has inputs 8 t .. 8 t + 7 of every 32), and hi and lo have
 // sums of their own until a segment ends.
 struct BatchHalf {
   using Full = FullFormat<__nv_bfloat16>;
   static constexpr int kUnit = Full::kUnit;
-  static constexpr int kWeightBytes = Full::kUnitBytes;  // of a unit of a tile
-  static constexpr int kMostRows = kMostBatchRows;
-  static constexpr int kDepth = 8;  // stages of a warp's ring of weights
+  static constexpr int kSteps = kUnit / 16;
+  static constexpr int kUpper = 0, kLower = 0;
+  static constexpr int kWeightBytes = Full::kUnitBytes;               // of a unit of a tile
+  static constexpr int kFewestRows = 32, kMostRows = kMostBatchRows;  // of a launch's kernels
+  static constexpr int kRing = 8;  // stages of weights, of each warp
+  static constexpr int kDepth(int) { return kRing; }
   static constexpr int kStages(int rows) { return rows == 64 ? 5 : 8; }  // of operands
   static constexpr int kRecordBytes(int) { return 0; }  // of a unit, beside operands
   static constexpr bool kHalvesTiles = true;            // of gate and up
+  static constexpr bool kOwnRings = true;               // of weights
+
+  static auto operand_kernel() { return make_half_operands; }
+  static constexpr int kOperandThreads = 32 * kHalfOperandWarps;
+  static dim3 operand_grid(int rows, int bands) {
+    const int units = divide_up(bands, kSegments) * (kBandInputs / kUnit);
+    return dim3(rows / 8, kSegments, divide_up(units, kHalfOperandWarps));
+  }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Weights = HalfWeights<kDepth>;
+  using Weights = HalfWeights<kRing>;
 
   // A lane's weights of a unit.
   struct UnitWeights {
-    std::uint32_t a[4 * kBatchSteps];
+    std::uint32_t a[4 * kSteps];
 
     __device__ __forceinline__ explicit UnitWeights(std::uint32_t stage) {
       const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -122,7 +136,7 @@ struct BatchHalf {
     __device__ __forceinline__ void add(const UnitWeights& lane, std::uint32_t operands) {
       products_begin();
 #pragma unroll
-      for (int i = 0; i < kBatchSteps; ++i) {
+      for (int i = 0; i < kSteps; ++i) {
         wgmma_bf16(of, lane.a + 4 * i, operand_of_step<kRows>(operands, i));
       }
       products_commit();
@@ -135,8 +149,6 @@ struct BatchHalf {
   };
 #endif
 };
-
-inline constexpr int kHalfOperandWarps = 8;  // a unit each
 
 // A lane's inputs of a unit.
 __device__ __forceinline__ void load_unit(const float* row, int unit, int cols, bool aligned,
@@ -197,7 +209,8 @@ __global__ void __launch_bounds__(32 * kHalfOperandWarps)
   if (own >= end) return;
   std::byte* to =
       args.operands +
-      (static_cast<std::size_t>(own) * kBatchSteps * groups + blockIdx.x) * kGroupBytes + lane * 4;
+      (static_cast<std::size_t>(own) * BatchHalf::kSteps * groups + blockIdx.x) * kGroupBytes +
+      lane * 4;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     float4 v = x[i];

@@ -1,4 +1,4 @@
-// What kernels of products of many rows (batch_linear.cu) work on, whatever the format of weights.
+// What kernels of products of many rows (batch_op.cuh) work on, whatever the format of weights.
 #pragma once
 
 #include "backend/cuda/batch_linear.h"
@@ -11,12 +11,11 @@ inline constexpr int kBatchWarps = kBatchTiles;  // that multiply, a tile each
 
 // --- operands ------------------------------------------------------------------------------------
 
-// Activations of a unit are four steps of products: [step][8 rows][hi, lo][half of the step's
+// Activations of a unit are steps of products: [step][8 rows][hi, lo][half of the step's
 // places][row of 8][16 bytes], so that 8 rows and 16 bytes of places are a core matrix (wgmma.cuh).
-inline constexpr int kBatchSteps = 4;
 inline constexpr int kMatrixBytes = 128;
 inline constexpr int kGroupBytes = 2 * 2 * kMatrixBytes;  // of 8 activation rows and a step
-constexpr int operand_bytes(int rows) { return rows / 8 * kGroupBytes * kBatchSteps; }
+constexpr int operand_bytes(int rows, int steps) { return rows / 8 * kGroupBytes * steps; }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Step i of them for wgmma.
@@ -32,7 +31,8 @@ struct OperandArgs {
   int units, bands;
   const float* norm;  // weights or null
   std::byte* operands;
-  float* squares;  // [kSegments, 8 * gridDim.x], sums of a segment
+  float* squares;    // [kSegments, rows], sums of a segment
+  float code_value;  // of codes, as LinearArgs has it
 };
 
 // --- items ---------------------------------------------------------------------------------------
@@ -51,7 +51,8 @@ struct BatchArgs {
   std::size_t lower_stride;
   int all_tiles;
   int units, bands, cols;
-  int run, items;  // BatchSharing
+  float code_step, code_value;  // of codes, as LinearArgs has them
+  int run, items;               // BatchSharing
   const std::byte* operands;
   const float* squares;  // [kSegments, kRows]; null: no norm
   float epsilon;
@@ -66,7 +67,8 @@ struct BatchArgs {
 // First unit of so many inputs of a segment; of segment kSegments: where the last one ends.
 template <int kUnit>
 __device__ __forceinline__ int first_unit(int bands, int units, int segment) {
-  return min(segment_begin(bands, 1, kSegments, segment) * (kBandInputs / kUnit), units);
+  constexpr int kStep = kUnit > kBandInputs ? kUnit / kBandInputs : 1;
+  return min(segment_begin(bands, kStep, kSegments, segment) * kBandInputs / kUnit, units);
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -100,12 +102,12 @@ struct RingPlace {
   }
 };
 
-// Where a warp has its tile of a row block, beyond the last the last.
+// Where tile i of a row block is, beyond the last the last.
 struct BatchTile {
   int source, tile;
 
-  __device__ BatchTile(const BatchArgs& args, int row_block)
-      : source(0), tile(min(row_block * kBatchTiles + warp_index(), args.all_tiles - 1)) {
+  __device__ BatchTile(const BatchArgs& args, int row_block, int i)
+      : source(0), tile(min(row_block * kBatchTiles + i, args.all_tiles - 1)) {
     while (tile >= args.tiles[source]) tile -= args.tiles[source++];
   }
 };

@@ -1,79 +1,10 @@
 // Planes in groups of 128 for the kernel of batch_products.cuh, and activations beside them.
 #pragma once
 
-#include <cfloat>
-
-#include "backend/cuda/batch_items.cuh"
+#include "backend/cuda/batch_bytes.cuh"
 #include "backend/cuda/linear_planes.cuh"
 
 namespace quantspec::cuda {
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// A warp's ring of units of its tile, by bulk copies: all but what it multiplies is under way.
-template <int kDepth, int kUpper, int kLower>
-class PlaneWeights {
- public:
-  __device__ PlaneWeights(const BatchArgs& args, std::byte* ring, std::uint64_t* full)
-      : args_(args), item_(blockIdx.x), ring_(shared_address(ring)), full_(full) {
-    if (elect_one()) {
-      for (int i = 0; i < kDepth; ++i) barrier_init(full + i, 1);
-      barrier_init_fence();
-    }
-    __syncwarp();
-    begin();
-    for (int i = 0; i < kDepth; ++i) load();
-  }
-  // The next stage, to be given back before the one after it is asked for.
-  __device__ std::uint32_t next() {
-    barrier_wait(full_ + place_.stage, place_.parity);
-    return ring_ + place_.stage * (kUpper + kLower);
-  }
-  __device__ void give_back() {
-    __syncwarp();
-    place_.advance();
-    load();
-  }
-  __device__ void finish() {}
-
- private:
-  // Finds the next item that has units.
-  __device__ void begin() {
-    for (; units_ == 0 && item_ < args_.items; item_ += gridDim.x) {
-      const BatchItem<kPlaneUnit> item(args_, item_);
-      const BatchTile at(args_, item.row_block);
-      units_ = item.end_unit - item.unit;
-      upper_ = args_.data[at.source] + at.tile * args_.stride + item.unit * kUpper;
-      if (kLower > 0) {
-        lower_ = args_.lower[at.source] + at.tile * args_.lower_stride + item.unit * kLower;
-      }
-    }
-  }
-  __device__ void load() {
-    if (units_ == 0) return;
-    const std::uint32_t to = ring_ + loading_ * (kUpper + kLower);
-    if (elect_one()) {
-      barrier_expect(full_ + loading_, kUpper + kLower);
-      copy_bulk_once(to, upper_, kUpper, full_ + loading_);
-      if (kLower > 0) copy_bulk_once(to + kUpper, lower_, kLower, full_ + loading_);
-    }
-    upper_ += kUpper;
-    lower_ += kLower;
-    if (++loading_ == kDepth) loading_ = 0;
-    if (--units_ == 0) begin();
-  }
-
-  const BatchArgs& args_;
-  int item_;  // the next
-  std::uint32_t ring_;
-  std::uint64_t* full_;
-  RingPlace<kDepth> place_;
-  int loading_ = 0;  // stage
-  int units_ = 0;    // left of the item
-  const std::byte *upper_ = nullptr, *lower_ = nullptr;
-};
-
-#endif
 
 // Products are the integers of PlaneFormat, whose order of additions is the units'. Of a unit, 128
 // inputs and one group, a step has inputs 16 t + 8 i .. + 7 of a span of 64 (lane 4 g + t; i = 0
@@ -81,27 +12,39 @@ class PlaneWeights {
 // is a record for each row: step, (sum of x') step. Of upper nibbles alone, rows r + 8 of weights
 // are 16 u: a mask for each word, where PlaneFormat subtracts for each sum.
 template <bool kBoth>
-struct BatchPlanes {
-  static constexpr bool kBothPlanes = kBoth;
+struct BatchPlanes : ByteOperands<BatchPlanes<kBoth>> {
   static constexpr int kGroup = 128;
   using Planes = PlaneFormat<kBoth, kGroup, 1>;
   static constexpr int kUnit = kPlaneUnit;
+  static constexpr int kSteps = kUnit / 32;
   static constexpr int kUpper = upper_unit_bytes(kGroup), kLower = kBoth ? kLowerUnitBytes : 0;
   static constexpr int kWeightBytes = kUpper + kLower;
-  static constexpr int kMostRows = kMostBatchRows;
-  static constexpr int kDepth = kBoth ? 8 : 14;
-  static constexpr int kStages(int rows) { return rows == 64 ? (kBoth ? 5 : 6) : (kBoth ? 7 : 9); }
+  static constexpr int kFewestRows = 32, kMostRows = kMostBatchRows;  // of a launch's kernels
+  static constexpr int kStages(int rows) {
+    return kBatchRingBytes /
+           (kBatchTiles * kWeightBytes + operand_bytes(rows, kSteps) + kRecordBytes(rows));
+  }
+  static constexpr int kDepth(int rows) { return kStages(rows); }
   static constexpr int kRecordBytes(int rows) { return sizeof(float2) * rows; }
   static constexpr bool kHalvesTiles = false;
+  static constexpr bool kOwnRings = false;
+
+  __device__ static OperandWord word_of(int lane) {
+    return {lane / 16 * 2 + lane % 4 / 2, lane % 2, lane % 16 / 4};
+  }
+  // sum: of a lane's integers.
+  __device__ static void put_record(float* records, int, int row, float step, int sum, float) {
+    sum = __reduce_add_sync(~0u, sum);
+    if (threadIdx.x % 32 != 0) return;
+    reinterpret_cast<float2*>(records)[row] = {step, static_cast<float>(sum) * step};
+  }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Weights = PlaneWeights<kDepth, kUpper, kLower>;
-
   struct UnitWeights {
-    std::uint32_t a[4 * kBatchSteps];
+    std::uint32_t a[4 * kSteps];
     float2 low, high;  // scale and offset of rows g and g + 8
 
-    __device__ __forceinline__ explicit UnitWeights(std::uint32_t stage) {
+    __device__ __forceinline__ UnitWeights(const BatchArgs&, std::uint32_t stage) {
       const int lane = threadIdx.x % 32;
 #pragma unroll
       for (int span = 0; span < 2; ++span) {
@@ -151,7 +94,7 @@ struct BatchPlanes {
       operands += part * 4 * kGroupBytes;
       wgmma_bytes<false>(dots, lane.a, operand_of_step<kRows>(operands, 0));
 #pragma unroll
-      for (int i = 1; i < kBatchSteps; ++i) {
+      for (int i = 1; i < kSteps; ++i) {
         wgmma_bytes<true>(dots, lane.a + 4 * i, operand_of_step<kRows>(operands, i));
       }
       products_commit();
@@ -160,8 +103,8 @@ struct BatchPlanes {
     // is the same.
     __device__ __forceinline__ void add_part(const UnitWeights& lane, std::uint32_t operands,
                                              int part, const std::int32_t (&dots)[32]) {
-      const std::uint32_t records =
-          operands + operand_bytes(kRows) + (32 * part + threadIdx.x % 4 * 2) * sizeof(float2);
+      const std::uint32_t records = operands + operand_bytes(kRows, kSteps) +
+                                    (32 * part + threadIdx.x % 4 * 2) * sizeof(float2);
       const float scale_low = Planes::kStep * lane.low.x;
       const float of_low = fmaf(Planes::kValue, lane.low.x, lane.low.y);
       const float of_high = fmaf(Planes::kValue, lane.high.x, lane.high.y);
@@ -190,60 +133,5 @@ struct BatchPlanes {
   };
 #endif
 };
-
-inline constexpr int kPlaneOperandWarps = 4;  // rows of a block, gridDim.x of these
-
-// A warp has a segment of a row, band by band, as the kernel of a few rows prepares them.
-// NOTE: the kernel after it reads nothing early but weights, so it may come at once.
-template <bool kBoth>
-__global__ void __launch_bounds__(32 * kPlaneOperandWarps)
-    make_plane_operands(const __grid_constant__ OperandArgs args) {
-  using Planes = typename BatchPlanes<kBoth>::Planes;
-  const int rows = kPlaneOperandWarps * gridDim.x, lane = threadIdx.x % 32;
-  const int row = kPlaneOperandWarps * blockIdx.x + warp_index(), segment = blockIdx.y;
-  const int first = first_unit<kPlaneUnit>(args.bands, args.units, segment);
-  const int end = first_unit<kPlaneUnit>(args.bands, args.units, segment + 1);
-  const bool there = row < args.num_rows, aligned = args.x_stride % 4 == 0;
-  const float* const from = args.x + static_cast<std::ptrdiff_t>(row) * args.x_stride;
-  const std::size_t unit_bytes = operand_bytes(rows) + BatchPlanes<kBoth>::kRecordBytes(rows);
-  // Of inputs 4 lane .. of a unit: the word of 16 t + 4 q of span lane / 16.
-  const int t = lane % 16 / 4, q = lane % 4, step = lane / 16 * 2 + q / 2;
-  std::byte* to = args.operands + first * unit_bytes + (step * rows / 8 + row / 8) * kGroupBytes +
-                  q % 2 * kMatrixBytes + row % 8 * 16 + t * 4;
-  auto* record =
-      reinterpret_cast<float2*>(args.operands + first * unit_bytes + operand_bytes(rows)) + row;
-  let_next_kernel_start();
-  wait_for_previous_kernels();
-  constexpr int kBatch = 4;  // whose loads are under way together
-  float square = 0.0f;
-  for (int unit = first; unit < end; unit += kBatch) {
-    float4 x[kBatch] = {}, weights[kBatch];
-    const int input = unit * kPlaneUnit + 4 * lane, stop = min(end * kPlaneUnit, args.cols);
-    if (there) load_inputs(from, input, stop, aligned, x);
-    if (args.norm != nullptr) load_inputs(args.norm, input, stop, aligned, weights);
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (unit + i >= end) break;
-      float4 v = x[i];
-      if (args.norm != nullptr) {
-        square = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, square))));
-        const float4 w = weights[i];
-        v = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
-      }
-      const float max = greatest<32>(v);
-      const PowerOfTwo power = activation_power(max);
-      const ActivationBytes bytes = activation_bytes(v, power.scale);
-      const int sum = __reduce_add_sync(~0u, bytes.sum);
-      *reinterpret_cast<std::uint32_t*>(to) = bytes.hi;
-      *reinterpret_cast<std::uint32_t*>(to + 2 * kMatrixBytes) = bytes.lo;
-      const float inverse = max <= FLT_MAX ? power.inverse : NAN;
-      if (lane == 0) *record = {inverse, static_cast<float>(sum) * inverse};
-      to += unit_bytes;
-      record = reinterpret_cast<float2*>(reinterpret_cast<std::byte*>(record) + unit_bytes);
-    }
-  }
-  square = warp_sum(square);
-  if (args.norm != nullptr && lane == 0) args.squares[segment * rows + row] = square;
-}
 
 }  // namespace quantspec::cuda

@@ -1,42 +1,133 @@
-// The kernel of products of batch_linear.cu.
+// The kernel of products of batch_op.cuh.
 #pragma once
+
+#include <algorithm>
 
 #include "backend/cuda/batch_items.cuh"
 
 namespace quantspec::cuda {
 
-// And a warpgroup of which one thread brings operands.
+// And a warpgroup that brings what they multiply.
 constexpr int kBatchThreads = 32 * kBatchWarps + 128;
+template <typename Format>
+inline constexpr int kBringers = Format::kOwnRings ? 1 : 4;  // warps of it that do
 
-// Of a block's shared memory. Format: BatchHalf, BatchPlanes.
+// Of a block's shared memory. Format: BatchHalf, BatchPlanes, BatchCodes. Weights of formats that
+// are kOwnRings come to a ring of each warp, of others to the ring that operands come to.
 template <typename Format, int kRows>
 struct BatchShared {
   static constexpr int kStages = Format::kStages(kRows);
-  static constexpr int kOperandBytes = operand_bytes(kRows) + Format::kRecordBytes(kRows);
-  alignas(128) std::byte weights[kBatchWarps][Format::kDepth][Format::kWeightBytes];
+  static constexpr int kOperandBytes =
+      operand_bytes(kRows, Format::kSteps) + Format::kRecordBytes(kRows);
+  alignas(128) std::byte weights[kBatchWarps][Format::kDepth(kRows)][Format::kWeightBytes];
   alignas(128) std::byte operands[kStages][kOperandBytes];
   std::uint64_t full[kStages], empty[kStages];
-  std::uint64_t weights_full[kBatchWarps][Format::kDepth];  // where they come by bulk copies
-  float factors[kRows];                                     // of the norm
+  float factors[kRows];  // of the norm
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// One thread: all copies of operands.
-template <typename Format, int kRows>
-__device__ void bring_operands(const BatchArgs& args, BatchShared<Format, kRows>& shared) {
-  constexpr std::uint32_t kBytes = BatchShared<Format, kRows>::kOperandBytes;
-  RingPlace<BatchShared<Format, kRows>::kStages> place;
-  for (int i = blockIdx.x; i < args.items; i += gridDim.x) {
-    const BatchItem<Format::kUnit> item(args, i);
-    for (int unit = item.unit; unit < item.end_unit; ++unit) {
-      std::uint64_t* const full = &shared.full[place.stage];
-      barrier_wait(&shared.empty[place.stage], place.parity ^ 1);
-      barrier_expect(full, kBytes);
-      copy_bulk(shared_address(shared.operands[place.stage]),
-                args.operands + static_cast<std::size_t>(unit) * kBytes, kBytes, full);
-      place.advance();
+// The units of a block's items one after the other, with the weights of those tiles that a warp
+// brings.
+template <typename Format>
+class BatchUnits {
+ public:
+  __device__ explicit BatchUnits(const BatchArgs& args)
+      : args_(args), first_tile_((warp_index() - kBatchWarps) * kTiles), next_item_(blockIdx.x) {
+    begin();
+  }
+  __device__ bool there() const { return left_ > 0; }
+  __device__ int unit() const { return unit_; }
+  __device__ void advance() {
+    ++unit_;
+    for (int i = 0; i < kTiles; ++i) {
+      upper_[i] += Format::kUpper;
+      lower_[i] += Format::kLower;
     }
+    if (--left_ == 0) begin();
+  }
+  // One thread: to a stage of weights of all tiles, `stride` apart.
+  __device__ void copy_weights(std::uint32_t to, int stride, std::uint64_t* full) const {
+    to += first_tile_ * stride;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      copy_bulk_once(to, upper_[i], Format::kUpper, full);
+      if constexpr (Format::kLower > 0) {
+        copy_bulk_once(to + Format::kUpper, lower_[i], Format::kLower, full);
+      }
+      to += stride;
+    }
+  }
+
+ private:
+  static constexpr int kTiles = Format::kOwnRings ? 0 : kBatchTiles / kBringers<Format>;
+  // Finds the next item that has units.
+  __device__ void begin() {
+    for (; left_ == 0 && next_item_ < args_.items; next_item_ += gridDim.x) {
+      const BatchItem<Format::kUnit> item(args_, next_item_);
+      unit_ = item.unit;
+      left_ = item.end_unit - item.unit;
+      for (int i = 0; i < kTiles; ++i) {
+        const BatchTile at(args_, item.row_block, first_tile_ + i);
+        upper_[i] = args_.data[at.source] + at.tile * args_.stride + unit_ * Format::kUpper;
+        if constexpr (Format::kLower > 0) {
+          lower_[i] =
+              args_.lower[at.source] + at.tile * args_.lower_stride + unit_ * Format::kLower;
+        }
+      }
+    }
+  }
+
+  const BatchArgs& args_;
+  int first_tile_;
+  int next_item_;
+  int unit_ = 0, left_ = 0;  // of the item
+  const std::byte *upper_[std::max(kTiles, 1)] = {}, *lower_[std::max(kTiles, 1)] = {};
+};
+
+// Warps that bring units to the block's ring: operands, and weights that have no rings of their
+// own, of which as many as there is room for come before the kernels ahead have ended.
+template <typename Format, int kRows>
+__device__ void bring_units(const BatchArgs& args, BatchShared<Format, kRows>& shared) {
+  using Shared = BatchShared<Format, kRows>;
+  constexpr std::uint32_t kOperands = Shared::kOperandBytes;
+  constexpr std::uint32_t kWeights =
+      Format::kOwnRings ? 0 : kBatchTiles / kBringers<Format> * Format::kWeightBytes;
+  const bool first = warp_index() == kBatchWarps;  // brings operands, too
+  const auto bring_weights = [&](const BatchUnits<Format>& units, int stage) {
+    if (elect_one()) {
+      std::uint64_t* const full = &shared.full[stage];
+      barrier_expect(full, kWeights + (first ? kOperands : 0));
+      if constexpr (!Format::kOwnRings) {
+        units.copy_weights(shared_address(shared.weights[0][stage]), sizeof(shared.weights[0]),
+                           full);
+      }
+    }
+    __syncwarp();
+  };
+  const auto bring_operands = [&](int unit, int stage) {
+    if (first && elect_one()) {
+      copy_bulk(shared_address(shared.operands[stage]),
+                args.operands + static_cast<std::size_t>(unit) * kOperands, kOperands,
+                &shared.full[stage]);
+    }
+    __syncwarp();
+  };
+  BatchUnits<Format> units(args);
+  RingPlace<Shared::kStages> place;
+  int early = 0;
+  for (; early < Shared::kStages && units.there(); ++early, units.advance(), place.advance()) {
+    bring_weights(units, early);
+  }
+  wait_for_previous_kernels();
+  let_next_kernel_start();
+  BatchUnits<Format> begun(args);
+  for (int i = 0; i < early; ++i, begun.advance()) bring_operands(begun.unit(), i);
+  for (; units.there(); units.advance(), place.advance()) {
+    barrier_wait(&shared.empty[place.stage], place.parity ^ 1);
+    __syncwarp();
+    bring_weights(units, place.stage);
+    bring_operands(units.unit(), place.stage);
   }
 }
 
@@ -143,12 +234,22 @@ __device__ void set_factors(const BatchArgs& args, BatchShared<Format, kRows>& s
   barrier_sync(1, 32 * kBatchWarps);
 }
 
+// A warp's own ring of weights, where it has one.
+template <typename Format>
+__device__ auto own_weights(const BatchArgs& args, std::byte* ring) {
+  if constexpr (Format::kOwnRings) {
+    return typename Format::Weights(args, ring);
+  } else {
+    return 0;
+  }
+}
+
 // A warp's tile of every item.
 template <typename Format, int kRows, BatchEnd kEnd>
 __device__ void multiply_batch(const BatchArgs& args, BatchShared<Format, kRows>& shared) {
   using Shared = BatchShared<Format, kRows>;
   const int warp = warp_index();
-  typename Format::Weights weights(args, shared.weights[warp][0], shared.weights_full[warp]);
+  [[maybe_unused]] auto weights = own_weights<Format>(args, shared.weights[warp][0]);
   wait_for_previous_kernels();
   if constexpr (kEnd != BatchEnd::kNodes) set_factors(args, shared);
   RingPlace<Shared::kStages> place;
@@ -164,10 +265,16 @@ __device__ void multiply_batch(const BatchArgs& args, BatchShared<Format, kRows>
       sums.clear();
 #pragma unroll 1
       for (; unit < end; ++unit) {
-        const typename Format::UnitWeights lane(weights.next());
-        weights.give_back();
-        barrier_wait(&shared.full[place.stage], place.parity);
-        sums.add(lane, shared_address(shared.operands[place.stage]));
+        const std::uint32_t operands = shared_address(shared.operands[place.stage]);
+        if constexpr (Format::kOwnRings) {
+          const typename Format::UnitWeights lane(weights.next());
+          weights.give_back();
+          barrier_wait(&shared.full[place.stage], place.parity);
+          sums.add(lane, operands);
+        } else {
+          barrier_wait(&shared.full[place.stage], place.parity);
+          sums.add({args, shared_address(shared.weights[warp][place.stage])}, operands);
+        }
         if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[place.stage]);
         place.advance();
       }
@@ -178,11 +285,14 @@ __device__ void multiply_batch(const BatchArgs& args, BatchShared<Format, kRows>
       }
     }
   }
-  weights.finish();
+  if constexpr (Format::kOwnRings) weights.finish();
 }
 
 // Registers of a thread; those of all warpgroups are the multiprocessor's 65536 at most.
-constexpr int kBatchRegisters = 240, kOperandRegisters = 24;
+template <typename Format>
+inline constexpr int kBatchRegisters = Format::kOwnRings ? 240 : 232;
+template <typename Format>
+inline constexpr int kBringerRegisters = Format::kOwnRings ? 24 : 40;
 
 #endif
 
@@ -195,20 +305,18 @@ __global__ void __launch_bounds__(kBatchThreads, 1)
   auto& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared::kStages; ++i) {
-      barrier_init(&shared.full[i], 1);
+      barrier_init(&shared.full[i], kBringers<Format>);
       barrier_init(&shared.empty[i], kBatchWarps);
     }
     barrier_init_fence();
   }
   __syncthreads();
   if (warp_index() < kBatchWarps) {
-    take_registers<kBatchRegisters>();
+    take_registers<kBatchRegisters<Format>>();
     multiply_batch<Format, kRows, kEnd>(args, shared);
   } else {
-    give_registers_back<kOperandRegisters>();
-    wait_for_previous_kernels();
-    let_next_kernel_start();
-    if (warp_index() == kBatchWarps && elect_one()) bring_operands(args, shared);
+    give_registers_back<kBringerRegisters<Format>>();
+    if (warp_index() < kBatchWarps + kBringers<Format>) bring_units<Format, kRows>(args, shared);
   }
 #else
   __trap();  // it is launched on 9.0 alone, which takes kernels for 9.0a

@@ -33,4 +33,10 @@ int least_batch_rows(bool both, int bands) {
   return both ? 9 : 13;
 }
 
+// NOTE: measured on an H200 with Q4_K, Q6_K and Q8_0 (docs/decisions/0018): with 12 rows all
+// matrices of 8B gain, with 8 next to none. 17 rows have the kernel of 32.
+bool batches_codes(int rows, int bands) {
+  return rows > 8 && (rows != kMaxRows || bands > 8 * kSegments);
+}
+
 }  // namespace quantspec::cuda

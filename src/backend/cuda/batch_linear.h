@@ -27,9 +27,12 @@ BatchSharing share_out_batch(int num_sms, int tiles);
 // --- running -------------------------------------------------------------------------------------
 
 inline constexpr int kLeastBatchRows = 18;  // from which on it is used
-inline constexpr int kMostBatchRows = 64;   // of a launch; of more, weights are read again
+// Of a launch with bf16 or planes; of more, weights are read again.
+inline constexpr int kMostBatchRows = 64;
 // Of one or both planes, with so many bands of inputs.
 int least_batch_rows(bool both, int bands);
+// Whether it is used for a launch of so many rows of codes, of which it takes 32.
+bool batches_codes(int rows, int bands);
 
 // Of Scratch::kBatch that an op takes, at most: of so many inputs, and columns of outputs of which
 // so many nodes are in memory.

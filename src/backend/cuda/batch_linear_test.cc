@@ -48,5 +48,15 @@ TEST(CudaBatchRowsOnHost, AreFewerWhereRowsAreLong) {
   EXPECT_EQ(least(true, 14336), 9);
 }
 
+TEST(CudaBatchRowsOnHost, OfCodesAreAllButThoseOfTheOtherKernel) {
+  const auto batched = [](int rows, int inputs) {
+    return batches_codes(rows, divide_up(inputs, kBandInputs));
+  };
+  for (const int rows : {0, 1, 8}) EXPECT_FALSE(batched(rows, 14336)) << rows;
+  for (const int rows : {9, 16, 18, 32}) EXPECT_TRUE(batched(rows, 4096)) << rows;
+  EXPECT_FALSE(batched(17, 4096));
+  EXPECT_TRUE(batched(17, 11008));
+}
+
 }  // namespace
 }  // namespace quantspec::cuda

@@ -73,6 +73,6 @@ void run_coded(OpLaunches& op, const LinearArgs& args, const WeightFormat& forma
 
 // With args.stride and all that follows.
 template <CodedKind kKind>
-void launch_coded(OpLaunches& op, const LinearArgs& args, int end);
+void launch_coded(OpLaunches& op, LinearArgs args, int end);
 
 }  // namespace quantspec::cuda

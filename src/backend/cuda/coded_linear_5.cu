@@ -2,11 +2,8 @@
 
 namespace quantspec::cuda {
 
-template void launch_coded<CodedKind{1, 32, false, false, false}>(OpLaunches&, const LinearArgs&,
-                                                                  int);
-template void launch_coded<CodedKind{1, 32, false, true, false}>(OpLaunches&, const LinearArgs&,
-                                                                 int);
-template void launch_coded<CodedKind{1, 32, true, true, false}>(OpLaunches&, const LinearArgs&,
-                                                                int);
+template void launch_coded<CodedKind{1, 32, false, false, false}>(OpLaunches&, LinearArgs, int);
+template void launch_coded<CodedKind{1, 32, false, true, false}>(OpLaunches&, LinearArgs, int);
+template void launch_coded<CodedKind{1, 32, true, true, false}>(OpLaunches&, LinearArgs, int);
 
 }  // namespace quantspec::cuda

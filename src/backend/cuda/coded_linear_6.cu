@@ -2,7 +2,6 @@
 
 namespace quantspec::cuda {
 
-template void launch_coded<CodedKind{2, 16, true, false, false}>(OpLaunches&, const LinearArgs&,
-                                                                 int);
+template void launch_coded<CodedKind{2, 16, true, false, false}>(OpLaunches&, LinearArgs, int);
 
 }  // namespace quantspec::cuda

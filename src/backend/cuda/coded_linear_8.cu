@@ -2,9 +2,7 @@
 
 namespace quantspec::cuda {
 
-template void launch_coded<CodedKind{4, 32, false, false, false}>(OpLaunches&, const LinearArgs&,
-                                                                  int);
-template void launch_coded<CodedKind{4, 32, true, true, false}>(OpLaunches&, const LinearArgs&,
-                                                                int);
+template void launch_coded<CodedKind{4, 32, false, false, false}>(OpLaunches&, LinearArgs, int);
+template void launch_coded<CodedKind{4, 32, true, true, false}>(OpLaunches&, LinearArgs, int);
 
 }  // namespace quantspec::cuda

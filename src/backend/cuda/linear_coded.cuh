@@ -179,7 +179,8 @@ struct CodedFormat : PlaneCopies<kTilesTogether, kKind.unit_layout().upper_bytes
     }
   }
 
- private:
+  // --- of a span; batch_codes.cuh takes some of it, too
+
   struct Dots {
     std::int32_t of[4];  // 256 [0] + [1], of row g, and [2], [3] of row g + 8
   };
@@ -227,13 +228,15 @@ struct CodedFormat : PlaneCopies<kTilesTogether, kKind.unit_layout().upper_bytes
   // value_sum: v / m s, of the activations whose sum s is.
   __device__ static void add_group(const Dots& dots, const RowPair& scales, float step,
                                    float value_sum, float sum, float (&to)[2]) {
-    const auto add = [&](int hi, int lo, float scale, float offset, float& own) {
-      const float whole = static_cast<float>(hi * 256 + lo);
-      if constexpr (kKind.has_offset) own = fmaf(offset, sum, own);
-      own = fmaf(scale, fmaf(whole, step, value_sum), own);
-    };
-    add(dots.of[0], dots.of[1], scales.low, scales.low_offset, to[0]);
-    add(dots.of[2], dots.of[3], scales.high, scales.high_offset, to[1]);
+    add(dots.of[0], dots.of[1], scales.low, scales.low_offset, step, value_sum, sum, to[0]);
+    add(dots.of[2], dots.of[3], scales.high, scales.high_offset, step, value_sum, sum, to[1]);
+  }
+  // 256 hi + lo of one row, with its scale and offset.
+  __device__ __forceinline__ static void add(int hi, int lo, float scale, float offset, float step,
+                                             float value_sum, float sum, float& to) {
+    const float whole = static_cast<float>(hi * 256 + lo);
+    if constexpr (kKind.has_offset) to = fmaf(offset, sum, to);
+    to = fmaf(scale, fmaf(whole, step, value_sum), to);
   }
 
   // Of an activation row.
@@ -262,7 +265,8 @@ struct CodedFormat : PlaneCopies<kTilesTogether, kKind.unit_layout().upper_bytes
   }
 
   // Those of a group or a block, times m. `place`: of the tile's.
-  __device__ static RowPair load_scales(const LinearArgs& args, std::uint32_t place) {
+  template <typename Args>
+  __device__ static RowPair load_scales(const Args& args, std::uint32_t place) {
     const int g = threadIdx.x % 32 / 4;
     const float m = args.code_step;
     const auto half = [](std::uint32_t pair, int i) {
@@ -277,7 +281,8 @@ struct CodedFormat : PlaneCopies<kTilesTogether, kKind.unit_layout().upper_bytes
     }
   }
   // Of the lane's groups of a span. of_block: two levels.
-  __device__ static void load_group_scales(const LinearArgs& args, std::uint32_t tile, int span,
+  template <typename Args>
+  __device__ static void load_group_scales(const Args& args, std::uint32_t tile, int span,
                                            const RowPair& of_block, RowPair (&scales)[kOwnGroups]) {
     const int first = kSpread ? threadIdx.x % kSpanGroups : 0;
     if constexpr (kKind.two_levels) {
@@ -323,7 +328,8 @@ struct CodedFormat : PlaneCopies<kTilesTogether, kKind.unit_layout().upper_bytes
   }
 
   // A of a span's products: words 2 i and 2 i + 1 are rows g and g + 8 of 4 inputs.
-  __device__ static void load_codes(const LinearArgs& args, std::uint32_t tile, int span,
+  template <typename Args>
+  __device__ static void load_codes(const Args& args, std::uint32_t tile, int span,
                                     std::uint32_t (&a)[8]) {
     const int lane = threadIdx.x % 32;
     const uint4 loaded = load_shared16(tile + span * 512 + lane * 16);

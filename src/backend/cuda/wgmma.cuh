@@ -159,6 +159,17 @@ __device__ __forceinline__ void wgmma_bytes(std::int32_t (&s)[32], const std::ui
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Add ? 1 : 0));
 }
 
+// The same with 32 rows.
+template <bool Add>
+__device__ __forceinline__ void wgmma_bytes(std::int32_t (&s)[16], const std::uint32_t* a,
+                                            std::uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, add;\n}"
+      : QUANTSPEC_R16(s, 0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Add ? 1 : 0));
+}
 #undef QUANTSPEC_F4
 #undef QUANTSPEC_F16
 #undef QUANTSPEC_F32

@@ -175,7 +175,10 @@ TEST(Load, ATraceWithFewPagesIsServedByPreemption) {
       const LoadMoves& moves = row.moves;
       EXPECT_EQ(moves.preemptions > 0, row.plan != kPlainFp16) << row.plan;
       EXPECT_EQ(moves.swaps > 0, row.plan != kPlainFp16 && host_cache > 0) << row.plan;
-      EXPECT_EQ(moves.replays > 0, row.plan != kPlainFp16 && host_cache == 0) << row.plan;
+      // One whose prompt is being read when it gives way is read again, whatever room there is.
+      if (row.plan == kPlainFp16 || host_cache == 0) {
+        EXPECT_EQ(moves.replays > 0, row.plan != kPlainFp16) << row.plan;
+      }
       EXPECT_EQ(moves.pages_swapped_in, moves.pages_swapped_out);
       EXPECT_LE(row.memory.kv_bytes, row.plan == kPlainFp16 ? row.memory.total() : 12 * page);
     }

@@ -11,7 +11,7 @@ namespace quantspec {
 namespace {
 
 // Documents are first joined to so many bytes for every token needed, which is enough for English.
-constexpr std::size_t kBytesPerToken = 8;
+constexpr std::size_t kJoinedPerToken = 8;
 
 // What the tokenizer puts before every text: not after it (EOS), where a prompt must go on.
 std::vector<TokenId> prefix_of(const Tokenizer& tokenizer) {
@@ -199,7 +199,7 @@ std::vector<TokenId> PromptCutter::answer_of(const Document& document,
 // Of a large set only the start is needed, so the documents are joined in steps.
 void PromptCutter::cut_joined() {
   const std::size_t wanted = options_.count * body_ + options_.continuation;
-  for (std::size_t bytes = kBytesPerToken * wanted;; bytes *= 2) {
+  for (std::size_t bytes = kJoinedPerToken * wanted;; bytes *= 2) {
     Document joined{documents_.front().name, documents_.front().text};
     std::size_t used = 1;
     for (; used < documents_.size() && joined.text.size() < bytes; ++used) {

@@ -13,7 +13,6 @@ namespace quantspec {
 namespace {
 
 constexpr std::int64_t kMaxParts = 1024;  // ten times what the largest models have
-constexpr std::size_t kMaxTensors = 1 << 18;
 
 // "x" of x-00001-of-00003.gguf, given which part of how many that is; nothing for other names.
 std::optional<std::string> stem_of_part(const std::string& name, std::int64_t part,

@@ -37,6 +37,9 @@ struct GgufPart {
 // tensors of a type of unknown size.
 GgufPart parse_gguf(std::span<const std::byte> file, std::string_view where);
 
+// In all parts together: twice what the largest models have.
+inline constexpr std::size_t kMaxTensors = 1 << 18;
+
 // A model of one file, or of parts x-00001-of-000NN.gguf, of which the first is given. Movable;
 // thread-safe after construction. Texts and tensors live as long as it does, also when it moves.
 class Gguf {

@@ -9,7 +9,8 @@
 namespace quantspec {
 
 // Of the mark that every space becomes.
-inline constexpr int kSpaceMarkBytes = 3;
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581, SentencePiece's space
+inline constexpr int kSpaceMarkBytes = kSpaceMark.size();
 
 // Bytes that may be put into a text for each byte that is replaced, spaces as their marks; the
 // library's own rules: 13.

@@ -6,6 +6,7 @@
 
 #include "base/message.h"
 #include "tokenizer/characters.h"
+#include "tokenizer/charsmap.h"
 #include "tokenizer/sentencepiece_fields.h"
 
 namespace quantspec {
@@ -13,8 +14,6 @@ namespace quantspec {
 namespace {
 
 using namespace sentencepiece_fields;
-
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581, SentencePiece's space
 
 // A base-128 number, the lowest digits first.
 void put_varint(std::uint64_t value, std::string& out) {

@@ -15,7 +15,7 @@ namespace quantspec {
 
 namespace {
 
-constexpr std::string_view kSupported = "NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence";
+constexpr std::string_view kNormalizers = "NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence";
 
 int combining_class(utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; }
 
@@ -113,7 +113,7 @@ Normalizer::Step Normalizer::read(const JsonField& field) {
               return replace_all(text, from, to, most);
             }};
   }
-  field.unsupported(fmt::format("normalizer {}", shown(type)), kSupported);
+  field.unsupported(fmt::format("normalizer {}", shown(type)), kNormalizers);
 }
 
 }  // namespace quantspec

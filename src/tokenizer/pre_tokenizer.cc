@@ -13,7 +13,7 @@ namespace quantspec {
 
 namespace {
 
-constexpr std::string_view kSupported = "Split, ByteLevel, Digits, Metaspace, Sequence";
+constexpr std::string_view kPreTokenizers = "Split, ByteLevel, Digits, Metaspace, Sequence";
 
 // The split of GPT-2, which a ByteLevel step with use_regex does itself.
 constexpr std::string_view kGpt2Pattern =
@@ -125,7 +125,7 @@ void PreTokenizer::add(const JsonField& field) {
   } else if (type == "Metaspace") {
     add_metaspace(field);
   } else {
-    field.unsupported(fmt::format("pre_tokenizer {}", shown(type)), kSupported);
+    field.unsupported(fmt::format("pre_tokenizer {}", shown(type)), kPreTokenizers);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/byte_text.h"
 #include "tokenizer/characters.h"
+#include "tokenizer/charsmap.h"
 #include "tokenizer/sentencepiece_check.h"
 
 namespace quantspec {
@@ -21,8 +22,6 @@ namespace quantspec {
 namespace {
 
 using sentencepiece::SentencePieceProcessor;
-
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581, SentencePiece's space
 
 // Put after a serialized ModelProto, this overrides one field of it: normalizer_spec (3) {
 // add_dummy_prefix (3): false }. A later field of a protocol buffer wins.

@@ -14,22 +14,22 @@ namespace {
 
 constexpr std::size_t kMaxGrowth = 100;  // known files write one byte where there were three
 
-constexpr std::string_view kSupported =
+constexpr std::string_view kDecoders =
     "ByteLevel, Metaspace, or a Sequence of Replace, ByteFallback, Fuse, Strip in this order";
 
 }  // namespace
 
 TokenDecoder::TokenDecoder(const std::optional<JsonField>& field, std::string_view file) {
   if (!field) {
-    fail(ErrorKind::kUnsupportedModel, "{}: decoder: none; supported: {}", file, kSupported);
+    fail(ErrorKind::kUnsupportedModel, "{}: decoder: none; supported: {}", file, kDecoders);
   }
   Stage last = Stage::kNone;
   for (const JsonField& step : steps_of(*field, "decoders")) {
     const Stage stage = add(step);
     const bool in_order = stage > last || (stage == last && stage == Stage::kReplace);
-    if (!in_order) step.unsupported("a decoder in this place", kSupported);
+    if (!in_order) step.unsupported("a decoder in this place", kDecoders);
     if (stage == Stage::kStrip && last != Stage::kFuse) {
-      step.unsupported("Strip without Fuse", kSupported);
+      step.unsupported("Strip without Fuse", kDecoders);
     }
     last = stage;
   }
@@ -59,7 +59,7 @@ TokenDecoder::Stage TokenDecoder::add(const JsonField& field) {
     strips_space_ = field.at("start").integer() == 1;
     return Stage::kStrip;
   }
-  field.unsupported(fmt::format("decoder {}", shown(type)), kSupported);
+  field.unsupported(fmt::format("decoder {}", shown(type)), kDecoders);
 }
 
 void TokenDecoder::add_replacement(const JsonField& field) {

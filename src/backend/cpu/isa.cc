@@ -24,6 +24,7 @@ bool has_avx_vnni() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1u << 4) != 0;
 }
+#if !defined(QUANTSPEC_NO_AVX512)
 // What the kernel must allow this process first, since threads' states become 8 KB larger. It
 // refuses where it or the processor has no tiles.
 bool has_amx_bf16() {
@@ -33,6 +34,7 @@ bool has_amx_bf16() {
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kBf16) != 0 &&
          (edx & kTiles) != 0 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
+#endif
 #endif
 
 }  // namespace
@@ -71,6 +73,7 @@ std::vector<Isa> supported_isa_list() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     list.push_back(Isa::kAvx2);
     if (has_avx_vnni()) list.push_back(Isa::kAvxVnni);
+#if !defined(QUANTSPEC_NO_AVX512)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       list.push_back(Isa::kAvx512);
@@ -82,6 +85,7 @@ std::vector<Isa> supported_isa_list() {
         }
       }
     }
+#endif
   }
 #elif defined(__aarch64__)
   list.push_back(Isa::kNeon);

@@ -11,6 +11,8 @@ const Kernels& kernels(Isa isa) {
       return kAvx2Kernels;
     case Isa::kAvxVnni:
       return kAvxVnniKernels;
+#endif
+#if defined(__x86_64__) && !defined(QUANTSPEC_NO_AVX512)
     case Isa::kAvx512:
       return kAvx512Kernels;
     case Isa::kAvx512Vnni:
@@ -32,7 +34,8 @@ const Kernels& kernels(Isa isa) {
                                        .bf16 = &bf16};
       return with_amx;
     }
-#elif defined(__aarch64__)
+#endif
+#if defined(__aarch64__)
     case Isa::kNeon:
       return kNeonKernels;
     case Isa::kNeonDot:

@@ -1,10 +1,14 @@
 // For tests: a model that ranks can share, or a rank's share of it.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/error.h"
@@ -52,6 +56,20 @@ inline ModelConfig shared_config(const Sharing& sharing) {
   return config;
 }
 
+// The weights of such a model, which all ranks and all tries take from: to make them takes longer
+// than most tests.
+inline std::unique_ptr<MadeSource> shared_source(const Sharing& sharing) {
+  static std::mutex mutex;
+  static std::vector<std::pair<Sharing, MadeSource>> made;
+  const std::lock_guard lock(mutex);
+  const auto known = std::ranges::find_if(made, [&](const auto& one) {
+    return one.first.format == sharing.format && one.first.kv_heads == sharing.kv_heads;
+  });
+  if (known != made.end()) return std::make_unique<MadeSource>(known->second);
+  made.emplace_back(sharing, MadeSource(shared_config(sharing), sharing.format));
+  return std::make_unique<MadeSource>(made.back().second);
+}
+
 // A model, or a rank's share of it.
 struct OwnModel {
   OwnModel(const Sharing& sharing, Communicator* ranks)
@@ -69,12 +87,11 @@ struct OwnModel {
   static RankGroups groups_of(const Sharing& sharing, Communicator* ranks) {
     if (ranks == nullptr) return {};
     const ModelConfig config = shared_config(sharing);
-    return rank_groups(config, MadeSource(config, sharing.format), ranks->size(),
-                       sharing.context_ranks);
+    return rank_groups(config, *shared_source(sharing), ranks->size(), sharing.context_ranks);
   }
   Model load(const Sharing& sharing, Communicator* ranks) {
     const ModelConfig config = shared_config(sharing);
-    Share own{config, std::make_unique<MadeSource>(config, sharing.format)};
+    Share own{config, shared_source(sharing)};
     if (ranks != nullptr) {
       own = share_of(config, std::move(own.source), ranks->rank(), ranks->size(), groups);
     }

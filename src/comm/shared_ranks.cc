@@ -31,7 +31,11 @@ namespace quantspec {
 namespace {
 
 constexpr std::size_t kPlaceBytes = 256 * 1024;  // of a rank in a step
-constexpr int kSpins = 2000;                     // some 20 us, before a rank sleeps
+#if defined(__SANITIZE_THREAD__)
+constexpr int kSpins = 100;  // each takes 20 times as long
+#else
+constexpr int kSpins = 2000;  // some 20 us, before a rank sleeps
+#endif
 
 using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint32_t));

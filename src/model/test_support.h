@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -36,6 +37,7 @@ inline ModelConfig made_config(int heads, int kv_heads, int head_dim, int interm
   return config;
 }
 
+// Copies share what was made.
 class MadeSource final : public WeightSource {
  public:
   // Layers' matrices are of `format`, where it is dense so are embedding and head.
@@ -87,7 +89,7 @@ class MadeSource final : public WeightSource {
   TensorView tensor(std::string_view name, int rows, int cols) const override {
     const auto found = elements_.find(name);
     check(found != elements_.end(), "a test asks for tensors that it made");
-    const Elements& tensor = found->second;
+    const Elements& tensor = *found->second;
     check(tensor.bytes.size() == std::size_t(rows) * cols * size_of(tensor.dtype),
           "a test asks for tensors as it made them");
     return {tensor.bytes.data(), tensor.dtype, rows, cols};
@@ -103,6 +105,8 @@ class MadeSource final : public WeightSource {
 
  private:
   struct Elements {
+    Elements(DType dtype, std::vector<std::byte> bytes) : dtype(dtype), bytes(std::move(bytes)) {}
+
     DType dtype;
     std::vector<std::byte> bytes;
   };
@@ -110,17 +114,17 @@ class MadeSource final : public WeightSource {
   void elements(const std::string& name, DType dtype, int rows, int cols, unsigned seed) {
     std::mt19937 rng(seed);
     std::normal_distribution<float> normal(0, 0.1f);
-    Elements& tensor = elements_[name];
-    tensor.dtype = dtype;
-    for (int i = 0; i < rows * cols; ++i) {
+    const std::size_t count = std::size_t(rows) * cols, size = size_of(dtype);
+    std::vector<std::byte> bytes(count * size);
+    for (std::size_t i = 0; i < count; ++i) {
       const float value = normal(rng);
       const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
       const std::uint16_t half =
           dtype == DType::kF16 ? f32_to_f16(value) : static_cast<std::uint16_t>(bits >> 16);
-      const auto* from = dtype == DType::kF32 ? reinterpret_cast<const std::byte*>(&value)
-                                              : reinterpret_cast<const std::byte*>(&half);
-      tensor.bytes.insert(tensor.bytes.end(), from, from + size_of(dtype));
+      const void* from = dtype == DType::kF32 ? static_cast<const void*>(&value) : &half;
+      std::memcpy(&bytes[i * size], from, size);
     }
+    elements_[name] = std::make_shared<const Elements>(dtype, std::move(bytes));
   }
 
   static CodedMatrix coded(const std::shared_ptr<RandomCodes>& codes, int first, int cols) {
@@ -141,7 +145,7 @@ class MadeSource final : public WeightSource {
     return {format, static_cast<int>(codes->rows.size()), cols, read, columns};
   }
 
-  std::map<std::string, Elements, std::less<>> elements_;
+  std::map<std::string, std::shared_ptr<const Elements>, std::less<>> elements_;
   std::map<std::string, std::shared_ptr<RandomCodes>, std::less<>> coded_;
 };
 

@@ -204,7 +204,7 @@ TEST_P(KvOps, QkvRowsAloneHaveTheSameBits) {
 TEST_P(KvOps, QkvOfManyRowsHasTheBitsOfFew) {
   for (const QkvCase& c : kQkvCases) {
     QkvSetup setup(*backend_, c);
-    for (const int rows : {18, 33, 64, 150}) {
+    for (const int rows : {12, 18, 33, 49, 64, 150}) {
       const Floats x = normal_floats(std::size_t(rows) * c.hidden, 7);
       std::vector<Span> spans;
       for (int left = rows; left > 0; left -= spans.back().rows) {

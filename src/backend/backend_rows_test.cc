@@ -10,11 +10,13 @@ namespace {
 class RowsOps : public OpTest {};
 
 constexpr int kMostRows = 256;
-constexpr int kRowCounts[] = {8, 9, 13, 17, 18, 31, 32, 33, 48, 64, 65, 128, 200, kMostRows};
+constexpr int kRowCounts[] = {8,  9,  13, 17, 18, 31, 32,  33,  35,
+                              43, 48, 49, 50, 64, 65, 128, 200, kMostRows};
 constexpr WeightRead kReads[] = {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget};
 constexpr WeightFormat kQ4K{.bits = 4, .group = 32, .block = 256, .has_offset = true};
 constexpr WeightFormat kQ5K{.bits = 5, .group = 32, .block = 256, .has_offset = true};
 constexpr WeightFormat kQ6K{.bits = 6, .group = 16, .block = 256, .zero = 32};
+constexpr WeightFormat kQ4{.bits = 4, .group = 32, .block = 32, .zero = 8};
 constexpr WeightFormat kQ8{.bits = 8, .group = 32, .block = 32, .zero = 128};
 constexpr WeightFormat kFormats[] = {dense_format(DType::kBF16),
                                      dense_format(DType::kF16),
@@ -23,6 +25,7 @@ constexpr WeightFormat kFormats[] = {dense_format(DType::kBF16),
                                      kQ4K,
                                      kQ5K,
                                      kQ6K,
+                                     kQ4,
                                      kQ8};
 
 // Not multiples of what kernels take at a time, fewer inputs than a sum has segments, and long

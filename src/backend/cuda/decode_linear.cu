@@ -197,10 +197,12 @@ DecodeScratch decode_scratch(const Device& device, const PassSizes& sizes,
     add(sizes.intermediate, {sizes.hidden});
     add(sizes.hidden, {sizes.head});
   }
+  const int rows = padded_rows_of(sizes.sequences, sizes.sequences * sizes.rows);
+  // Of up, where gate and up have formats of their own.
+  scratch.activations = sizeof(float) * static_cast<std::size_t>(rows) * sizes.intermediate;
   const int sums = sizes.ranks > 1 ? std::max(sizes.hidden, sizes.head) : 0;
   const int shares = sharing.shares_of_context(), queries = shares > 1 ? shares * sizes.queries : 0;
   if (sums > 0 || queries > 0) {
-    const int rows = padded_rows_of(sizes.sequences, sizes.sequences * sizes.rows);
     scratch.of_rank = rank_scratch_bytes(rows, std::max(sums, queries));
   }
   return scratch;

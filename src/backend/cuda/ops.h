@@ -82,10 +82,10 @@ void decode_qkv(Device& device, const QkvParams& params);
 void decode_add_linear(Device& device, const AddLinearParams& params);
 void decode_gate_up(Device& device, const GateUpParams& params);
 void head(Device& device, const HeadParams& params);
-// What these take of Scratch::kBatch and kOfRank at most, whatever the weights are in, and what
-// attention takes of kOfRank.
+// What these take of Scratch::kBatch, kActivations and kOfRank at most, whatever the weights are
+// in, and what attention takes of kOfRank.
 struct DecodeScratch {
-  std::size_t batch = 0, of_rank = 0;
+  std::size_t batch = 0, activations = 0, of_rank = 0;
 };
 DecodeScratch decode_scratch(const Device& device, const PassSizes& sizes,
                              const RankSharing& sharing);

@@ -13,14 +13,19 @@ std::size_t pass_scratch_bytes(const Device& device, const PassSizes& sizes,
   const DecodeScratch decode = decode_scratch(device, sizes, sharing);
   const AttentionScratch attention = attention_scratch(device, sizes, sharing);
   // What is beyond prefill's, which has it in turn.
-  const std::size_t of_prefill =
+  const std::size_t row_floats =
+      static_cast<std::size_t>(sizes.hidden) + sizes.intermediate + 2 * std::size_t(sizes.keys);
+  const PrefillScratch prefill =
       prefill_scratch({.inputs = std::max({sizes.hidden, sizes.queries, sizes.intermediate}),
-                       .row_floats = 0,
-                       .ranks = sizes.ranks})
-          .of_rank;
+                       .row_floats = kPrefillRows * row_floats,
+                       .ranks = sizes.ranks});
+  const auto beyond = [](std::size_t bytes, std::size_t there) {
+    return bytes - std::min(bytes, there);
+  };
   const int lanes = padded(sizes.sequences);
-  return decode.batch + std::max(decode.of_rank, of_prefill) - of_prefill + attention.results +
-         attention.counters + rounds_scratch_bytes(sizes.sequences) +
+  return decode.batch + beyond(decode.activations, prefill.activations) +
+         beyond(decode.of_rank, prefill.of_rank) + attention.results + attention.counters +
+         rounds_scratch_bytes(sizes.sequences) +
          Device::table_bytes(lanes, padded_rows_of(lanes, sizes.sequences * sizes.rows),
                              sizes.shape.num_layers) +
          Ranks::bytes(sharing);

@@ -2,7 +2,10 @@
 // only upload() and download() reach it. Ops and copies take effect in the order of the calls.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <memory>
+#include <utility>
 
 #include "base/buffer.h"
 
@@ -13,7 +16,13 @@ class DeviceMemory {
   virtual ~DeviceMemory() = default;
 
   // Throws kOutOfMemory.
-  virtual Buffer allocate(std::size_t bytes) = 0;
+  Buffer allocate(std::size_t bytes) {
+    const auto held = std::make_shared<Held>(make_buffer(bytes), allocated_);
+    // The function holds it, and goes with the buffer.
+    return {held->memory.data(), bytes, [held](std::byte*, std::size_t) {}};
+  }
+  // What buffers of allocate() hold. Thread-safe.
+  std::size_t allocated_bytes() const { return *allocated_; }
   virtual std::size_t available_bytes() const = 0;  // that allocate() can still give
   // That a backend on a device has taken there for itself: PassOps::pass_scratch_bytes() and
   // PrefillOps::scratch_bytes() count it, and what it is yet to take. Of the host it is not
@@ -30,6 +39,21 @@ class DeviceMemory {
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   // Waits for all that was called. Measurements need it; results come by download().
   virtual void synchronize() = 0;
+
+ private:
+  using Count = std::shared_ptr<std::atomic<std::size_t>>;
+  struct Held {
+    Held(Buffer made, Count all) : memory(std::move(made)), count(std::move(all)) {
+      *count += memory.size();
+    }
+    ~Held() { *count -= memory.size(); }
+
+    Buffer memory;
+    Count count;  // a buffer may outlive what gave it
+  };
+  virtual Buffer make_buffer(std::size_t bytes) = 0;
+
+  Count allocated_ = std::make_shared<std::atomic<std::size_t>>(0);
 };
 
 }  // namespace quantspec

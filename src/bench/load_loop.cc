@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "bench/memory.h"
 
 namespace quantspec::bench {
 
@@ -170,8 +171,8 @@ std::size_t LoadLoop::ring_bytes(Engine& engine, const Entry& entry,
 std::size_t LoadLoop::bytes_for(Engine& engine, const Entry& entry,
                                 const LoadLoopOptions& options) {
   const KvShape& shape = engine.pool().shape();
-  const std::size_t rings = ring_bytes(engine, entry, options) +
-                            Model::logits_bytes(engine.config(), num_caches(options));
+  const std::size_t rings =
+      ring_bytes(engine, entry, options) + decoder_bytes(engine, num_caches(options));
   if (entry.store == KvStore::kFull) return rings;
   const bool on_device = engine.model().backend().is_apart_from_host();
   return rings + pages_for(shape, options) * shape.page_bytes() +

@@ -82,7 +82,8 @@ MemoryPlan memory(Engine& engine, const Entry& entry, const LoadMeasured& measur
   plan.draft_weights_bytes = draft_weights_bytes(engine.model(), entry.decoding.plans);
   plan.kv_bytes = full ? rings : pages;
   plan.ring_bytes = full ? 0 : rings;
-  plan.prefill_bytes = prefill_bytes(engine, full ? 0 : of.capacity, of.streams);
+  plan.prefill_bytes =
+      prefill_bytes(engine, full ? 0 : of.capacity, of.streams) + decoder_bytes(engine, of.streams);
   plan.kv_fp16_bytes = shape.fp16_token_bytes() * of.streams * of.capacity;
   return of_all_ranks(plan, engine);
 }

@@ -194,7 +194,8 @@ class Measurement {
                                 {.store = entry.store, .full_layers = entry.full_layers()});
     plan.kv_bytes = full ? ring : cache.page_bytes();
     plan.ring_bytes = full ? 0 : ring;
-    plan.prefill_bytes = prefill_bytes(engine_, full ? 0 : cache.capacity());
+    plan.prefill_bytes =
+        prefill_bytes(engine_, full ? 0 : cache.capacity()) + decoder_bytes(engine_);
     plan.kv_fp16_bytes = cache.shape().fp16_token_bytes() * cache.length();
     return of_all_ranks(plan, engine_);
   }
@@ -220,7 +221,7 @@ std::string describe(const Entry& entry) {
 void require_memory(Engine& engine, const std::vector<Entry>& entries, const BenchOptions& options,
                     int context) {
   const int capacity = context + options.predict;
-  std::size_t needed = prefill_bytes(engine, capacity);
+  std::size_t needed = prefill_bytes(engine, capacity) + decoder_bytes(engine);
   for (const CacheNeed& need : cache_needs(entries))
     needed += bytes_of(need.kv(), engine, capacity);
   std::size_t largest = 0;  // of the copies that runs start from

@@ -1,5 +1,7 @@
 #include "bench/memory.h"
 
+#include "speculative/speculative.h"
+
 namespace quantspec::bench {
 
 namespace {
@@ -28,6 +30,10 @@ std::size_t prefill_bytes(Engine& engine, int capacity, int sequences) {
   const int pages = (capacity + shape.page_size - 1) / shape.page_size;
   return Model::prefill_bytes(model.config(), model.backend(), shape, capacity) +
          Model::pass_bytes(model.config(), model.backend(), shape, sequences, pages);
+}
+
+std::size_t decoder_bytes(Engine& engine, int sequences) {
+  return Decoder::bytes_for(engine.model().config(), engine.model().backend(), sequences);
 }
 
 std::size_t available_bytes(Engine& engine) {

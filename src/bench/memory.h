@@ -12,6 +12,8 @@ namespace quantspec::bench {
 // Of reading a prompt into a cache of `capacity` tokens, which comes on top of it, and of rounds of
 // so many sequences; 0: of a cache in full precision, whose pages need no room to be unpacked.
 std::size_t prefill_bytes(Engine& engine, int capacity, int sequences = 1);
+// Of the decoder of such rounds.
+std::size_t decoder_bytes(Engine& engine, int sequences = 1);
 // Of the backend's memory, for one of the engine's ranks, with what it has taken of that.
 std::size_t available_bytes(Engine& engine);
 // What they take together, of which each takes this.

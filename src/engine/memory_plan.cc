@@ -39,7 +39,7 @@ constexpr std::size_t kHostCacheShare = 8, kMostHostCache = std::size_t{4} << 30
 // For ends of prompts.
 constexpr std::size_t kTailShare = 16, kTailsOfSequence = 2;
 
-// Each has a ring, and logits of 50 rows.
+// Each has a ring, and logits of all rows of a round.
 constexpr int kMaxSequences = 256;
 
 }  // namespace
@@ -99,15 +99,23 @@ std::size_t draft_bytes(const EngineOptions& options, const ModelConfig& config,
   return Weights::draft_bytes_for(store, backend);
 }
 
-// Whether drafts may choose pages by what a target pass gave them.
-bool chooses_by_mass(const EngineOptions& options, const KvShape& shape) {
-  const DraftSpec spec = read_draft_spec(options.plan);
-  if (options.draft_weights != DraftWeights::kAuto || shape.context_ranks > 1) return false;
-  const auto plans =
-      plans_of_passes(spec, {shape.num_layers, shape.page_size, options.draft_budget});
-  return std::ranges::any_of(kv_options(plans).accesses, [](const KvAccess& access) {
-    return access.tokens == KvTokens::kByMass;
-  });
+// What caches are made for, as far as it follows from the options: of auto the engine leaves out
+// what the weights do not give (Engine::plans). Drafts by weights that were chosen read all pages,
+// and so do those that nobody chose where contexts are shared, or in full precision.
+KvOptions kv_of(const EngineOptions& options, const KvShape& shape) {
+  KvOptions kv;
+  if (options.draft_weights == DraftWeights::kAuto) {
+    kv = kv_options(plans_of_passes(read_draft_spec(options.plan),
+                                    {shape.num_layers, shape.page_size, options.draft_budget}));
+  }
+  kv.store = options.kv_store;
+  if (shape.context_ranks > 1 || kv.store == KvStore::kFull) kv.accesses.clear();
+  return kv;
+}
+
+bool chooses_by_mass(const KvOptions& kv) {
+  return std::ranges::any_of(
+      kv.accesses, [](const KvAccess& access) { return access.tokens == KvTokens::kByMass; });
 }
 
 }  // namespace
@@ -175,39 +183,43 @@ MemoryPlanner::MemoryPlanner(const EngineOptions& options, const ModelConfig& co
       shape_(kv_shape(config, options.page_size)),
       target_weights_bytes_(Weights::target_bytes_for(config, source, backend)),
       draft_weights_bytes_(draft_bytes(options, config, backend, source)),
-      kv_store_(options.kv_store),
+      kv_(kv_of(options, shape_)),
       sequences_(num_sequences(options)),
       looks_up_(read_draft_spec(options.plan).looks_up),
-      chooses_by_mass_(chooses_by_mass(options, shape_)),
       lookup_history_(static_cast<std::size_t>(std::max(options.lookup_history, 0))),
       wanted_page_memory_(options.page_memory),
       wanted_host_cache_(options.host_cache),
       wanted_tail_memory_(options.tail_memory) {
   const bool wanted = wanted_page_memory_ > 0 || wanted_host_cache_.value_or(0) > 0;
-  if (wanted && kv_store_ == KvStore::kFull) {
+  if (wanted && kv_.store == KvStore::kFull) {
     fail(ErrorKind::kInvalidRequest,
          "{} full has no pages, for which {} and {} are; {} hierarchical works", field::kKvCache,
          field::kPageMemory, field::kHostCache, field::kKvCache);
   }
 }
 
+std::size_t working_bytes(const ModelConfig& config, const Backend& backend, const KvShape& shape,
+                          const KvOptions& kv, int sequences, int context) {
+  const bool paged = kv.store != KvStore::kFull;
+  const int in_pages = paged ? context : 0;
+  const int pages = (in_pages + shape.page_size - 1) / shape.page_size;
+  const std::size_t of_sequence =
+      Sequence::bytes_for(context) + KvCache::table_bytes_for(shape, context, kv);
+  return Model::prefill_bytes(config, backend, shape, in_pages) +
+         Model::pass_bytes(config, backend, shape, sequences, chooses_by_mass(kv) ? pages : 0) +
+         Model::angle_bytes(config, context) + Decoder::bytes_for(config, backend, sequences) +
+         sequences * of_sequence +
+         (paged ? PromptTails::staging_bytes(shape, backend, backend.prefill_chunk()) : 0);
+}
+
 MemoryPlan MemoryPlanner::plan(int context) const {
   MemoryPlan plan;
   plan.weights_bytes = target_weights_bytes_;
   plan.draft_weights_bytes = draft_weights_bytes_;
-  plan.kv_bytes = KvCache::page_bytes_for(shape_, context, kv_store_);
-  plan.ring_bytes = sequences_ * KvCache::ring_bytes_for(shape_, backend_, context, {kv_store_});
-  const int in_pages = kv_store_ == KvStore::kFull ? 0 : context;
-  const int pages = (in_pages + shape_.page_size - 1) / shape_.page_size;
-  plan.prefill_bytes =
-      Model::prefill_bytes(config_, backend_, shape_, in_pages) +
-      Model::logits_bytes(config_, sequences_ - 1) + Model::log_prob_bytes(config_, sequences_) +
-      Model::pass_bytes(config_, backend_, shape_, sequences_, chooses_by_mass_ ? pages : 0) +
-      Model::angle_bytes(config_, context);
+  plan.kv_bytes = KvCache::page_bytes_for(shape_, context, kv_.store);
+  plan.ring_bytes = sequences_ * KvCache::ring_bytes_for(shape_, backend_, context, kv_);
+  plan.prefill_bytes = working_bytes(config_, backend_, shape_, kv_, sequences_, context);
   if (!backend_.is_apart_from_host()) plan.prefill_bytes += lookup_bytes(context);
-  if (kv_store_ != KvStore::kFull) {
-    plan.prefill_bytes += PromptTails::staging_bytes(shape_, backend_, backend_.prefill_chunk());
-  }
   plan.kv_fp16_bytes = shape_.fp16_token_bytes() * context;
   return plan;
 }
@@ -223,7 +235,7 @@ MemoryPlan MemoryPlanner::plan(int context, std::size_t available,
   if (backend_.is_apart_from_host()) {
     available_on_host -= std::min(available_on_host, lookup_bytes(context));
   }
-  if (kv_store_ == KvStore::kFull) return plan;
+  if (kv_.store == KvStore::kFull) return plan;
   plan.page_memory_bytes = page_memory(plan, context, available);
   plan.host_cache_bytes = host_cache(plan, available, available_on_host);
   plan.tail_bytes = tail_memory(plan, available, available_on_host);

@@ -58,6 +58,11 @@ RankMemory memory_of_rank(const Backend& backend, int num_here);
 // What each of these ranks may take, who all call it; null: of the one that there is.
 RankMemory memory_of_rank(const Backend& backend, Communicator* ranks);
 
+// What requests that so many sequences answer take of the backend's memory beside pages and the
+// rings of their caches, which are of the options `kv` for `context` tokens.
+std::size_t working_bytes(const ModelConfig& config, const Backend& backend, const KvShape& shape,
+                          const KvOptions& kv, int sequences, int context);
+
 class MemoryPlanner {
  public:
   // Reads headers, and nothing else of the files. `config` and `backend` outlive the planner.
@@ -88,10 +93,9 @@ class MemoryPlanner {
   KvShape shape_;
   std::size_t target_weights_bytes_;
   std::size_t draft_weights_bytes_;
-  KvStore kv_store_;
+  KvOptions kv_;
   int sequences_;
   bool looks_up_;
-  bool chooses_by_mass_;
   std::size_t lookup_history_;
   std::size_t wanted_page_memory_;
   std::optional<std::size_t> wanted_host_cache_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <limits>
 
 #include "backend/backend.h"
@@ -104,33 +105,36 @@ TEST_F(ChoosesContext, ASlidingWindowEndsIt) {
                [&] { choose(std::size_t{1} << 40); });
 }
 
-// Tables of rotation angles: half a kilobyte for each token of this model.
-TEST_F(ChoosesContext, RotationAnglesAreInThePlan) {
-  options_.sequences = 1;
-  options_.plan = "auto+nolookup";
+// Of a longer context: rotation angles, and what a sequence has of every token or page. Scratch is
+// bounded by the chunk.
+TEST_F(ChoosesContext, RotationAnglesAndTablesAreInThePlan) {
+  options_.sequences = 3;
+  options_.plan = "quantspec+sparse";
   const MemoryPlanner planner(options_, config_, *backend_, *source_);
-  const std::size_t tokens = 1 << 16;
+  const std::size_t tokens = 1 << 16, pages = tokens / kv_shape(config_, 0).page_size;
   EXPECT_EQ(Model::angle_bytes(config_, tokens), tokens * config_.head_dim * sizeof(float));
-  const KvShape shape = kv_shape(config_, 0);
-  const std::size_t prefill = Model::prefill_bytes(config_, *backend_, shape, 16);
-  const std::size_t kept = Model::log_prob_bytes(config_, 1) +
-                           PromptTails::staging_bytes(shape, *backend_, backend_->prefill_chunk());
-  EXPECT_EQ(planner.plan(16).prefill_bytes, prefill + kept + Model::angle_bytes(config_, 16));
-  // Scratch is bounded by the chunk, not by the prompt.
-  EXPECT_EQ(planner.plan(tokens).prefill_bytes,
-            prefill + kept + Model::angle_bytes(config_, tokens));
+  const std::size_t layers = config_.num_layers, heads = config_.num_kv_heads;
+  const std::size_t masses = pages * heads * layers * sizeof(float);
+  const std::size_t lists = pages * heads * layers * sizeof(int);
+  const std::size_t bounds = pages * heads * sizeof(float);
+  const std::size_t each =
+      tokens * sizeof(TokenId) + pages * sizeof(PagePlanes) + masses + lists + bounds;
+  EXPECT_EQ(planner.plan(tokens).prefill_bytes - planner.plan(0).prefill_bytes,
+            Model::angle_bytes(config_, tokens) + 3 * each);
 }
 
 TEST_F(ChoosesContext, EverySequenceHasARingAndLogits) {
+  options_.plan = "quantspec";
   const auto plan = [&](int sequences) {
     options_.sequences = sequences;
     return MemoryPlanner(options_, config_, *backend_, *source_).plan(4096);
   };
   const MemoryPlan one = plan(1), eight = plan(8);
   EXPECT_EQ(eight.ring_bytes, 8 * one.ring_bytes);
-  EXPECT_EQ(eight.prefill_bytes, one.prefill_bytes + Model::logits_bytes(config_, 7) +
-                                     Model::log_prob_bytes(config_, 7) +
-                                     7 * Sequence::lookup_bytes(4096, 0));
+  const std::size_t rows = 3 * kMaxDraftLen + 2;  // of drafts, of verification, and kept of those
+  const std::size_t each = sizeof(float) * rows * config_.vocab_size + Sequence::bytes_for(4096) +
+                           4096 / kv_shape(config_, 0).page_size * sizeof(PagePlanes);
+  EXPECT_EQ(eight.prefill_bytes, one.prefill_bytes + 7 * each);
   EXPECT_EQ(eight.kv_bytes, one.kv_bytes);
 }
 
@@ -142,8 +146,10 @@ TEST_F(ChoosesContext, LookupsAreInThePlan) {
     options_.lookup_history = history;
     return MemoryPlanner(options_, config_, *backend_, *source_).plan(4096).prefill_bytes;
   };
-  const std::size_t without = prefill("quantspec", 0);
-  for (const char* plan : {"auto", "lookup", "quantspec+lookup"}) {
+  for (const auto& [plan, same] : {std::pair{"auto", "auto+nolookup"},
+                                   {"lookup", "quantspec"},
+                                   {"quantspec+lookup", "quantspec"}}) {
+    const std::size_t without = prefill(same, 0);
     EXPECT_EQ(prefill(plan, 0), without + 3 * Sequence::lookup_bytes(4096, 0)) << plan;
     EXPECT_EQ(prefill(plan, 999), without + 3 * Sequence::lookup_bytes(4096, 999)) << plan;
   }
@@ -168,11 +174,13 @@ TEST(MemoryPlan, WhatRanksTellEachOtherIsInThePlan) {
     options.sequences = sequences;
     return MemoryPlanner(options, own.config, *backend, *own.source).plan(1024).prefill_bytes;
   };
-  const std::size_t each =
-      Model::logits_bytes(own.config, 1) + Model::log_prob_bytes(own.config, 1);
+  const std::size_t each = Decoder::bytes_for(own.config, *backend, 3) -
+                           Decoder::bytes_for(own.config, *backend, 2) + Sequence::bytes_for(1024) +
+                           1024 / 128 * sizeof(PagePlanes);
   const std::size_t told = sizeof(float) * (kMaxDraftLen + 1) * (32000 + 128000);
   EXPECT_EQ(all_but_pages(3) - all_but_pages(2), each + told);
-  EXPECT_EQ(Model::pass_bytes(whole, *backend, kv_shape(whole, 0), 3, 0), 0u);
+  const std::size_t logits = sizeof(float) * (kMaxDraftLen + 1) * 128000;
+  EXPECT_EQ(Model::pass_bytes(whole, *backend, kv_shape(whole, 0), 3, 0), logits);
 }
 
 // Pages of all requests and of cached prefixes, and the host's memory.
@@ -237,6 +245,61 @@ TEST_F(SizesPools, OfADeviceNearlyAllAndSomeOfItsHost) {
   options_.host_cache = 0;
   EXPECT_EQ(plan(kPlenty).host_cache_bytes, 0u);
 }
+
+// All that an engine allocates, for requests of many drafts at once by every kind of plan, with
+// log-probabilities, is in the plan, and little else is.
+class AllocatesWhatIsPlanned : public ::testing::TestWithParam<std::pair<std::string, KvStore>> {};
+
+TEST_P(AllocatesWhatIsPlanned, AndLittleLess) {
+  const auto& [backend_name, store] = GetParam();
+  if (backend_name == "cuda" && !cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
+  EngineOptions options = bundled();
+  options.backend = backend_name;
+  options.kv_store = store;
+  options.sequences = 3;
+  options.ctx_size = 4096;
+  options.tail_memory = options.host_cache = 0;
+  const bool paged = store == KvStore::kHierarchical;
+  // A host's are taken as they are used, twice as many each time.
+  if (paged) options.page_memory = 64 * kv_shape(load_config(options.model), 0).page_bytes();
+  std::atomic<int> ended = 0;
+  const auto engine = Engine::load(options);
+  const Model& model = engine->model();
+  const Backend& backend = model.backend();
+  for (int i = 0; i < options.sequences; ++i) {
+    std::string prompt;
+    for (int j = 0; j < 300; ++j) prompt += fmt::format("The {}th clock. ", i + j);
+    GenerateOptions wanted = greedy(60, kMaxDraftLen);
+    wanted.log_probs = true;
+    engine->submit(prompt, wanted, {.on_end = [&](Outcome outcome) {
+                     EXPECT_FALSE(outcome.error);
+                     ended.fetch_add(1);
+                     ended.notify_one();
+                   }});
+  }
+  for (int now = ended; now < options.sequences; now = ended) ended.wait(now);
+
+  const MemoryPlanner planner(options, model.config(), backend, model.weights().source());
+  const MemoryPlan plan = planner.plan(options.ctx_size);
+  std::size_t planned = plan.total() - plan.kv_bytes + options.page_memory;
+  if (!backend.is_apart_from_host()) {  // of a host, what takes no buffer is not counted
+    planned -= plan.weights_bytes + options.sequences * Sequence::lookup_bytes(4096, 0) +
+               backend.scratch_bytes(Model::prefill_sizes(model.config(), backend.prefill_rows()));
+  }
+  const std::size_t held = backend.allocated_bytes() + backend.taken_bytes();
+  EXPECT_LE(held, planned);
+  EXPECT_GT(held, planned - planned / 10);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AllocatesWhatIsPlanned,
+                         ::testing::Values(std::pair{"cpu", KvStore::kHierarchical},
+                                           std::pair{"cpu", KvStore::kFull},
+                                           std::pair{"cuda", KvStore::kHierarchical},
+                                           std::pair{"cuda", KvStore::kFull}),
+                         [](const auto& info) {
+                           const bool full = info.param.second == KvStore::kFull;
+                           return info.param.first + (full ? "_full" : "_hierarchical");
+                         });
 
 // What rounds and prompts take of a GPU's memory beside what they are given.
 TEST(MemoryPlan, WhatADeviceTakesForItselfIsInThePlan) {
@@ -309,8 +372,8 @@ TEST(MemoryPlan, TheLargestModelThereMayBeIsCounted) {
     const auto counted = Model::prefill_bytes(config, *backend, kv_shape(config, 0), kMaxContext);
     if (name == std::string("cpu")) {
       const bool in_bf16 = backend->description().find("bf16") != std::string::npos;
-      const double floats = chunk * hidden + rows * (4 * hidden + 4 * kv_width) +
-                            (256 + 144) * hidden + 33.0 * config.vocab_size;
+      const double floats =
+          chunk * hidden + rows * (4 * hidden + 4 * kv_width) + (256 + 144) * hidden;
       EXPECT_NEAR(static_cast<double>(counted) / (4 * floats + 4 * chunk * kv_width), 1,
                   in_bf16 ? 0.01 : 0.001);
     }

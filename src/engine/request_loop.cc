@@ -64,13 +64,15 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
                  .admission = options.admission}) {
   totals.turns_by_plan.resize(options.plans.size());
   const KvOptions kv = cache_options(options);
-  model.reserve_prefill(shape, options.chunk, options.context);
+  const bool paged = options.store == KvStore::kHierarchical;
+  model.reserve_prefill(shape, options.chunk, paged ? options.context : 0);
   for (int i = 0; i < options.sequences; ++i) {
     sequences.push_back(std::make_unique<Sequence>(model, pool, options.context,
                                                    DecodingOptions{.plans = options.plans}, kv));
     free_sequences.push_back(sequences.back().get());
   }
-  decoder.reserve(free_sequences);
+  decoder.reserve(options.sequences);
+  decoder.warm_up(free_sequences);
   rules.reserve(free_sequences.size());
   rules.set_priors(decoder.time_passes(*free_sequences.front(), options.timing_seconds));
   // What a round gave is told to all, so there is room to note it.
@@ -87,7 +89,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
   for (StepRecord& one : kept_steps) one.turns.reserve(most);
   // A device's memory is taken now: later that would hold up all that run.
   const bool on_device = model.backend().is_apart_from_host();
-  if (on_device && options.store == KvStore::kHierarchical) pool.reserve(options.pages);
+  if (on_device && paged) pool.reserve(options.pages);
   publish();
 }
 

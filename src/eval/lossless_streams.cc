@@ -245,8 +245,8 @@ void eval_lossless_streams(const EvalModel& model, std::span<const Prompt> promp
     const KvOptions kv = kv_options(drafter.plans);
     most = std::max(most, cache_bytes(model, context + options.predict, kv));
   }
-  require_memory(model, 2 * streams * most + prefill_bytes(model, context + options.predict),
-                 context);
+  const std::size_t beside = prefill_bytes(model, context + options.predict, 0, streams);
+  require_memory(model, 2 * streams * most + beside, context);
   Streams(model, prompts, streams, options, progress, rows).run();
 }
 

@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "eval/forced_pass.h"
 #include "rivals/rivals.h"
+#include "speculative/speculative.h"
 
 namespace quantspec {
 
@@ -34,9 +35,14 @@ std::size_t cache_bytes(const EvalModel& model, int capacity, const KvOptions& o
          rivals_bytes(options, backend, shape, capacity);
 }
 
-std::size_t prefill_bytes(const EvalModel& model, int capacity, int chunk) {
-  return Model::prefill_bytes(model.model.config(), model.model.backend(), model.pool.shape(),
-                              capacity, chunk);
+std::size_t prefill_bytes(const EvalModel& model, int capacity, int chunk, int sequences) {
+  const ModelConfig& config = model.model.config();
+  const Backend& backend = model.model.backend();
+  const KvShape& shape = model.pool.shape();
+  const int pages = (capacity + shape.page_size - 1) / shape.page_size;
+  return Model::prefill_bytes(config, backend, shape, capacity, chunk) +
+         Model::pass_bytes(config, backend, shape, sequences, pages) +
+         Decoder::bytes_for(config, backend, sequences);
 }
 
 std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& variants,

@@ -14,8 +14,9 @@ KvOptions kv_options(const Variant& variant);
 
 // At most, of a cache of so many tokens: pages, ring, gathered tokens.
 std::size_t cache_bytes(const EvalModel& model, int capacity, const KvOptions& options);
-// Of a prefill of so many tokens, which comes on top. chunk: as in KvOptions.
-std::size_t prefill_bytes(const EvalModel& model, int capacity, int chunk = 0);
+// Of a prefill of so many tokens and of rounds of so many sequences, which comes on top. chunk: as
+// in KvOptions.
+std::size_t prefill_bytes(const EvalModel& model, int capacity, int chunk = 0, int sequences = 1);
 // Of all variants' caches at once, and of the distributions that are compared.
 std::size_t variants_bytes(const EvalModel& model, const std::vector<Variant>& variants,
                            int capacity);

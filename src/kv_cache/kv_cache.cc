@@ -358,6 +358,12 @@ std::size_t KvCache::ring_bytes_for(const KvShape& shape, const KvOps& ops, int 
   return bytes;
 }
 
+std::size_t KvCache::table_bytes_for(const KvShape& shape, int capacity, const KvOptions& options) {
+  const int pages = capacity / shape.page_size;
+  const bool chooses = std::ranges::any_of(options.accesses, &KvAccess::chooses_pages);
+  return pages * sizeof(PagePlanes) + (chooses ? PageSelector::bytes_for(shape, pages) : 0);
+}
+
 std::size_t KvCache::chunk_scratch_bytes(const KvShape& shape, const KvOps& ops, int chunk) {
   return ops.full_kv_bytes(shape, chunk);
 }

@@ -167,11 +167,12 @@ class KvCache {
   std::size_t page_bytes() const { return pages_.size() * pool_->page_bytes(); }
   std::size_t ring_bytes() const { return ring_.size(); }  // copies in full precision included
   std::size_t gathered_bytes() const;
-  // The most that a cache of `capacity` tokens may take: pages, ring; and the scratch of a chunk of
-  // so many tokens.
+  // The most that a cache of `capacity` tokens may take: pages, ring, and tables of where its pages
+  // are and of which drafts read; and the scratch of a chunk of so many tokens.
   static std::size_t page_bytes_for(const KvShape& shape, int capacity, KvStore store);
   static std::size_t ring_bytes_for(const KvShape& shape, const KvOps& ops, int capacity,
                                     const KvOptions& options);
+  static std::size_t table_bytes_for(const KvShape& shape, int capacity, const KvOptions& options);
   static std::size_t chunk_scratch_bytes(const KvShape& shape, const KvOps& ops, int chunk);
 
  private:

@@ -27,6 +27,14 @@ void PageSelector::reserve(int max_pages) {
   clear();
 }
 
+std::size_t PageSelector::bytes_for(const KvShape& shape, int max_pages) {
+  const std::size_t entries = static_cast<std::size_t>(shape.num_kv_heads) * max_pages;
+  const std::size_t masses = shape.num_layers * entries * sizeof(float);
+  const std::size_t bounds = entries * sizeof(float),
+                    lists = shape.num_layers * entries * sizeof(int);
+  return masses + bounds + lists;
+}
+
 std::span<int> PageSelector::lists(int layer, int num_pages, int count) const {
   check(num_pages <= max_pages_, "room was reserved for the pages");
   if (count >= num_pages) return {};

@@ -24,6 +24,8 @@ class PageSelector {
 
   // The most pages that there will be. Before anything else; what was recorded is forgotten.
   void reserve(int max_pages);
+  // What that takes of the backend's memory.
+  static std::size_t bytes_for(const KvShape& shape, int max_pages);
   // Where a target pass writes the mass of each page; once one has, mass_recorded().
   PageScores mass(int layer) const { return {mass_.as<float>() + layer * entries(), max_pages_}; }
   void mass_recorded() { has_mass_ = true; }

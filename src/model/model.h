@@ -173,18 +173,14 @@ class Model {
 
   // Bytes of the rotation angles that decoding reads, of caches of this capacity.
   static std::size_t angle_bytes(const ModelConfig& config, int capacity);
-  // Bytes of the logits of rounds of so many sequences, of drafts and of verification.
-  static std::size_t logits_bytes(const ModelConfig& config, int sequences);
-  // The same of the copies that log-probabilities are taken from, which rounds take when the first
-  // request wants some.
-  static std::size_t log_prob_bytes(const ModelConfig& config, int sequences);
-  // What the backend takes for itself in rounds of so many sequences (PassOps::pass_scratch_bytes).
+  // What passes of rounds of so many sequences take beyond prefill_bytes(): more rows, logits that
+  // the host wants, and what the backend takes for itself (PassOps::pass_scratch_bytes).
   // mass_pages: those that a sequence may have, where drafts choose some by mass; else 0.
   static std::size_t pass_bytes(const ModelConfig& config, const Backend& backend,
                                 const KvShape& shape, int sequences, int mass_pages);
   // Bytes of a prefill beside the cache: a chunk's activations, its K and V of one layer, the
-  // backend's scratch, what pages of a prompt of `context` tokens are unpacked to; with the logits
-  // of a round (the rest of a pass is small). chunk: the cache's, as in KvOptions.
+  // backend's scratch, what pages of a prompt of `context` tokens are unpacked to. chunk: the
+  // cache's, as in KvOptions.
   static std::size_t prefill_bytes(const ModelConfig& config, const Backend& backend,
                                    const KvShape& shape, int context, int chunk = 0);
   // What a backend takes for itself in prefill of so many rows at a time follows from these.

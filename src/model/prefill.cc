@@ -75,7 +75,8 @@ void Model::Prefill::begin_chunk() {
   Backend& backend = model_.backend_;
   const ModelConfig& config = model_.config_;
   first_ = cache_.length();
-  model_.reserve_prefill(cache_.shape(), cache_.chunk(), first_ > 0 ? cache_.capacity() : 0);
+  const bool unpacks = first_ > 0 && cache_.store() != KvStore::kFull;
+  model_.reserve_prefill(cache_.shape(), cache_.chunk(), unpacks ? cache_.capacity() : 0);
   count_ = next_count();
   chunk_.emplace(cache_, count_, space.kv.data());
   space.in_use = true;

@@ -45,6 +45,8 @@ void Model::Workspace::grow(const ModelConfig& config, DeviceMemory& memory, int
   if (wanted <= rows) return;
   const int count = std::max(wanted, kLeastRows);
   rows = 0;  // until all is there
+  for (Buffer* buffer : {&x, &q, &attention, &hidden, &cos, &sin, &tokens})
+    *buffer = {};  // never both
   host_tokens.reserve(count);
   sequences.reserve(count);  // of one row at least
   caches.reserve(count);
@@ -61,8 +63,18 @@ void Model::Workspace::grow(const ModelConfig& config, DeviceMemory& memory, int
   rows = count;
 }
 
+std::size_t Model::Workspace::bytes_for(const ModelConfig& config, int rows) {
+  const std::size_t queries = static_cast<std::size_t>(config.num_heads) * config.head_dim;
+  const std::size_t floats =
+      config.hidden_size + 2 * queries + config.intermediate_size + 2 * (config.head_dim / 2);
+  return std::max(rows, kLeastRows) * (sizeof(float) * floats + sizeof(TokenId));
+}
+
 float* Model::Workspace::logits_of(DeviceMemory& memory, std::size_t floats) {
-  if (logits.size() < floats * sizeof(float)) logits = memory.allocate(floats * sizeof(float));
+  if (logits.size() < floats * sizeof(float)) {
+    logits = {};  // never both
+    logits = memory.allocate(floats * sizeof(float));
+  }
   return logits.as<float>();
 }
 
@@ -314,32 +326,27 @@ PrefillSizes Model::prefill_sizes(const ModelConfig& config, int rows) {
           .ranks = config.ranks};
 }
 
-std::size_t Model::logits_bytes(const ModelConfig& config, int sequences) {
-  constexpr std::size_t kRows = 2 * kMaxDraftLen + 1;
-  return sizeof(float) * kRows * sequences * config.vocab_size;
-}
-
-std::size_t Model::log_prob_bytes(const ModelConfig& config, int sequences) {
-  return sizeof(float) * (kMaxDraftLen + 1) * sequences * config.vocab_size;
-}
-
 std::size_t Model::prefill_bytes(const ModelConfig& config, const Backend& backend,
                                  const KvShape& shape, int context, int chunk) {
   if (chunk == 0) chunk = backend.prefill_chunk();
-  const std::size_t heads = static_cast<std::size_t>(config.num_heads) * config.head_dim;
-  const std::size_t hidden = config.hidden_size, inner = config.intermediate_size;
-  const std::size_t per_token = hidden + config.head_dim;
-  const std::size_t per_slice_row = hidden + inner + 2 * heads + config.head_dim;
-  return sizeof(float) * (per_token * chunk + per_slice_row * backend.prefill_rows()) +
-         logits_bytes(config, 1) + KvCache::chunk_scratch_bytes(shape, backend, chunk) +
+  const std::size_t per_token =
+      sizeof(float) * (static_cast<std::size_t>(config.hidden_size) + config.head_dim) +
+      sizeof(TokenId);
+  return per_token * chunk + Workspace::bytes_for(config, backend.prefill_rows()) +
+         KvCache::chunk_scratch_bytes(shape, backend, chunk) +
          (context > chunk ? backend.unpacked_bytes(shape, context) : 0) +
          backend.scratch_bytes(prefill_sizes(config, backend.prefill_rows()));
 }
 
 std::size_t Model::pass_bytes(const ModelConfig& config, const Backend& backend,
                               const KvShape& shape, int sequences, int mass_pages) {
-  return backend.pass_scratch_bytes({.sequences = sequences,
-                                     .rows = kMaxDraftLen + 1,
+  constexpr int kRows = kMaxDraftLen + 1;
+  const std::size_t rows = Workspace::bytes_for(config, backend.padded(sequences * kRows));
+  const std::size_t of_prefill = Workspace::bytes_for(config, backend.prefill_rows());
+  const std::size_t logits = sizeof(float) * kRows * static_cast<std::size_t>(config.vocab_size);
+  return rows - std::min(rows, of_prefill) + logits +
+         backend.pass_scratch_bytes({.sequences = sequences,
+                                     .rows = kRows,
                                      .hidden = config.hidden_size,
                                      .queries = config.num_heads * config.head_dim,
                                      .keys = config.num_kv_heads * config.head_dim,

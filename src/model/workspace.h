@@ -47,6 +47,8 @@ struct Model::Workspace {
   std::vector<float> host_sin;
 
   void grow(const ModelConfig& config, DeviceMemory& memory, int wanted);
+  // What passes of so many rows take of it.
+  static std::size_t bytes_for(const ModelConfig& config, int rows);
   float* logits_of(DeviceMemory& memory, std::size_t floats);
 };
 

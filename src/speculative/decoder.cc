@@ -25,11 +25,25 @@ std::uint64_t next_id() {
 
 }  // namespace
 
+Decoder::MostRows Decoder::most_rows(const Backend& backend, int sequences) {
+  constexpr int kRows = kMaxDraftLen + 1;
+  const int lanes = backend.padded(sequences);
+  return {.lanes = lanes,
+          .target = sequences == 1 ? kRows : backend.padded(sequences * kRows),
+          .drafts = lanes * kMaxDraftLen};
+}
+
+std::size_t Decoder::bytes_for(const ModelConfig& config, const Backend& backend, int sequences) {
+  const MostRows most = most_rows(backend, sequences);
+  const std::size_t prompt = 1, kept = most.target;
+  return sizeof(float) * config.vocab_size * (most.target + most.drafts + prompt + kept);
+}
+
 Decoder::Decoder(const Model& model, Communicator* ranks)
     : model_(model), ranks_(ranks), id_(next_id()) {
-  const Backend& backend = model.backend();
-  grow(target_rows_, backend.padded(kMaxDraftLen + 1));
-  grow(draft_rows_, kMaxDraftLen);
+  const MostRows most = most_rows(model.backend(), 1);
+  grow(target_rows_, most.target);
+  grow(draft_rows_, most.drafts);
   grow(prompt_row_, 1);
 }
 
@@ -243,15 +257,20 @@ void Decoder::end(std::span<const Lane> lanes) {
   }
 }
 
+void Decoder::reserve(int sequences) {
+  const MostRows most = most_rows(model_.backend(), sequences);
+  model_.reserve(std::max(most.lanes, most.target));
+  grow(target_rows_, most.target);
+  grow(draft_rows_, most.drafts);
+}
+
 // Where rounds are repeated, by rounds of lanes that are empty: what a backend takes for itself
 // follows from shapes.
-void Decoder::reserve(std::span<Sequence* const> sequences) {
+void Decoder::warm_up(std::span<Sequence* const> sequences) {
   Backend& backend = model_.backend();
-  const int count = static_cast<int>(sequences.size()), lanes = backend.padded(count);
+  const int count = static_cast<int>(sequences.size());
+  const int lanes = backend.padded(count);
   const auto rows_of = [&](int each) { return count == 1 ? each : backend.padded(count * each); };
-  model_.reserve(std::max(lanes, rows_of(kMaxDraftLen + 1)));
-  grow(target_rows_, rows_of(kMaxDraftLen + 1));
-  grow(draft_rows_, lanes * kMaxDraftLen);
   std::vector<Lane> idle;
   for (Sequence* sequence : sequences) {
     model_.begin_round(sequence->cache_);

@@ -54,7 +54,6 @@ class FakeBackend final : public Backend {
   std::string name() const override { return "fake"; }
   std::string description() const override { return "fake"; }
 
-  Buffer allocate(std::size_t bytes) override { return Buffer(bytes); }
   Buffer allocate_on_host(std::size_t) override { unexpected(); }
   bool is_apart_from_host() const override { return false; }
   std::size_t available_bytes() const override { return std::size_t{1} << 30; }
@@ -186,6 +185,7 @@ class FakeBackend final : public Backend {
   }
 
  private:
+  Buffer make_buffer(std::size_t bytes) override { return Buffer(bytes); }
   [[noreturn]] static void unexpected() {
     fail(ErrorKind::kInternal, "the decoder called what it has no business with");
   }

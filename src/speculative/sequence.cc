@@ -121,6 +121,11 @@ std::size_t Sequence::lookup_bytes(int capacity, std::size_t reference) {
   return LookupDrafts::bytes_for(most_tokens(capacity), reference);
 }
 
+std::size_t Sequence::bytes_for(int capacity) {
+  return most_tokens(capacity) * sizeof(TokenId) + sizeof(Round) + sizeof(TokenRule) +
+         kMostLogitBiases * sizeof(LogitBias);
+}
+
 void Sequence::reserve() {
   const std::size_t tokens = most_tokens(cache_.capacity());
   tokens_.reserve(tokens);

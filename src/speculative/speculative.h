@@ -112,6 +112,8 @@ class Sequence {
   FoundTokens look_up(int most);
   // Of the host's memory, that this takes where one of the plans does.
   static std::size_t lookup_bytes(int capacity, std::size_t reference);
+  // Of the backend's memory, beside the cache's.
+  static std::size_t bytes_for(int capacity);
   // Notes tokens that are in the cache, so that look_up() has less to do; returns whether all are.
   bool note_read();
   // Whether that is how they are drafted.
@@ -215,10 +217,16 @@ class Decoder {
   // REQUIRES: prefill was called; 1 <= max_tokens <= sequence.room().
   Step step(Sequence& sequence, int max_tokens);
 
-  // Takes the memory that rounds of so many sequences take, and of their caches' capacity, so that
-  // they allocate nothing but for the first log-probabilities and the first replay. The sequences
-  // are left as they are. REQUIRES: they are empty, and draft by the same plans.
-  void reserve(std::span<Sequence* const> sequences);
+  // Takes the memory that rounds of so many sequences take, but for what the backend takes for
+  // itself.
+  void reserve(int sequences);
+  // Has the backend take that, too, and makes what rounds find by position, so that rounds of these
+  // allocate nothing but for the first log-probabilities and the first replay. The sequences are
+  // left as they are. REQUIRES: they are empty, and draft by the same plans.
+  void warm_up(std::span<Sequence* const> sequences);
+  // What decoders take of the backend's memory for rounds of so many sequences, with
+  // log-probabilities.
+  static std::size_t bytes_for(const ModelConfig& config, const Backend& backend, int sequences);
 
   // Runs rounds of an empty sequence, and leaves it empty: how long passes take by its plans, to
   // begin with (DraftLengths::set_priors). Of the first rounds of a process, which are slow, it
@@ -235,6 +243,12 @@ class Decoder {
     int target_plan = -1;
     int draft_plan = -1;  // none: nothing is drafted
   };
+  // Of rounds of so many sequences: lanes, and rows of logits.
+  struct MostRows {
+    int lanes;
+    int target, drafts;
+  };
+  static MostRows most_rows(const Backend& backend, int sequences);
   // Lanes of the batch that share passes, and the rows that those write.
   struct Group {
     int first;

@@ -30,7 +30,7 @@ std::string CpuBackend::description() const {
 
 // NOTE: a huge page is one memory node's, and mixes K and V of many heads: with several nodes, only
 // weight planes ask for huge pages.
-Buffer CpuBackend::allocate(std::size_t bytes) {
+Buffer CpuBackend::make_buffer(std::size_t bytes) {
   return Buffer(bytes, pool_.num_nodes() == 1 ? HugePages::kFrom2MiB : HugePages::kNever);
 }
 

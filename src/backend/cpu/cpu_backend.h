@@ -17,7 +17,6 @@ class CpuBackend final : public HostBackend {
   std::string name() const override { return "cpu"; }
   std::string description() const override;
 
-  Buffer allocate(std::size_t bytes) override;
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override;
   int full_kv_strips() const override { return 2; }
 
@@ -53,6 +52,7 @@ class CpuBackend final : public HostBackend {
                    const std::byte* lower, PagePlanes page) override;
 
  private:
+  Buffer make_buffer(std::size_t bytes) override;
   Context context() { return {pool_, kernels_, scratch_}; }
   const LinearKernels& linear() const { return kernels_.linear; }
 

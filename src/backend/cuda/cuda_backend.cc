@@ -58,7 +58,6 @@ class CudaBackend final : public Backend {
   void require_supported(const KvShape& shape) const override { cuda::require_supported(shape); }
 
   // --- memory ---
-  Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
   Buffer allocate_on_host(std::size_t bytes) override { return device_.allocate_on_host(bytes); }
   std::size_t available_bytes() const override {
     const CurrentGpu current(device_.gpu());
@@ -214,6 +213,7 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  Buffer make_buffer(std::size_t bytes) override { return device_.allocate(bytes); }
   // As ops take the device.
   UsedDevice use() const { return UsedDevice(device_); }
 

@@ -54,7 +54,6 @@ class ReferenceBackend final : public HostBackend {
 
   // --- memory ---
 
-  Buffer allocate(std::size_t bytes) override { return Buffer(bytes); }
   std::size_t full_kv_bytes(const KvShape& shape, int capacity) const override {
     return full_kv_floats(shape, capacity) * sizeof(float);
   }
@@ -303,6 +302,7 @@ class ReferenceBackend final : public HostBackend {
   }
 
  private:
+  Buffer make_buffer(std::size_t bytes) override { return Buffer(bytes); }
   // Keys and values of a sequence's rows of k, v [num_rows, num_kv_heads * head_dim].
   void append(const KvShape& shape, const SequenceRows& sequence, const float* k, const float* v) {
     for (int i = 0; i < sequence.num_rows; ++i) {

@@ -493,7 +493,7 @@ class Wrong(RanksTest):
                 break
             if first.returncode == 1:
                 self.assertRegex(errors.decode(),
-                                 r"(?m)^quantspec: error: .*(memory|ranks of this model stopped|rank 1)")
+                                 r"(?m)^quantspec: error: .*(memory|could not|ranks of this model|rank 1)")
                 ends["error"] = megabytes
         self.assertEqual(set(ends), {"text", "error"}, ends)
 

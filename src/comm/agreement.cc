@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "comm/comm.h"
 
@@ -29,6 +30,17 @@ std::uint64_t Agreement::least(std::uint64_t own) const {
   std::vector<std::uint64_t> all(size());
   ranks_->all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(&own, 1)));
   return *std::ranges::min_element(all);
+}
+
+std::string Agreement::first_line(std::string_view own) const {
+  if (!shared()) return std::string(own);
+  using Line = std::array<char, 256>;  // the rest are zeros
+  Line line{};
+  own.copy(line.data(), line.size() - 1);
+  std::vector<Line> all(size());
+  ranks_->all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(line)));
+  const auto first = std::ranges::find_if(all, [](const Line& one) { return one[0] != 0; });
+  return first == all.end() ? "" : first->data();
 }
 
 void Agreement::give_up(std::string_view why) const noexcept {

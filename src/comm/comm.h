@@ -154,6 +154,8 @@ class Agreement {
   std::vector<std::byte> gather(std::span<const std::byte> own) const;
   // Of what all give the least: what each of them has.
   std::uint64_t least(std::uint64_t own) const;
+  // Of the lines that all give the first that is not empty, or as much of it as is told.
+  std::string first_line(std::string_view own) const;
   // Of the pieces of the one who leads, by rank, each gets its own; `out` is as long as a piece.
   void scatter(std::span<std::byte> out, std::span<const std::byte> pieces) const;
   // As Communicator's; nothing where there is nobody.

@@ -2,6 +2,8 @@
 // has come, waits for the others, and reads what they wrote. Places are used by turns: who comes to
 // a step has read all of the step before, so that nobody writes over what is still read.
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -17,14 +19,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/pause_cpu.h"
 #include "comm/comm.h"
+#include "comm/descriptor.h"
 #include "comm/steps.h"
 
 namespace quantspec {
@@ -45,12 +48,17 @@ long futex(const Word& word, int operation, std::uint32_t value, const timespec*
                  nullptr, 0);
 }
 
-// A process that ended and was not waited for is still there, as a zombie.
+// A process that ended and was not waited for is still there, as a zombie. Takes no memory: others
+// are waited for where there may be none.
 bool has_ended(pid_t process) {
   if (kill(process, 0) != 0 && errno == ESRCH) return true;
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return false;
+  std::array<char, 32> path{};
+  fmt::format_to_n(path.data(), path.size() - 1, "/proc/{}/stat", process);
+  const Descriptor file(open(path.data(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 256> text;  // a number, a name of 64 characters at most, a state
+  const ssize_t size = file.there() ? read(file.number(), text.data(), text.size()) : 0;
+  if (size <= 0) return false;
+  const std::string_view line(text.data(), size);
   const std::size_t name_end = line.rfind(')');
   return name_end != line.npos && name_end + 2 < line.size() &&
          (line[name_end + 2] == 'Z' || line[name_end + 2] == 'X');

@@ -171,21 +171,28 @@ bool Engine::Impl::is_own_thread() const {
 
 namespace {
 
-// Whether there is memory for what the plans need of the cache, for which the engine could not
-// plan, or why not. Of ranks all call it, and hear the same.
+// Whether there is memory for a loop, which changed since the engine planned it, or why not; but
+// for what is the host's of pages and tails, which comes to be taken as they are used. held: of
+// what it takes, that is there from before. Of ranks all call it, and hear the same.
 std::optional<Error> lack_of_memory(const RequestLoopOptions& options, const KvShape& shape,
-                                    const Backend& backend) {
+                                    const Model& model, std::size_t held) {
+  const Backend& backend = model.backend();
   KvOptions kv = kv_options(options.plans);
   kv.store = options.store;
+  const std::size_t pages = backend.is_apart_from_host() ? options.pages * shape.page_bytes() : 0;
+  const std::size_t working =
+      working_bytes(model.config(), backend, shape, kv, options.sequences, options.context);
   const std::size_t needed =
+      pages + working - std::min(working, held) +
       options.sequences * KvCache::ring_bytes_for(shape, backend, options.context, kv);
   const std::size_t available = memory_of_rank(backend, options.ranks).available;
-  if (needed <= available) return std::nullopt;
+  // What they need differs a little.
+  if (Agreement(options.ranks).least(needed <= available ? 1 : 0) == 1) return std::nullopt;
   return Error(ErrorKind::kOutOfMemory,
-               Message::format("{} {}: needs {:.0f} MB for KV in full precision and {:.0f} MB are "
-                               "available; a smaller {} or {} works",
-                               field::kPlan, options.plans.front().name, needed / 1e6,
-                               available / 1e6, field::kDraftBudget, field::kContext));
+               Message::format("{} requests at a time need {:.0f} MB beside the weights and {:.0f} "
+                               "MB are available; fewer, a smaller {} or a smaller {} work",
+                               options.sequences, needed / 1e6, available / 1e6, field::kContext,
+                               field::kPageMemory));
 }
 
 }  // namespace
@@ -210,8 +217,15 @@ RequestLoopOptions Engine::Impl::loop_options() const {
 
 std::unique_ptr<RequestLoop> Engine::Impl::make_loop(std::optional<Error>& refusal) const {
   const RequestLoopOptions wanted = loop_options();
-  refusal = lack_of_memory(wanted, pool.shape(), *backend);
-  return refusal ? nullptr : std::make_unique<RequestLoop>(model, pool.shape(), wanted);
+  const std::size_t since = backend->allocated_bytes() - loaded_bytes + backend->taken_bytes();
+  refusal = lack_of_memory(wanted, pool.shape(), model, since);
+  if (refusal) return nullptr;
+  try {
+    return std::make_unique<RequestLoop>(model, pool.shape(), wanted);
+  } catch (const RequestLoop::NoMemory& error) {
+    refusal = error;
+    return nullptr;
+  }
 }
 
 }  // namespace quantspec

@@ -383,6 +383,7 @@ Engine::Impl::Impl(EngineOptions resolved, ModelConfig whole_config, std::unique
       ranks(with),
       backend(std::move(used)),
       model(std::move(loaded)),
+      loaded_bytes(backend->allocated_bytes()),
       tokenizer(std::move(of_model)),
       pool(*backend, kv_shape(model.config(), options.page_size)),
       draft_plans(make_draft_plans()) {}

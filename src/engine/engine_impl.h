@@ -48,6 +48,7 @@ struct Engine::Impl {
   std::unique_ptr<RankThreads> rank_threads;
   std::unique_ptr<Backend> backend;
   Model model;
+  const std::size_t loaded_bytes;  // that the backend gave for it
   std::unique_ptr<Tokenizer> tokenizer;
   PagePool pool;
   std::vector<Plan> draft_plans;

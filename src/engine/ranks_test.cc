@@ -73,7 +73,7 @@ TEST(Ranks, ARefusalOfMemoryIsOfTheRequestAlone) {
     const auto ask = [&] { return engine->create_session()->generate("Once", greedy(8)).tokens; };
     poor->poor = true;
     for (int i = 0; i < 2; ++i) {
-      expect_error(ErrorKind::kOutOfMemory, {"plan quantspec: needs", "and 0 MB are available"},
+      expect_error(ErrorKind::kOutOfMemory, {"4 requests at a time need", "and 0 MB are available"},
                    ask);
     }
     EXPECT_EQ(engine->requests(), nullptr);

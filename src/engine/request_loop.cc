@@ -44,7 +44,6 @@ bool shares_pages(const RequestLoopOptions& options) {
 RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions given)
     : options(std::move(given)),
       agreement(options.ranks),
-      has_folder(agreement.on(options.folder != nullptr)),
       model(used),
       shape(of),
       pool(model.backend(), shape, options.pages),
@@ -72,9 +71,7 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
     free_sequences.push_back(sequences.back().get());
   }
   decoder.reserve(options.sequences);
-  decoder.warm_up(free_sequences);
   rules.reserve(free_sequences.size());
-  rules.set_priors(decoder.time_passes(*free_sequences.front(), options.timing_seconds));
   // What a round gave is told to all, so there is room to note it.
   const auto most = static_cast<std::size_t>(options.sequences);
   decoding.reserve(most);
@@ -90,6 +87,12 @@ RequestLoop::Impl::Impl(const Model& used, const KvShape& of, RequestLoopOptions
   // A device's memory is taken now: later that would hold up all that run.
   const bool on_device = model.backend().is_apart_from_host();
   if (on_device && paged) pool.reserve(options.pages);
+}
+
+void RequestLoop::Impl::begin() {
+  has_folder = agreement.on(options.folder != nullptr);
+  decoder.warm_up(free_sequences);
+  rules.set_priors(decoder.time_passes(*free_sequences.front(), options.timing_seconds));
   publish();
 }
 
@@ -117,10 +120,31 @@ RequestLoopOptions resolved(const Model& model, const KvShape& shape, RequestLoo
   return options;
 }
 
+// What `make` makes, at every rank or at none.
+template <typename Make>
+auto made_by_all(const Agreement& ranks, const Make& make) {
+  decltype(make()) made;
+  std::optional<Error> lack;
+  try {
+    made = make();
+  } catch (...) {
+    lack = current_error("a request loop");
+    if (lack->kind() != ErrorKind::kOutOfMemory) throw;
+  }
+  if (ranks.least(lack ? 0 : 1) == 1) return made;
+  if (!ranks.shared()) throw RequestLoop::NoMemory(*lack);
+  const std::string why = ranks.first_line(lack ? lack->what() : "");
+  throw RequestLoop::NoMemory(Error(ErrorKind::kOutOfMemory, why));
+}
+
 }  // namespace
 
 RequestLoop::RequestLoop(const Model& model, const KvShape& shape, RequestLoopOptions options)
-    : impl_(std::make_unique<Impl>(model, shape, resolved(model, shape, std::move(options)))) {}
+    : impl_(made_by_all(Agreement(options.ranks), [&] {
+        return std::make_unique<Impl>(model, shape, resolved(model, shape, std::move(options)));
+      })) {
+  impl_->begin();
+}
 
 RequestLoop::~RequestLoop() = default;
 

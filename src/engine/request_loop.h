@@ -156,7 +156,12 @@ struct StepRecord {
 
 class RequestLoop {
  public:
-  // Throws as require_plans() does. The model outlives the loop.
+  // Too little memory for a loop to be made, at this rank or another: all ranks throw it, and can
+  // go on without.
+  struct NoMemory : Error {
+    explicit NoMemory(Error why) : Error(std::move(why)) {}
+  };
+  // Throws as require_plans() does, or NoMemory. The model outlives the loop.
   // REQUIRES: options.context >= 1.
   RequestLoop(const Model& model, const KvShape& shape, RequestLoopOptions options);
   ~RequestLoop();

@@ -84,7 +84,10 @@ struct RequestLoop::Live {
 };
 
 struct RequestLoop::Impl {
+  // Takes memory, and tells other ranks nothing.
   Impl(const Model& used, const KvShape& of, RequestLoopOptions given);
+  // By passes of all ranks, whereby the backend takes what it needs for itself.
+  void begin();
 
   // What is kept of a text, to a file or from one: work for the loop's thread, for which another
   // waits. All ranks do it.
@@ -139,7 +142,7 @@ struct RequestLoop::Impl {
   // --- the loop's ---
   RequestLoopOptions options;
   const Agreement agreement;  // of all ranks
-  const bool has_folder;      // the one who leads
+  bool has_folder = false;    // the one who leads
   const Model& model;
   KvShape shape;
   PagePool pool;  // before all that holds pages

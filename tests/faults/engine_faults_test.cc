@@ -5,9 +5,11 @@
 #include <future>
 #include <thread>
 
+#include "base/error.h"
 #include "engine/engine.h"
 #include "tests/faults/refusals.h"
 #include "tests/model_support.h"
+#include "tokenizer/tokenizer.h"
 
 namespace quantspec::testing {
 namespace {
@@ -83,6 +85,38 @@ TEST_F(EngineFaults, ASessionWaitsForNothingThatDoesNotCome) {
   if (!waits) return caller.join();
   ADD_FAILURE() << "it waits for an end that was not told";
   std::abort();  // the thread cannot be ended
+}
+
+// Of ranks one has no memory when all make what requests need: the request fails, the ranks go on.
+TEST(RankFaults, OneThatHasNoMemoryForRequestsEndsNobody) {
+  // SentencePiece makes what it keeps once: ThreadSanitizer does not see its locks.
+  load_tokenizer(bundled_model());
+  const auto engine = Engine::load({.model = bundled_model(),
+                                    .backend = "cpu",
+                                    .num_threads = 1,
+                                    .ranks = 2,
+                                    .context_ranks = 2,
+                                    .ctx_size = 1000});
+  const struct Large {  // no files' buffers
+    Large() { refuse_from = std::size_t{1} << 16; }
+    ~Large() { refuse_from = kSmall; }
+  } large;
+  for (const int given : {0, 1, 2}) {
+    refuse_after = given;
+    refuse_next = 1;
+    try {
+      engine->start();
+      ADD_FAILURE() << "there was memory after " << given;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory) << error.what();
+    }
+    EXPECT_EQ(refuse_next, 0) << given;
+    refuse_next = 0;
+  }
+  GenerateOptions options;
+  options.predict = 5;
+  const GenerateResult result = engine->create_session()->generate("It was", options);
+  EXPECT_EQ(result.tokens.size(), 5u);
 }
 
 }  // namespace

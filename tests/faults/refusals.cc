@@ -10,18 +10,26 @@
 namespace {
 
 using quantspec::testing::refuse_after;
+using quantspec::testing::refuse_from;
 using quantspec::testing::refuse_next;
 using quantspec::testing::refuse_one_in;
 using quantspec::testing::refused;
 
-constexpr std::size_t kSmall = 4096;  // bytes
 std::atomic<unsigned> allocations{0};
 
+// Of those that there are, by one thread.
+bool took_one(std::atomic<int>& left) {
+  for (int now = left; now > 0;) {
+    if (left.compare_exchange_weak(now, now - 1)) return true;
+  }
+  return false;
+}
+
 bool is_refused(std::size_t bytes) {
-  if (bytes < kSmall) return false;
+  if (bytes < refuse_from) return false;
   if (refuse_next > 0) {
-    if (refuse_after > 0) return --refuse_after, false;
-    return --refuse_next, true;
+    if (took_one(refuse_after)) return false;
+    if (took_one(refuse_next)) return true;
   }
   const unsigned one_in = refuse_one_in;
   if (one_in == 0) return false;

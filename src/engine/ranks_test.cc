@@ -54,7 +54,9 @@ class PoorRank final : public Communicator {
 TEST(Ranks, ARefusalOfMemoryIsOfTheRequestAlone) {
   SharedRanks ranks(2);
   EngineOptions options = bundled();
+  options.backend = "cpu";  // processes of a launcher share no GPUs
   options.plan = "quantspec";
+  const EngineOptions alone = options;
   options.context_ranks = options.ranks = 2;
   const auto poor = std::make_shared<PoorRank>(ranks.join(1));
   std::string end = "none";
@@ -78,7 +80,7 @@ TEST(Ranks, ARefusalOfMemoryIsOfTheRequestAlone) {
     }
     EXPECT_EQ(engine->requests(), nullptr);
     poor->poor = false;
-    EXPECT_EQ(ask(), Engine::load(bundled())->create_session()->generate("Once", greedy(8)).tokens);
+    EXPECT_EQ(ask(), Engine::load(alone)->create_session()->generate("Once", greedy(8)).tokens);
   }
   other.join();
   EXPECT_EQ(end, "none");

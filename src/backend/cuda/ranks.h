@@ -119,15 +119,16 @@ class Ranks {
   void meet();
 
   // Whether a graph may wait for other ranks' graphs: a GPU runs only some at a time.
-  bool may_repeat() const { return most_on_gpu_ <= kFewRanks; }
+  bool may_repeat() const { return most_on_gpu_ <= kMostRepeating; }
 
   // Throws kDevice where a kernel gave up, or that of another rank. After a wait for the stream.
   void require_well() const;
 
  private:
-  // Ranks on a GPU whose streams and graphs do not wait for each other. NOTE: of 8 ranks' graphs an
-  // H200 ran 5; the other 3 began when those gave up.
-  static constexpr int kFewRanks = 4;
+  // Ranks on a GPU: whose streams get by with the queues that there are, and whose graphs run at a
+  // time. NOTE: of 8 ranks' graphs an H200 ran 5, and the other 3 when those gave up; of 4 ranks'
+  // it ran all or not.
+  static constexpr int kFewRanks = 4, kMostRepeating = 2;
 
   // What belongs to a rank and others reach; it lives until the last of them has left.
   struct Mailbox {

@@ -189,10 +189,16 @@ struct Partials {
     at.sequence = index;
     return at;
   }
+  // Which split a giver has there for a getter; splits.all(): none.
+  __device__ __forceinline__ int split(const Place& at, int giver, int getter, int ranks) const {
+    const int unit = of.first_unit + getter / of.alike * of.each + static_cast<int>(at.head);
+    return of.splits.in_place(at.place, first_split(giver, unit, ranks));
+  }
 
   static constexpr bool kFences = false, kSame = false;
   __device__ __forceinline__ float4 given(unsigned index, int getter) const {
     const Place at = place(index);
+    if (split(at, rank, getter, of.splits.ranks) == of.splits.all()) return {};  // nobody wrote it
     const unsigned head = getter / of.alike * of.each + at.head;
     const unsigned block = at.column / of.block_columns, column = at.column % of.block_columns;
     const std::size_t from =
@@ -211,13 +217,12 @@ struct Partials {
   template <int kRanks>
   __device__ __forceinline__ void use(unsigned index, Ahead, float4 (&parts)[kRanks]) const {
     const Place at = place(index);
-    const int unit = of.first_unit + rank / of.alike * of.each + static_cast<int>(at.head);
     const std::size_t row = std::size_t{at.sequence} * of.each + at.head;
 #pragma unroll
     for (int giver = 0; giver < kRanks; ++giver) {
-      const int split = of.splits.in_place(at.place, first_split(giver, unit, kRanks));
-      if (split == of.splits.all()) continue;  // what was given is nothing's
-      const std::size_t to = (row * of.splits.all() + split) * of.columns + at.column;
+      const int whose = split(at, giver, rank, kRanks);
+      if (whose == of.splits.all()) continue;  // what was given is nothing's
+      const std::size_t to = (row * of.splits.all() + whose) * of.columns + at.column;
       if (at.quad + 1 < quads) {
         reinterpret_cast<float4*>(of.all_rows + to * of.head_dim)[at.quad] = parts[giver];
       } else {

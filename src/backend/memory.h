@@ -17,9 +17,11 @@ class DeviceMemory {
 
   // Throws kOutOfMemory.
   Buffer allocate(std::size_t bytes) {
-    const auto held = std::make_shared<Held>(make_buffer(bytes), allocated_);
-    // The function holds it, and goes with the buffer.
-    return {held->memory.data(), bytes, [held](std::byte*, std::size_t) {}};
+    auto held = std::make_unique<Held>(make_buffer(bytes), allocated_);
+    std::byte* const data = held->memory.data();
+    if (data == nullptr) return {};
+    // NOTE: a plain pointer, as one that counts would make the function allocate.
+    return {data, bytes, [held = held.release()](std::byte*, std::size_t) { delete held; }};
   }
   // What buffers of allocate() hold. Thread-safe.
   std::size_t allocated_bytes() const { return *allocated_; }

@@ -4,6 +4,19 @@
 
 namespace quantspec {
 
+namespace {
+
+// Bytes.
+struct Sizes {
+  Sizes(int num_layers, int num_kv_heads, int max_pages)
+      : bounds(std::size_t{sizeof(float)} * num_kv_heads * max_pages),
+        mass(num_layers * bounds),
+        lists(num_layers * (bounds / sizeof(float)) * sizeof(int)) {}
+  std::size_t bounds, mass, lists;
+};
+
+}  // namespace
+
 PageSelector::PageSelector(DeviceMemory& memory, const KvShape& shape)
     : memory_(&memory), num_layers_(shape.num_layers), num_kv_heads_(shape.num_kv_heads) {}
 
@@ -20,19 +33,17 @@ PageSelector::PageSelector(const PageSelector& other)
 }
 
 void PageSelector::reserve(int max_pages) {
+  const Sizes sizes(num_layers_, num_kv_heads_, max_pages);
   max_pages_ = max_pages;
-  mass_ = memory_->allocate(num_layers_ * entries() * sizeof(float));
-  bounds_ = memory_->allocate(entries() * sizeof(float));
-  lists_ = memory_->allocate(num_layers_ * entries() * sizeof(int));
+  mass_ = memory_->allocate(sizes.mass);
+  bounds_ = memory_->allocate(sizes.bounds);
+  lists_ = memory_->allocate(sizes.lists);
   clear();
 }
 
 std::size_t PageSelector::bytes_for(const KvShape& shape, int max_pages) {
-  const std::size_t entries = static_cast<std::size_t>(shape.num_kv_heads) * max_pages;
-  const std::size_t masses = shape.num_layers * entries * sizeof(float);
-  const std::size_t bounds = entries * sizeof(float),
-                    lists = shape.num_layers * entries * sizeof(int);
-  return masses + bounds + lists;
+  const Sizes sizes(shape.num_layers, shape.num_kv_heads, max_pages);
+  return sizes.mass + sizes.bounds + sizes.lists;
 }
 
 std::span<int> PageSelector::lists(int layer, int num_pages, int count) const {

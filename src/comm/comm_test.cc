@@ -338,6 +338,20 @@ TEST_P(AnyRanks, AgreeOnTheLeast) {
   });
 }
 
+TEST_P(AnyRanks, AgreeOnTheFirstLineThereIs) {
+  const auto [way, size] = GetParam();
+  TestRanks ranks(way, size);
+  on_threads(ranks, size, [&](Communicator& all) {
+    const Agreement agreement(&all);
+    EXPECT_EQ(agreement.first_line(""), "");
+    for (int who = 0; who < size; ++who) {
+      const std::string own = all.rank() < who ? "" : "line of " + std::to_string(all.rank());
+      EXPECT_EQ(agreement.first_line(own), "line of " + std::to_string(who));
+    }
+    EXPECT_EQ(agreement.first_line(std::string(1000, 'x')), std::string(255, 'x'));
+  });
+}
+
 TEST(Agreement, OfNobodyIsWhatOneHas) {
   const Agreement agreement;
   EXPECT_TRUE(agreement.leads());
@@ -346,6 +360,7 @@ TEST(Agreement, OfNobodyIsWhatOneHas) {
   EXPECT_EQ(agreement.on(std::vector<std::byte>(3)).size(), 3u);
   const std::byte own[] = {std::byte{1}, std::byte{2}};
   EXPECT_EQ(agreement.gather(own), (std::vector{own[0], own[1]}));
+  EXPECT_EQ(agreement.first_line("a line"), "a line");
   EXPECT_EQ((std::pair{agreement.rank(), agreement.size()}), (std::pair{0, 1}));
 }
 

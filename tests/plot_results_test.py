@@ -23,7 +23,7 @@ SKIPPED = 77
 sys.path.insert(0, str(ROOT / "tools"))
 
 import make_results  # noqa: E402
-from plots import gpu_page, gpu_set, kernel_tables, pages, ranks_page, reports, tables  # noqa: E402
+from plots import gpu_page, gpu_set, kernel_tables, pages, ranks_page, reports, streams_page, tables  # noqa: E402
 
 
 def load(name):
@@ -198,6 +198,27 @@ class TablesTest(unittest.TestCase):
                              ["70B, Q8_0, 4k", "2", "tensor", "50 (30)", "80", "1.60x", "100", "-", "2.00x"])
             # What a model is made of: the longest drafts, whose verification costs the most.
             self.assertEqual(ranks_page.passes(ours[0])["verify"], [(4096, 13)])
+
+    def test_of_another_engine_many_streams_stand_beside_ours(self):
+        def rows(streams, speeds):
+            return [{"context": 4096, "streams": streams, "plan": plan, "acceptance_rate": 0.8,
+                     "draft_len_mean": 0 if streams == 1 else 1,
+                     "output_tokens_per_second": speed}
+                    for plan, speed in zip(streams_page.PLANS, speeds)]
+
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            (folder / "ours-4k.json").write_text(json.dumps({
+                "meta": {"contexts": [4096]}, "run": {"commands": ["ours"], "commit": "c"},
+                "rows": rows(1, [10, 20, 30, 40]) + rows(8, [50, 60, 70, 80])}))
+            (folder / "llama-batched-bench.json").write_text(json.dumps({
+                "program": "it", "run": {"commands": ["its"], "commit": "b", "date": "d", "hardware": "h"},
+                "rows": [{"pp": 4096, "pl": streams, "speed_tg": speed}
+                         for streams, speed in ((1, 8), (1, 10), (8, 40))]}))
+            text = streams_page.page(folder)
+            self.assertIn("| 1 x 4k | 10 (8) | 10 | 20 | 30 | 40 | 1.00x | 2.00x | 4.00x |", text)
+            self.assertIn("| 8 x 4k | 40 | 50 | 60 | 70 | 80 | 1.25x | 1.50x | 2.00x |", text)
+            self.assertIn("accepted at 0.80 to 0.80. With 1 streams `quantspec` measures", text.replace("\n", " "))
 
     def test_goals_stand_beside_what_was_measured(self):
         report, avx2 = load("kernels"), load("kernels")

@@ -36,7 +36,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from plot_results import plot  # noqa: E402
-from plots import gpu_page, gpu_set, kernel_tables, pages, ranks_page, reports, tables  # noqa: E402
+from plots import gpu_page, gpu_set, kernel_tables, pages, ranks_page, reports, streams_page, tables  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MADE = pathlib.Path("build/results")  # from the root, as the commands show it: what runs make and read
@@ -443,6 +443,9 @@ def written(root=ROOT, show=None):
     ranks = root / "results/ranks"
     if ranks.exists():
         files[ranks / "README.md"] = ranks_page.page(ranks)
+    streams = root / "results/streams"
+    if streams.exists():
+        files[streams / "README.md"] = streams_page.page(streams)
     files[root / "docs/results-gpu.md"] = gpu_page.page(gpu, ranks_page.section(ranks) if ranks.exists() else "")
     blocks = {"README.md": pages.readme_blocks(cpu) | gpu_page.readme_blocks(gpu),
               "docs/compare.md": gpu_page.compare_blocks(gpu)}

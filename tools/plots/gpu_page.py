@@ -275,8 +275,8 @@ sanitizers and fidelity, and [an H100 at 3873f07](../results/nvidia-h100/3873f07
     models = prose(f"""Models have Llama-2-7B's (MHA) and Llama-3.1-8B's (GQA) shape and **random weights, and
 acceptance is simulated**: a drafted token passes with probability {chance}, or {eight.acceptance} where the target has 8 bits,
 drawn and not judged. So a round costs what it does with real weights, and its yield is an assumption. All is of one
-request. Kernels are timed alone, on copies that together are larger than the L2 cache. *Share of copy* is the bytes
-that an op must move over its time, over what the copy reads and writes; reading alone can be faster.""")
+request; [results/streams](../results/streams/README.md) has many. Kernels are timed alone, on copies that together are
+larger than the L2 cache. *Share of copy* is the bytes that an op must move over its time, over what the copy reads and writes; reading alone can be faster.""")
     rounds_said = prose("""Tokens a second, of drafts at the best length. *Dense* drafts read the upper plane of all
 pages, *sparse* ones that of 4k tokens. The paper's figures are of real weights and A6000s.""")
     eight_said = prose(f"""The target of 8 bits beside bf16 at acceptance {eight.acceptance}, with the 8-bit cache;

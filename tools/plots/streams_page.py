@@ -1,0 +1,68 @@
+"""results/streams: what quantspec bench --streams and llama-batched-bench measured of one file on one GPU.
+Writes its README.md."""
+
+import json
+
+from plots.gpu_tables import context_name, times
+from plots.tables import prose, table
+
+PLANS = ("plain-fp16", "plain-int8", "quantspec", "auto")
+
+
+def reports_of(folder):
+    """Of quantspec, by context."""
+    reports = [json.loads(path.read_text()) for path in folder.glob("ours-*.json")]
+    return sorted(reports, key=lambda report: report["meta"]["contexts"])
+
+
+class Beside:
+    """What llama-batched-bench measured, repetition by repetition."""
+
+    def __init__(self, folder):
+        data = json.loads((folder / "llama-batched-bench.json").read_text())
+        self.program, self.run, self.rows = data["program"], data["run"], data["rows"]
+
+    def speeds(self, context, streams):
+        """Tokens a second of all streams, of every repetition."""
+        return [row["speed_tg"] for row in self.rows if (row["pp"], row["pl"]) == (context, streams)]
+
+
+def measured(reports, beside):
+    lines = []
+    for report in reports:
+        rows = {(row["context"], row["streams"], row["plan"]): row for row in report["rows"]}
+        for context, streams in dict.fromkeys(key[:2] for key in rows):
+            ours = [rows[context, streams, plan]["output_tokens_per_second"] for plan in PLANS]
+            theirs = beside.speeds(context, streams)
+            lines.append([f"{streams} x {context_name(context)}",
+                          f"{max(theirs):.0f}" + (f" ({min(theirs):.0f})" if len(theirs) > 1 else ""),
+                          *(f"{speed:.0f}" for speed in ours),
+                          *(times(speed / max(theirs)) for speed in (ours[0], ours[1], ours[3]))])
+    return table(["streams", "llama.cpp, fastest (slowest)", *PLANS, "plain-fp16 over it", "plain-int8 over it",
+                  "auto over it"], lines)
+
+
+def page(folder):
+    """README.md of the folder."""
+    reports, beside = reports_of(folder), Beside(folder)
+    drafted = [row for report in reports for row in report["rows"] if row["plan"] == "quantspec"]
+    least, most = (f(row["acceptance_rate"] for row in drafted if row["draft_len_mean"] > 0.1) for f in (min, max))
+    seldom = "".join(f"With {row['streams']} streams `quantspec` measures that they do not pay, and drafts "
+                     f"{row['draft_len_mean']:.3f} tokens a round." for row in drafted if row["draft_len_mean"] <= 0.1)
+    ran = "\n".join(f"- {run['commit']}: `{command}`" for run in [report["run"] for report in reports] + [beside.run]
+                    for command in run["commands"])
+    return f"""# Many streams beside llama.cpp
+
+{prose(f'''{beside.run['hardware']}, {beside.run['date']}, {beside.program}. Made by `tools/make_results.py --write` from
+the JSON beside it. The file has Llama-3.1-8B's shape in Q8_0 and **random weights** (`tools/write_gguf.py random
+llama-3.1-8b 8b.gguf --type q8_0`, with SmolLM2's vocabulary); all streams have prompts of their own, of so many tokens, and decode together. The machine had the
+files of dfdd05e without its commit, so that `meta` names an earlier one, with changes.''')}
+
+{ran}
+
+{prose(f'''Tokens a second of all streams together, prompts not counted. llama.cpp has an fp16 cache and draws no token;
+ours draw theirs at temperature 1. Of llama.cpp the fastest repetition counts, as the first may capture graphs; ours are
+means of theirs, which are two after 4k tokens and one after 32k. `plain-fp16` and `plain-int8` draft nothing, so they
+assume nothing; drafts of these weights are accepted at {least:.2f} to {most:.2f}. {seldom}''')}
+
+{measured(reports, beside)}"""

@@ -2,7 +2,7 @@
 // decoding with an fp16 and with our 8-bit cache, and speculation with dense and sparse drafts,
 // whose tokens are accepted with a probability that is given instead of being judged. What a round
 // costs is what it would cost with real weights; how many tokens it yields is an assumption, and
-// said so.
+// said so. With --streams several sequences decode together, each with a prompt of its own.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -34,6 +34,7 @@ struct Args {
   std::optional<int> device;
   int ranks = 1;
   int context_ranks = 1;
+  int streams = 1;
   std::vector<int> contexts = {4096, 32768, 131072};
   std::vector<int> draft_lens = {4, 6, 8};
   std::vector<int> budgets = {4096};
@@ -73,7 +74,11 @@ void add_options(CLI::App& app, Args& args) {
                  "the probability with which a drafted token is\naccepted (default: 0.95)")
       ->option_text("P")
       ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--tokens", args.tokens, "tokens that are timed (default: 256)")
+  app.add_option("--streams", args.streams, "so many sequences decode together (default: 1)")
+      ->option_text("N")
+      ->check(CLI::Range(1, 256));
+  app.add_option("--tokens", args.tokens,
+                 "tokens that are timed, of the sequence that has\nthem first (default: 256)")
       ->option_text("N")
       ->check(CLI::PositiveNumber);
   app.add_option("--warm-up", args.warm_up, "tokens before them (default: 192)")
@@ -97,13 +102,22 @@ void add_options(CLI::App& app, Args& args) {
       ->check(CLI::IsMember({1, 2, 4, 8}));
 }
 
-// How one kind of decoding went on from a prompt.
+// How one kind of decoding went on from the prompts.
 struct Run {
   std::string name;
   int draft_len;
-  double tokens_per_second;
-  double round_ms, draft_step_ms, verify_ms;  // per round, per drafted token, per round
-  double tokens_per_round;
+  double tokens_per_second;                   // of all sequences
+  double round_ms, draft_step_ms, verify_ms;  // per round, per draft pass, per round
+  double tokens_per_round;                    // of a sequence
+};
+
+// Rounds of several sequences at once.
+struct Rounds {
+  std::int64_t rounds = 0;
+  std::int64_t draft_passes = 0;
+  std::int64_t tokens = 0;
+  double seconds = 0;
+  double draft_seconds = 0;
 };
 
 class Lab {
@@ -120,7 +134,9 @@ class Lab {
         before_(backend_->available_bytes()),
         model_(load(args, *backend_, ranks, groups_)),
         pool_(std::make_unique<PagePool>(*backend_, kv_shape(model_.config(), 0))),
-        decoder_(model_) {}
+        decoder_(model_) {
+    decoder_.reserve(args.streams);
+  }
 
   void run() {
     Json report = {{"device", backend_->description()},
@@ -129,12 +145,14 @@ class Lab {
                    {"simulated_acceptance", args_.acceptance},
                    {"ranks", args_.ranks},
                    {"context_ranks", args_.context_ranks},
+                   {"streams", args_.streams},
                    {"contexts", Json::array()}};
-    print("{}, {}{}: drafted tokens accepted with probability {} (not judged)\n",
+    print("{}, {}{}, {}: drafted tokens accepted with probability {} (not judged)\n",
           args_.model.filename().string(), backend_->description(),
           ranks_ == nullptr ? ""
                             : fmt::format(" and others, {} ranks, {} share the context",
                                           args_.ranks, args_.context_ranks),
+          args_.streams == 1 ? "one sequence" : fmt::format("{} at once", args_.streams),
           args_.acceptance);
     for (const int context : args_.contexts) {
       report["contexts"].push_back(run_context(context));
@@ -174,8 +192,8 @@ class Lab {
     return Model(share.config, std::move(weights), backend);
   }
 
-  std::vector<TokenId> prompt(int context) const {
-    const CounterRng rng(7);
+  std::vector<TokenId> prompt(int context, int stream) const {
+    const CounterRng rng(7 + stream);
     std::vector<TokenId> tokens(context);
     for (int i = 0; i < context; ++i) {
       tokens[i] = static_cast<TokenId>(rng.bits(i, RandomStream::kSample) %
@@ -184,9 +202,11 @@ class Lab {
     return tokens;
   }
 
-  DecodingOptions decoding(int draft_len, std::vector<Plan> plans) const {
+  // stream: by whose number its drafts are accepted.
+  DecodingOptions decoding(int stream, int draft_len, std::vector<Plan> plans) const {
     DecodingOptions options;
     options.sampling.temperature = 0.0f;
+    options.sampling.seed += stream;
     options.draft_len = draft_len;
     options.plans = std::move(plans);
     options.simulated_acceptance = static_cast<float>(args_.acceptance);
@@ -222,9 +242,9 @@ class Lab {
     if (args_.context_ranks == 1) {
       KvOptions full;
       full.store = KvStore::kFull;
-      Sequence sequence(model_, *pool_, capacity, decoding(0, {}), full);
-      prefill_seconds = prefill(sequence, context);
-      note(measure(sequence, "plain, fp16 cache"));
+      std::vector<Sequence> sequences = made(capacity, full);
+      prefill_seconds = prefill(sequences, context);
+      note(measure(sequences, "plain, fp16 cache"));
     }
     std::vector<Plan> plans = {Plan::draft(layers, WeightRead::kUpper)};
     for (const int budget : args_.budgets) {
@@ -235,17 +255,28 @@ class Lab {
       plans.back().head = WeightRead::kUpper;
     }
     plans.front().name = "dense";
-    Sequence sequence(model_, *pool_, capacity, decoding(0, {}), kv_options(plans));
-    const double warm_prefill_seconds = prefill(sequence, context);
+    std::vector<Sequence> sequences = made(capacity, kv_options(plans));
+    const double warm_prefill_seconds = prefill(sequences, context);
+    const auto forked = [&](int draft_len, const std::vector<Plan>& drafts) {
+      std::vector<Sequence> forks;
+      for (int i = 0; i < args_.streams; ++i) {
+        forks.push_back(sequences[i].fork(decoding(i, draft_len, drafts)));
+      }
+      return forks;
+    };
     {
-      Sequence eight_bit = sequence.fork(decoding(0, {}));
+      std::vector<Sequence> eight_bit = forked(0, {});
       note(measure(eight_bit, "plain, 8-bit cache"));
     }
     for (const Plan& plan : plans) {
       for (const int draft_len : args_.draft_lens) {
-        Sequence drafting = sequence.fork(decoding(draft_len, {plan}));
+        std::vector<Sequence> drafting = forked(draft_len, {plan});
         note(measure(drafting, plan.name));
       }
+    }
+    std::size_t kv_bytes = 0;
+    for (const Sequence& sequence : sequences) {
+      kv_bytes += sequence.cache().page_bytes() + sequence.cache().ring_bytes();
     }
     // With what rounds took: scratch, graphs, and the pages that the sequences have of their own.
     const std::size_t used = before_ - backend_->available_bytes();
@@ -254,48 +285,78 @@ class Lab {
             {"prefill_seconds", prefill_seconds},
             {"warm_prefill_seconds", warm_prefill_seconds},
             {"device_bytes_used", used},
-            {"kv_bytes", sequence.cache().page_bytes() + sequence.cache().ring_bytes()},
-            {"fp16_kv_bytes", shape.fp16_token_bytes() * context},
+            {"kv_bytes", kv_bytes},
+            {"fp16_kv_bytes", shape.fp16_token_bytes() * context * args_.streams},
             {"weights_bytes", model_.weights().target_bytes()},
             {"draft_weights_bytes", model_.weights().draft_bytes()},
             {"runs", runs}};
   }
 
-  double prefill(Sequence& sequence, int context) {
+  std::vector<Sequence> made(int capacity, const KvOptions& kv) {
+    std::vector<Sequence> sequences;
+    for (int i = 0; i < args_.streams; ++i) {
+      sequences.emplace_back(model_, *pool_, capacity, decoding(i, 0, {}), kv);
+    }
+    return sequences;
+  }
+
+  double prefill(std::vector<Sequence>& sequences, int context) {
     const Stopwatch clock;
-    decoder_.prefill(sequence, prompt(context));
+    for (int i = 0; i < args_.streams; ++i) decoder_.prefill(sequences[i], prompt(context, i));
     backend_->synchronize();
     print("  (prefill: {:.2f} s)\n", clock.seconds());
     return clock.seconds();
   }
 
-  void decode(Sequence& sequence, int tokens) {
-    for (int done = 0; done < tokens;) {
-      done += static_cast<int>(decoder_.step(sequence, sequence.room()).tokens.size());
+  // Until one of them has so many tokens more.
+  Rounds decode(std::vector<Sequence>& sequences, int tokens) {
+    const DecodingOptions& options = sequences.front().options();
+    std::vector<Lane> lanes;
+    for (Sequence& sequence : sequences) lanes.push_back({&sequence, {0, 0}});
+    std::vector<int> written(sequences.size());
+    Rounds all;
+    const Stopwatch clock;
+    while (std::ranges::max(written) < tokens) {
+      int passes = 0;
+      for (Lane& lane : lanes) {
+        const int most = std::min(lane.sequence->max_rows(), lane.sequence->room()) - 1;
+        lane.choice.draft_len = std::min(options.draft_len.value_or(0), most);
+        passes = std::max(passes, lane.choice.draft_len);
+      }
+      const Decoder::Outcome outcome = decoder_.round(lanes);
+      for (std::size_t i = 0; i < lanes.size(); ++i) {
+        written[i] += static_cast<int>(outcome.steps[i].tokens.size());
+      }
+      ++all.rounds;
+      all.draft_passes += passes;
+      all.draft_seconds += outcome.draft_seconds;
     }
+    all.seconds = clock.seconds();
+    for (const int count : written) all.tokens += count;
+    return all;
   }
 
   // Some tokens to get going (a draft length has its graph when it has come up a few times; those
   // that a page's end cuts short seldom have), and the ones that count.
-  Run measure(Sequence& sequence, const std::string& name) {
-    decode(sequence, args_.warm_up);
-    const RoundStats before = sequence.stats();
-    const std::size_t first = sequence.tokens().size();
+  Run measure(std::vector<Sequence>& sequences, const std::string& name) {
+    const auto verified = [&] {
+      double seconds = 0;
+      for (const Sequence& sequence : sequences) seconds += sequence.stats().verify_seconds;
+      return seconds;
+    };
+    decode(sequences, args_.warm_up);
     backend_->synchronize();
-    const Stopwatch clock;
-    decode(sequence, args_.tokens);
-    const double seconds = clock.seconds();
-    const RoundStats& after = sequence.stats();
-    const auto rounds = static_cast<double>(after.rounds - before.rounds);
-    const auto drafted = static_cast<double>(after.drafted - before.drafted);
-    const auto tokens = static_cast<double>(sequence.tokens().size() - first);
-    return {name,
-            sequence.options().draft_len.value_or(0),
-            tokens / seconds,
-            1e3 * seconds / rounds,
-            drafted > 0 ? 1e3 * (after.draft_seconds - before.draft_seconds) / drafted : 0,
-            1e3 * (after.verify_seconds - before.verify_seconds) / rounds,
-            tokens / rounds};
+    const double before = verified();
+    const Rounds all = decode(sequences, args_.tokens);
+    const auto rounds = static_cast<double>(all.rounds);
+    return {
+        name,
+        sequences.front().options().draft_len.value_or(0),
+        static_cast<double>(all.tokens) / all.seconds,
+        1e3 * all.seconds / rounds,
+        all.draft_passes > 0 ? 1e3 * all.draft_seconds / static_cast<double>(all.draft_passes) : 0,
+        1e3 * (verified() - before) / rounds,
+        static_cast<double>(all.tokens) / rounds / static_cast<double>(sequences.size())};
   }
 
   const Args& args_;
@@ -308,10 +369,17 @@ class Lab {
   Decoder decoder_;
 };
 
-void require_groups(const Args& args) {
-  if (args.context_ranks <= args.ranks) return;
-  fail(ErrorKind::kInvalidRequest, "--context-ranks {}: no more than --ranks {}",
-       args.context_ranks, args.ranks);
+void require_usable(const Args& args) {
+  if (args.context_ranks > args.ranks) {
+    fail(ErrorKind::kInvalidRequest, "--context-ranks {}: no more than --ranks {}",
+         args.context_ranks, args.ranks);
+  }
+  const int rows = args.streams * (1 + std::ranges::max(args.draft_lens));
+  if (rows > DraftLengths::kMostRows) {
+    fail(ErrorKind::kInvalidRequest,
+         "--streams {} with drafts of {}: {} rows; a pass of the engine has {} at most",
+         args.streams, std::ranges::max(args.draft_lens), rows, DraftLengths::kMostRows);
+  }
 }
 
 // Each rank in a thread; throws what the first of them threw.
@@ -343,7 +411,7 @@ int main(int argc, char** argv) {
   quantspec::Args args;
   quantspec::add_options(app, args);
   return quantspec::run_program(app, argc, argv, [&] {
-    quantspec::require_groups(args);
+    quantspec::require_usable(args);
     args.ranks == 1 ? quantspec::Lab(args).run() : quantspec::run_as_ranks(args);
     return 0;
   });

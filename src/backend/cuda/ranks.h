@@ -127,7 +127,7 @@ class Ranks {
  private:
   // Ranks on a GPU: whose streams get by with the queues that there are, and whose graphs run at a
   // time. NOTE: of 8 ranks' graphs an H200 ran 5, and the other 3 when those gave up; of 4 ranks'
-  // it ran all or not.
+  // one ran all, and two others did not.
   static constexpr int kFewRanks = 4, kMostRepeating = 2;
 
   // What belongs to a rank and others reach; it lives until the last of them has left.

@@ -88,10 +88,16 @@ int run(const Args& args) {
   if (!args.baselines.empty()) options.baselines = Baselines(args.baselines);
   GpuLab lab({.name = args.backend, .device = args.device});
   Results results(lab.backend().description(), lab.copy_bandwidth());
-  if (wanted("attention")) measure_attention(lab, options, results);
+  if (wanted("attention")) {
+    measure_attention(lab, options, results);
+    measure_batches(lab, results);
+  }
   if (wanted("linear")) measure_linear(lab, options, results);
   if (wanted("prefill")) measure_prefill(lab, options, results);
-  for (const char* group : {"decode attention", "linear", "other ops"}) results.print_group(group);
+  for (const char* group :
+       {"decode attention", "decode attention, batches", "linear", "other ops"}) {
+    results.print_group(group);
+  }
   results.print_checks();
   if (!args.json.empty()) results.write_json(args.json);
   return results.all_right() ? 0 : kExitWrong;

@@ -19,6 +19,9 @@ namespace quantspec {
 
 inline constexpr int kHeads = 32;  // of Llama-2-7B and Llama-3.1-8B
 inline constexpr int kHeadDim = 128;
+inline constexpr std::size_t kRowFloats = kHeads * kHeadDim;
+inline constexpr float kScale = 0.088388348f;  // 1 / sqrt(kHeadDim)
+inline constexpr int kPageSize = 128;
 inline constexpr std::size_t kBeyondL2 = std::size_t{1} << 30;  // bytes through which calls rotate
 
 struct AttentionShape {
@@ -99,6 +102,7 @@ struct GpuBenchOptions {
 };
 std::vector<std::string> weight_readings(), matrix_names();
 void measure_attention(GpuLab& lab, const GpuBenchOptions& options, Results& results);
+void measure_batches(GpuLab& lab, Results& results);  // of attention
 void measure_linear(GpuLab& lab, const GpuBenchOptions& options, Results& results);
 void measure_prefill(GpuLab& lab, const GpuBenchOptions& options, Results& results);
 

@@ -8,10 +8,6 @@ namespace quantspec {
 
 namespace {
 
-constexpr int kPageSize = 128;
-constexpr float kScale = 0.088388348f;  // 1 / sqrt(kHeadDim)
-constexpr std::size_t kRowFloats = kHeads * kHeadDim;
-
 class Prompt {
  public:
   Prompt(GpuLab& lab, const AttentionShape& shape, int tokens)

@@ -24,7 +24,7 @@ struct Times {
 struct Measurement {
   std::string group;  // a table
   std::string name;   // a line of it
-  int rows;           // a column: queries, or rows of activations
+  int rows;           // a column: queries of a sequence, or rows of activations
   Times times;
   double bytes = 0;                // that have to be read or written, and
   double flops = 0;                // arithmetic, at the least; 0: not told

@@ -265,6 +265,27 @@ TEST_P(AttentionOps, ASequenceAmongManyHasTheBitsItHasAlone) {
   }
 }
 
+// Short on average, and on a GPU, which has many heads for few splits, enough of them for each
+// block that stays. One is so long that such a block looks pages up again; one has no page.
+TEST_P(AttentionOps, ABatchOfLongAndShortHasTheBitsOfEachAlone) {
+  const bool gpu = GetParam() == "cuda";
+  const KvShape shape = shape_of(gpu ? 33 : 2, 64, 64);
+  for (const int rows : {1, 4, 5}) {  // of one tile of columns, and of two
+    std::vector<Data> sequences;
+    for (const int pages : {3, gpu ? 300 : 30, 39, 9, 6, 3, 0, 12, 3, 6, 3, 3, 9, 3}) {
+      const Case c{2 * shape.num_kv_heads, shape, pages, (pages + 1) * 64 + pages % 50, rows};
+      sequences.emplace_back(c, 60 + pages, 3);
+    }
+    const Floats all = attend_all(*backend_, sequences, KvRead::kBoth);
+    std::size_t at = 0;
+    for (const Data& data : sequences) {
+      const Floats one = attend_all(*backend_, {data}, KvRead::kBoth);
+      EXPECT_TRUE(same_bits(one.data(), &all[at], one.size())) << text(data.c);
+      at += one.size();
+    }
+  }
+}
+
 // Positions and pages as a cache has them.
 TEST_P(AttentionOps, RoundsSayTheSamePositions) {
   constexpr int kPage = 64;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <tuple>
@@ -467,7 +468,21 @@ RoundKey Decoder::key() const {
           .draft_plan = drafts ? rows_[0].draft_plan : -1,
           .target_plan = rows_[0].target_plan,
           .keeps_drafts = drafts && draft_groups_[0].keeps,
-          .keeps_logits = keeps_logits_};
+          .keeps_logits = keeps_logits_,
+          .contexts = contexts()};
+}
+
+// In powers of two, so that a round seldom becomes another one because its contexts have grown.
+int Decoder::contexts() const {
+  constexpr unsigned kShort = 1024;
+  std::int64_t tokens = 0, sequences = 0;
+  for (const Row& row : rows_) {
+    if (row.sequence == nullptr) continue;
+    tokens += row.sequence->cache_.length();
+    ++sequences;
+  }
+  return sequences > 1 ? std::bit_width(static_cast<std::uint64_t>(tokens / sequences) / kShort)
+                       : 0;
 }
 
 void Decoder::issue() {

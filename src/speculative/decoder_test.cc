@@ -57,7 +57,8 @@ class DecoderTest : public testing::Test {
   Sequence& sequence(TokenId name, int prompt_tokens, DecodingOptions options = {}) {
     options.draft_len = 4;
     if (options.plans.empty()) options.plans = plans_;
-    sequences_.push_back(std::make_unique<Sequence>(model_, pages_, 512, std::move(options)));
+    sequences_.push_back(std::make_unique<Sequence>(
+        model_, pages_, std::max(512, prompt_tokens + 64), std::move(options)));
     std::vector<TokenId> prompt(prompt_tokens, 1);
     prompt[0] = name;
     decoder_.prefill(*sequences_.back(), prompt);
@@ -189,6 +190,21 @@ TEST_F(DecoderTest, KeysOfRoundsDoNotNameSequences) {
   const Lane lane{sequences_[0].get(), {0, 2}};
   other.round({&lane, 1});
   EXPECT_NE(backend_.round_keys.back().issuer, first.issuer);
+}
+
+TEST_F(DecoderTest, KeysOfBatchesSayAboutHowLongContextsAre) {
+  const auto contexts = [&](std::vector<int> lengths) {
+    std::vector<Lane> lanes;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      lanes.push_back({&sequence(static_cast<TokenId>(10 + i), lengths[i]), {0, 1}});
+    }
+    decoder_.round(lanes);
+    return backend_.round_keys.back().contexts;
+  };
+  EXPECT_EQ(contexts({9000}), 0);  // one sequence goes on in the same graph
+  EXPECT_EQ(contexts({5, 2000}), 0);
+  EXPECT_EQ(contexts({5, 2100}), 1);
+  EXPECT_EQ(contexts({9000, 8900}), 4);
 }
 
 TEST_F(DecoderTest, LanesAreKnownBySequenceAndPlan) {

@@ -269,6 +269,7 @@ class Decoder {
   void draft(const Group& group);
   void verify(const Group& group);
   RoundKey key() const;
+  int contexts() const;
   int plan_number(const Plan& plan);
   void grow(Buffer& buffer, std::size_t rows);
 

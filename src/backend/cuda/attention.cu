@@ -1,5 +1,7 @@
 // Decode attention: what ops.h asks for becomes launches. The kernel is in attention_kernel.cuh.
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <numbers>
 
 #include "backend/cuda/attention_launch.h"
@@ -35,7 +37,8 @@ void check_supported(const AttentionParams& params) {
 }
 
 // Of `count` of the sequences, from `first` on. Its shape follows from all of the op's, so that it
-// is the same whichever of them have rows: a round is repeated with others.
+// is the same whichever of them have rows: a round is repeated with others. Which kernel it has
+// follows from how long they are on average, too; repeated with others it is right, if slower.
 AttentionLaunch launch_of(const AttentionParams& params, const SequenceTables& all, int first,
                           int count) {
   const KvView& kv = params.sequences.front().kv;
@@ -49,12 +52,15 @@ AttentionLaunch launch_of(const AttentionParams& params, const SequenceTables& a
   launch.args.scale = params.scale * std::numbers::log2e_v<float>;
   launch.args.sequences = all.from(first, count);
   launch.read = kv.read;
+  std::int64_t tokens = 0, with_rows = 0;
   for (const SequenceRows& sequence : params.sequences) {
+    if (sequence.num_rows > 0) tokens += sequence.first_position, ++with_rows;
     launch.columns = std::max(launch.columns, sequence.num_rows * launch.args.group);
     if (sequence.kv.page_mass.data == nullptr) continue;
     launch.args.page_capacity =
         std::max(launch.args.page_capacity, sequence.kv.page_mass.max_pages);
   }
+  launch.tokens = static_cast<int>(tokens / std::max<std::int64_t>(1, with_rows));
   return launch;
 }
 
@@ -141,15 +147,16 @@ int target_splits(const Device& device, const KvShape& shape) {
 AttentionScratch attention_scratch(const Device& device, const PassSizes& sizes,
                                    const RankSharing& sharing) {
   AttentionScratch most;
-  const auto add = [&](KvRead read, int rows, int mass_pages) {
+  const auto add = [&](KvRead read, int sequences, int rows, int mass_pages, int tokens) {
     AttentionLaunch launch{};
+    launch.tokens = tokens;
     launch.heads_shares = sharing.shares_of_context();
     launch.contexts = sharing.contexts();
     const int heads = sizes.queries / sizes.shape.head_dim * launch.heads_shares;
     launch.args.shape = sizes.shape;
     launch.args.group = heads / sizes.shape.num_kv_heads;
     launch.args.page_capacity = mass_pages;
-    launch.args.sequences.count = std::min(padded(sizes.sequences), kLaunchSequences);
+    launch.args.sequences.count = sequences;
     launch.read = read;
     launch.columns = rows * launch.args.group;
     with_head_dim(sizes.shape.head_dim, [&]<int kHeadDim>() {
@@ -158,8 +165,15 @@ AttentionScratch attention_scratch(const Device& device, const PassSizes& sizes,
       most.counters = std::max(most.counters, scratch.counters);
     });
   };
-  add(KvRead::kUpper, 1, 0);
-  for (int rows = 1; rows <= sizes.rows; ++rows) add(KvRead::kBoth, rows, sizes.mass_pages);
+  const int sequences = std::min(padded(sizes.sequences), kLaunchSequences);
+  for (int count = 1; count <= sequences; ++count) {  // where splits are merged follows from it
+    add(KvRead::kUpper, count, 1, 0, 0);
+    for (int rows = 1; rows <= sizes.rows; ++rows) {
+      for (const int tokens : {0, std::numeric_limits<int>::max()}) {
+        add(KvRead::kBoth, count, rows, sizes.mass_pages, tokens);
+      }
+    }
+  }
   return most;
 }
 

@@ -58,12 +58,14 @@ __device__ __forceinline__ void store_query(const AttentionArgs& args, const Wor
   }
 }
 
-// Phase 1, and the wait for the kernels ahead, when all else is ready.
-template <class S>
+// Phase 1, and the wait for the kernels ahead, when all else is ready. By `warps` warps, each of
+// which has kAtOnce columns at a time.
+template <class S, int kAtOnce>
 __device__ __forceinline__ void load_queries(const AttentionArgs& args, const Work& work,
-                                             const Queries<S>& queries, FragmentLane lane) {
-  constexpr int kEach = (S::kHeadDim + 31) / 32, kAtOnce = S::kScoreTiles;
-  const int group = args.group, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+                                             const Queries<S>& queries, int warp, int warps,
+                                             FragmentLane lane) {
+  constexpr int kEach = (S::kHeadDim + 31) / 32;
+  const int group = args.group;
   for (int first = warp; first < S::kColumns; first += kAtOnce * warps) {
     float q[kAtOnce][kEach];
     const float* from[kAtOnce];
@@ -133,11 +135,10 @@ struct Visible {
 };
 
 // Phase 2: a band.
-template <class S>
+template <class S, class Stream>
 __device__ __forceinline__ void read_band(const AttentionArgs& args, const Work& work, int band,
                                           const Queries<S>& queries, const Team<S>& team,
-                                          FragmentLane lane, PieceStream<S>& stream,
-                                          WarpSums<S>& sums) {
+                                          FragmentLane lane, Stream& stream, WarpSums<S>& sums) {
   const int first = team.column_tile(0);
   float products[S::kScoreTiles][S::kTokenTiles][4];
   ScoreMap<S> map;
@@ -145,7 +146,7 @@ __device__ __forceinline__ void read_band(const AttentionArgs& args, const Work&
   team.put_away(sums.out[S::kColumnTiles - 1], lane);
   page_scores<S>(keys, queries.tile(first), queries.factors + 8 * first, lane, products, map,
                  stream.template ahead<kKeys>());
-  stream.template release<kKeys>();
+  stream.template release<kKeys, true>();
   const std::byte* values = stream.template next<kValues>();
   const float exponent = value_exponent<S>(values + S::kPlanes * S::kPlaneBytes, lane);
   sums.take_back(team, lane);
@@ -154,7 +155,7 @@ __device__ __forceinline__ void read_band(const AttentionArgs& args, const Work&
   float added[S::kScoreTiles][2];
   add_page_values<S>(values, raised, team, lane, products, sums, added,
                      stream.template ahead<kValues>());
-  stream.template release<kValues>();
+  stream.template release<kValues, true>();
   if (args.page_capacity > 0 && work.kv->page_mass != nullptr) {
     sums.take_back(team, lane);
     store_page_sums<S>(args, work, band, team, lane, added, sums);
@@ -162,17 +163,16 @@ __device__ __forceinline__ void read_band(const AttentionArgs& args, const Work&
 }
 
 // Phase 3: a slab.
-template <class S>
+template <class S, class Stream>
 __device__ __forceinline__ void read_slab(const AttentionArgs& args, const Work& work, int slab,
                                           const Queries<S>& queries, const Team<S>& team,
-                                          FragmentLane lane, PieceStream<S>& stream,
-                                          WarpSums<S>& sums) {
+                                          FragmentLane lane, Stream& stream, WarpSums<S>& sums) {
   const int first = team.column_tile(0);
   float products[S::kScoreTiles][S::kSlabTiles][4];
   ScoreMap<S> map;
   slab_scores<S>(stream.template next<kKeys>(), queries.tile(first), queries.factors + 8 * first,
                  lane, products, map);
-  stream.template release<kKeys>();
+  stream.template release<kKeys, false>();
   const Visible visible = Visible::of<S>(args, work, slab, queries);
   if (visible.hidden) {
     hide_unseen<S>(visible.first, visible.tokens + 8 * first, lane, products);
@@ -182,28 +182,29 @@ __device__ __forceinline__ void read_slab(const AttentionArgs& args, const Work&
   to_probabilities<S, S::kSlabTiles>(products, map, sums);
   add_slab_values<S>(stream.template next<kValues>(), visible.hidden, visible.first, visible.tokens,
                      raised, team, lane, products, sums);
-  stream.template release<kValues>();
+  stream.template release<kValues, false>();
 }
 
-template <class S>
+template <class S, class Stream>
 __device__ __forceinline__ void read_split(const AttentionArgs& args, const Work& work,
                                            const Queries<S>& queries, const Team<S>& team,
-                                           FragmentLane lane, PieceStream<S>& stream,
-                                           WarpSums<S>& sums) {
-  int part = work.first_part;
-  for (; part < work.num_bands; part += work.part_stride) {
+                                           FragmentLane lane, Stream& stream, WarpSums<S>& sums) {
+  const int first = work.first_part<S>(team.index);
+  const int num_bands = work.num_bands, num_parts = work.num_parts, stride = work.part_stride;
+  int part = first;
+  for (; part < num_bands; part += stride) {
     read_band<S>(args, work, part, queries, team, lane, stream, sums);
     let_next_kernel_start();  // not before: its copies would delay those of the first parts
   }
   sums.end_codes();
-  for (; part < work.num_parts; part += work.part_stride) {
-    read_slab<S>(args, work, part - work.num_bands, queries, team, lane, stream, sums);
+  for (; part < num_parts; part += stride) {
+    read_slab<S>(args, work, part - num_bands, queries, team, lane, stream, sums);
     let_next_kernel_start();
   }
   if constexpr (S::kTeam > 1) {
     static_assert(S::kPlanes == 2, "parts are given in pairs");
-    const int first_teams = part - (work.first_part - S::kBeside * work.split);
-    if (first_teams < work.num_parts) team.meet_for_no_part();
+    const int first_teams = part - (first - S::kBeside * work.split);
+    if (first_teams < num_parts) team.meet_for_no_part();
   }
 }
 
@@ -213,24 +214,29 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
   const FragmentLane lane;
-  const Work work = Work::of<S>(args);
-  const int live = min(S::kColumns, work.columns(args) - work.block * S::kColumns);
+  Work work = Work::of<S>(args, blockIdx.z, blockDim.x / (32 * S::kTeam));
+  work.take<S>(args, blockIdx.x, args.column_blocks, blockIdx.y);
+  const int live = work.live_columns<S>(args);
   if (live <= 0 || work.split >= work.splits) {
     // The end of this grid says that the kernels before it have ended, also where no CTA has work.
     if ((blockIdx.x | blockIdx.y | blockIdx.z) == 0) wait_for_previous_kernels();
     return;
   }
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
-  const TeamPartials<S> partials(shared);
+  std::byte* streams = shared + S::kSlotsOffset;
+  const TeamPartials<S> partials(shared + S::kExponentsOffset, streams, work.teams);
   const bool merges_apart = S::kMergesApart || args.tickets == nullptr;
   int ticket = -1;  // of one thread, looked at when it has long come
   {
+    using Stream = PieceStream<S>;
     const Queries<S> queries(shared);
-    std::byte* streams = shared + S::kSlotsOffset;
     const Team<S> team(streams + work.teams * S::kStreamBytes);
-    PieceStream<S> stream(args, work, streams + team.index * S::kStreamBytes, team, lane);
+    std::byte* slots = streams + team.index * S::kStreamBytes;
+    const auto units = reinterpret_cast<const std::byte**>(slots + S::kSlots * S::kSlotBytes +
+                                                           team.member * Stream::Units::kBytes);
+    Stream stream(args, work, slots, {units}, team, lane);
     stream.start();
-    load_queries<S>(args, work, queries, lane);
+    load_queries<S, S::kScoreTiles>(args, work, queries, threadIdx.x / 32, blockDim.x / 32, lane);
     stream.begin();
     __syncthreads();
     WarpSums<S> sums;
@@ -243,8 +249,7 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
     store_warp<S>(sums, team, live, lane, partials);
   }
   __syncthreads();
-  const std::ptrdiff_t columns =
-      ((head * args.column_blocks + work.block) * gridDim.y + blockIdx.y) * S::kColumns;
+  const std::ptrdiff_t columns = work.partial<S>(args);
   store_partial<S>(partials, live, args.partials + columns * S::kHeadDim,
                    args.partial_sums + columns);
   if constexpr (!S::kMergesApart) {

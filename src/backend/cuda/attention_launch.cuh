@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "backend/cuda/attention_kernel.cuh"
+#include "backend/cuda/attention_batch.cuh"
 #include "backend/cuda/attention_launch.h"
 #include "backend/params/context.h"
 #include "base/error.h"
@@ -47,17 +47,55 @@ struct AttentionSplit {
   }
 };
 
+// Splits of drafts in a batch. Each team gets several parts, so that fewer splits are merged; and
+// there are no more CTAs than fill a GPU a few times, as one without a part takes its time, too. So
+// a draft's bits follow from how many sequences are beside it, which they may. All ranks get the
+// same.
+struct DraftSplits {
+  int parts, most;  // of a team; splits
+  static DraftSplits of(const Device& device, int ctas, int splits, int heads, int sequences) {
+    constexpr int kRounds = 6, kMostParts = 6;
+    const int most = kRounds * ctas * device.num_sms() / (heads * sequences);
+    return {std::clamp(sequences / 4, 1, kMostParts), std::clamp(most, 1, splits)};
+  }
+};
+
+// Whether CTAs stay (attention_batch.cuh): where they have several splits each, and those are
+// short. Of long ones CTAs of their own have as much under way, and begin one by one. What is short
+// begins at a power of two, as RoundKey's contexts do (Decoder::contexts).
+template <class S>
+bool stays(const Device& device, const AttentionLaunch& launch, int teams) {
+  if constexpr (S::kStays) {
+    constexpr int kShort = 512;  // tokens of a split
+    const AttentionArgs& args = launch.args;
+    const int items = args.sequences.count * args.shape.num_kv_heads * args.splits;
+    return args.sequences.count > 1 && args.context_shift == 0 && items > 2 * device.num_sms() &&
+           launch.tokens < kShort * static_cast<int>(std::bit_floor(unsigned(args.splits))) &&
+           BatchRoom<S>::bytes(teams) <= static_cast<int>(device.max_shared_bytes());
+  }
+  return false;
+}
+
 // What of args follows from shapes.
 template <class S>
 void shape_launch(const Device& device, AttentionLaunch& launch) {
   AttentionArgs& args = launch.args;
-  args.splits = AttentionSplit<S>::of(device, launch).splits;
+  const AttentionSplit<S> split = AttentionSplit<S>::of(device, launch);
+  args.splits = split.splits;
   args.context_shift = std::countr_zero(static_cast<unsigned>(args.shape.context_ranks));
+  if (S::kPlanes == 1 && args.context_shift == 0) {
+    const DraftSplits draft =
+        DraftSplits::of(device, S::kCtas, args.splits, args.shape.num_kv_heads * launch.contexts,
+                        args.sequences.count);
+    args.draft_parts = draft.parts;
+    args.splits = draft.most;
+  }
   args.places = args.context_shift > 0 ? rank_splits<S>(args).places() : args.splits;
   args.column_blocks = (launch.columns + S::kColumns - 1) / S::kColumns;
   args.band_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
                     std::countr_zero(static_cast<unsigned>(S::kBandTokens));
   args.page_columns = args.page_capacity > 0 ? args.column_blocks * S::kColumns : 0;
+  launch.stays = stays<S>(device, launch, split.teams);
 }
 
 // Scratch memory of a launch, in elements, one part after the other; of ranks that share a context
@@ -70,7 +108,7 @@ struct LaunchRooms {
   // REQUIRES: shape_launch()
   explicit LaunchRooms(const AttentionLaunch& launch)
       : shared(launch.args.context_shift > 0),
-        merges_apart(S::kMergesApart || shared),
+        merges_apart(S::kMergesApart || shared || launch.stays),
         heads(static_cast<std::size_t>(launch.args.sequences.count) *
               launch.args.shape.num_kv_heads),
         columns(heads * launch.args.column_blocks * launch.args.places * S::kColumns),
@@ -126,18 +164,31 @@ RankPartials allocate_scratch(Device& device, AttentionLaunch& launch) {
 }
 
 template <class S>
+void launch_batch(Device& device, OpOrder order, int teams, const AttentionArgs& args) {
+  if constexpr (S::kStays) {
+    device.kernels().allow_shared(attention_batch_kernel<S>);
+    launch_kernel(device, order, dim3(device.num_sms()), 32 * (teams + 1),
+                  BatchRoom<S>::bytes(teams), attention_batch_kernel<S>, args);
+  }
+}
+
+template <class S>
 void launch_shape(Device& device, AttentionLaunch& launch) {
   AttentionArgs& args = launch.args;
   const AttentionSplit<S> split = AttentionSplit<S>::of(device, launch);
   shape_launch<S>(device, launch);
   const RankPartials partials = allocate_scratch<S>(device, launch);
-  device.kernels().allow_shared(attention_kernel<S>);
-  launch_kernel(
-      device, launch.order,
-      dim3(args.column_blocks * args.shape.num_kv_heads, args.places, args.sequences.count),
-      32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>, args);
+  if (launch.stays) {
+    launch_batch<S>(device, launch.order, split.teams, args);
+  } else {
+    device.kernels().allow_shared(attention_kernel<S>);
+    launch_kernel(
+        device, launch.order,
+        dim3(args.column_blocks * args.shape.num_kv_heads, args.places, args.sequences.count),
+        32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>, args);
+  }
   if (args.context_shift > 0) return merge_of_ranks(device, launch, partials);
-  if (S::kMergesApart) launch_merge(device, args, launch.columns, S::kColumns);
+  if (S::kMergesApart || launch.stays) launch_merge(device, args, launch.columns, S::kColumns);
   if (args.page_capacity > 0) launch_page_mass(device, args);
 }
 

@@ -29,11 +29,13 @@ struct AttentionLaunch {
   AttentionArgs args;  // up to `scale`, `page_capacity` and `sequences`
   KvRead read;
   int columns;  // the most of a sequence: rows times group
+  int tokens;   // before the rows of a sequence that has some, on average
   OpOrder order;
   // Ranks that share the context have the query heads of so many equal parts of its KV heads; args
   // are of all of them, but `out` is of those of this rank.
   int heads_shares = 1;
   int contexts = 1;  // groups of ranks that share contexts, with as many KV heads each
+  bool stays;        // whether CTAs do (attention_batch.cuh); of a launch's shape
 };
 
 // The merge of splits, where a launch of attention does without (attention_merge.cu). `columns`:

@@ -20,24 +20,28 @@ __device__ __forceinline__ float sum_over_tokens(float x) {
 }
 
 // What the teams of a CTA leave in shared memory: exponents, while others still read; then,
-// relative to a column's greatest exponent, rows of channels where slots were, and sums.
+// relative to a column's greatest exponent, rows of channels, where slots were if CTAs have one
+// split each, and sums.
 template <class S>
 struct TeamPartials {
   float* exponents;  // [team, column]
   float* sums;       // [team, column]
   float* zeros;      // [value group, team, column], where a team is two warps: WarpSums' summed up
   float* rows;       // [team, column] of kMergeRow, teams kMergeStride apart
-  __device__ explicit TeamPartials(std::byte* shared)
-      : exponents(reinterpret_cast<float*>(shared + S::kExponentsOffset)),
+  int teams;
+  // stats: kStatBytes; merged: merge_bytes(teams)
+  __device__ TeamPartials(std::byte* stats, std::byte* merged, int team_count)
+      : exponents(reinterpret_cast<float*>(stats)),
         sums(exponents + S::kMaxTeams * S::kColumns),
         zeros(sums + S::kMaxTeams * S::kColumns),
-        rows(reinterpret_cast<float*>(shared + S::kSlotsOffset)) {}
+        rows(reinterpret_cast<float*>(merged)),
+        teams(team_count) {}
 
   __device__ __forceinline__ float greatest_exponent(int column) const {
     float most = exponents[column];
 #pragma unroll
     for (int team = 1; team < S::kMaxTeams; ++team) {
-      if (team < blockDim.x / (32 * S::kTeam)) {
+      if (team < teams) {
         most = fmaxf(most, exponents[team * S::kColumns + column]);
       }
     }
@@ -111,9 +115,9 @@ __device__ __forceinline__ float4 add(float4 x, float4 y) {
 template <class S>
 __device__ __forceinline__ void store_partial(const TeamPartials<S>& partials, int live,
                                               float* partial, float2* partial_sums) {
-  const int teams = blockDim.x / (32 * S::kTeam);
+  const int teams = partials.teams;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < live * S::kHeadDim / 4; i += blockDim.x) {
+  for (int i = threadIdx.x; i < live * S::kHeadDim / 4; i += 32 * S::kTeam * teams) {
     const int column = 4 * i / S::kHeadDim, channel = 4 * i % S::kHeadDim;
     const float* row = partials.rows + column * S::kMergeRow + channel;
     float4 out = *reinterpret_cast<const float4*>(row);

@@ -13,8 +13,11 @@
 // end. Neither rows, nor batch, nor column tiles, nor warps change what a team adds up in which
 // order; and what a row does not see adds exact zeros. A draft has no more splits than the parts of
 // its first row fill with one for each team (then part j belongs to split j % splits, team j /
-// splits), and the CTAs beyond end at once; so of its bits only those of one row alone are
-// promised.
+// splits), or several in a batch, and the CTAs beyond end at once; so of its bits only those of one
+// row alone are promised.
+//
+// A target's batch of few columns has CTAs that stay, and read split after split
+// (attention_batch.cuh).
 //
 // Of ranks that share a context (context.h) each has the CTAs of some splits, which read what one
 // GPU's would: all bands of those splits are its own, and it has all slabs. Then all tell each
@@ -52,6 +55,7 @@ struct AttentionArgs {
   int splits;            // of all ranks that share the context
   int context_shift;     // 2^context_shift ranks share it
   int places;            // for splits of a rank; the grid's
+  int draft_parts;       // of a team, for which a draft has a split
   int column_blocks;     // CTAs that share a split, each with its own columns
   int band_shift;        // a page is 2^band_shift bands
   int* tickets;          // [sequence, kv head], zero; null where another kernel merges
@@ -114,6 +118,9 @@ struct AttentionShape {
   static constexpr bool kCopiesAhead = kTeam == 1 && kTokenTiles == 4 && kColumnTiles <= 2;
   // So many parts in a row go to teams of one CTA: neighbours come sooner when asked for together.
   static constexpr int kBeside = 2;
+  // Whether a batch of short contexts has CTAs that stay (attention_batch.cuh). NOTE: of two column
+  // tiles nine warps have too few registers (docs/decisions/0023-attention-of-batches.md).
+  static constexpr bool kStays = kPlanes == 2 && kCopiesAhead && kColumnTiles == 1;
   // The most teams of a CTA, and CTAs of a multiprocessor (by registers).
   static constexpr int kMaxTeams = 8;
   static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;
@@ -125,8 +132,8 @@ struct AttentionShape {
   static constexpr int kQueryBytes = kColumns * kHeadDim * 2;
   static constexpr int kExponentsOffset = kQueryBytes + kColumns * 12;
   static constexpr int kTeamStats = kTeam == 1 ? 2 : 2 + kValueGroups;  // TeamPartials, of a column
-  static constexpr int kSlotsOffset =
-      (kExponentsOffset + kMaxTeams * kColumns * kTeamStats * 4 + 127) / 128 * 128;
+  static constexpr int kStatBytes = kMaxTeams * kColumns * kTeamStats * 4;
+  static constexpr int kSlotsOffset = (kExponentsOffset + kStatBytes + 127) / 128 * 128;
   // Behind the slots, of each team: what its warps tell each other, or put away (Team); per warp
   // operands, and what belongs to columns.
   static constexpr int kOperandBytes =
@@ -168,9 +175,10 @@ __host__ __device__ RankSplits rank_splits(const AttentionArgs& args) {
   return {args.splits / S::kSplits, S::kSplits, 1 << args.context_shift};
 }
 
-// What a CTA reads.
+// What a CTA reads. Until take() has said which split it is, what all of a sequence have in common.
 struct Work {
   int sequence, kv_head, split, block;
+  int place;  // the split's
   const SequenceKv* kv;
   SequenceState state;
   int num_bands;       // parts [0, num_bands)
@@ -178,27 +186,17 @@ struct Work {
   int num_parts;
   int splits;  // of a draft: those that read something
   int teams;
-  int first_part, part_stride;  // of this warp's team
+  bool beside;      // parts 2 j and 2 j + 1 are of one split
+  int part_stride;  // of a team
 
   template <class S>
-  __device__ static Work of(const AttentionArgs& args) {
+  __device__ static Work of(const AttentionArgs& args, int sequence, int teams) {
     Work work;
-    // Blocks of a split are neighbours, so that one finds in L2 what another reads. Splits that
-    // read nothing come last, so that the others have multiprocessors for themselves.
-    work.kv_head = blockIdx.x / args.column_blocks;
-    work.block = blockIdx.x % args.column_blocks;
-    work.split = blockIdx.y;
-    if (args.context_shift > 0) {
-      const int unit = args.layer * args.shape.num_kv_heads + work.kv_head;
-      // first_split(); a division less.
-      const int first = (args.shape.context_rank - unit) & ((1 << args.context_shift) - 1);
-      work.split = rank_splits<S>(args).in_place(work.split, first);
-    }
-    work.sequence = blockIdx.z;
-    work.kv = args.sequences.of(work.sequence);
+    work.sequence = sequence;
+    work.kv = args.sequences.of(sequence);
     const SequenceKv& kv = *work.kv;
-    work.state = state_of(args.sequences.states + work.sequence, kv);
-    work.teams = blockDim.x / (32 * S::kTeam);
+    work.state = state_of(args.sequences.states + sequence, kv);
+    work.teams = teams;
     const int pages = kv.pages_listed > 0 ? kv.pages_listed : work.state.num_pages;
     const int end = work.state.first_position + work.state.num_rows - work.state.first_full;
     work.num_bands = pages << args.band_shift;
@@ -206,24 +204,49 @@ struct Work {
     work.num_parts =
         work.num_bands + work.gathered_slabs + (end + S::kSlabTokens - 1) / S::kSlabTokens;
     work.splits = args.splits;
-    bool beside = true;
+    work.beside = true;
     if (S::kPlanes == 1 && args.context_shift == 0) {
       const int before = work.state.first_position - work.state.first_full;
       const int parts = work.num_bands + work.gathered_slabs + before / S::kSlabTokens + 1;
-      work.splits = min(work.splits, (parts + work.teams - 1) / work.teams);
-      beside = work.splits == args.splits;  // else each warp has but one part
-    }
-    const int team = warp_index() / S::kTeam;
-    work.first_part = work.split + work.splits * team;
-    if (beside) {
-      work.first_part =
-          S::kBeside * (work.split + work.splits * (team / S::kBeside)) + team % S::kBeside;
+      const int of_split = work.teams * args.draft_parts;
+      work.splits = min(work.splits, (parts + of_split - 1) / of_split);
+      // Else each warp has but one part.
+      work.beside = args.draft_parts > 1 || work.splits == args.splits;
     }
     work.part_stride = work.splits * work.teams;
     return work;
   }
+  // Blocks of a split are neighbours, so that one finds in L2 what another reads. Splits that read
+  // nothing come last, so that the others have multiprocessors for themselves.
+  template <class S>
+  __device__ void take(const AttentionArgs& args, int head_and_block, int blocks, int in_place) {
+    kv_head = head_and_block / blocks;
+    block = head_and_block % blocks;
+    place = split = in_place;
+    if (args.context_shift > 0) {
+      const int unit = args.layer * args.shape.num_kv_heads + kv_head;
+      // first_split(); a division less.
+      const int first = (args.shape.context_rank - unit) & ((1 << args.context_shift) - 1);
+      split = rank_splits<S>(args).in_place(place, first);
+    }
+  }
+  template <class S>
+  __device__ int first_part(int team) const {
+    if (!beside) return split + splits * team;
+    return S::kBeside * (split + splits * (team / S::kBeside)) + team % S::kBeside;
+  }
   __device__ int columns(const AttentionArgs& args) const {  // of all blocks
     return state.num_rows * args.group;
+  }
+  template <class S>
+  __device__ int live_columns(const AttentionArgs& args) const {  // of the block
+    return min(S::kColumns, columns(args) - block * S::kColumns);
+  }
+  // Where the partial result of the split lies, in columns.
+  template <class S>
+  __device__ std::ptrdiff_t partial(const AttentionArgs& args) const {
+    const std::ptrdiff_t head = sequence * args.shape.num_kv_heads + kv_head;
+    return ((head * args.column_blocks + block) * args.places + place) * S::kColumns;
   }
 };
 

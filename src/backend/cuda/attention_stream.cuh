@@ -51,22 +51,60 @@ struct CodesAhead {
   }
 };
 
+// Units of a team's bands, those of each plane that a warp of it copies, in shared memory, as
+// registers are few: [plane, kCount].
+template <class S, int kCount>
+struct UnitTable {
+  static constexpr int kOwnPlanes = S::kPlanes / S::kTeam;
+  static_assert(kOwnPlanes * S::kTeam == S::kPlanes, "each warp copies some");
+  static constexpr int kBytes = kOwnPlanes * kCount * sizeof(std::byte*);
+
+  const std::byte** units;
+
+  // Where the planes of a part have the unit, if it is a band. NOTE: from L2, as Work's state.
+  __device__ static __forceinline__ ulonglong2 look_up(const AttentionArgs& args, const Work& work,
+                                                       int part) {
+    if (part >= work.num_bands) return {};
+    const SequenceKv& kv = *work.kv;
+    int page = part >> args.band_shift;
+    if (kv.pages_listed > 0) page = __ldcg(kv.page_lists + work.kv_head * kv.pages_listed + page);
+    ulonglong2 planes = __ldcg(reinterpret_cast<const ulonglong2*>(kv.pages) + page);
+    const int unit = (args.layer * args.shape.num_kv_heads + work.kv_head) >>
+                     args.context_shift;  // own_upper_offset()
+    planes.x += static_cast<std::size_t>(unit) * args.shape.upper_unit_bytes();
+    planes.y += static_cast<std::size_t>(unit) * args.shape.lower_unit_bytes();
+    return planes;
+  }
+  __device__ __forceinline__ void put(int at, int first_plane, ulonglong2 planes) const {
+#pragma unroll
+    for (int i = 0; i < kOwnPlanes; ++i) {
+      units[kCount * i + at] =
+          reinterpret_cast<const std::byte*>(first_plane + i == 0 ? planes.x : planes.y);
+    }
+  }
+};
+
 // The pieces of a team's parts in the order in which it reads them: keys, then values, of each.
-template <class S>
+// kStays: when all pieces of a split are asked for, it goes on with another (attention_batch.cuh).
+template <class S, bool kStays = false>
 class PieceStream {
  public:
-  // `shared`: kStreamBytes of this team.
-  __device__ PieceStream(const AttentionArgs& args, const Work& work, std::byte* shared,
+  static constexpr int kUnits = kStays ? 8 : 32;
+  using Units = UnitTable<S, kUnits>;
+
+  // `slots`: of this team.
+  __device__ PieceStream(const AttentionArgs& args, const Work& work, std::byte* slots, Units units,
                          const Team<S>& team, FragmentLane lane)
       : args_(args),
-        work_(work),
+        work_(&work),
+        bands_(work.num_bands),
+        parts_(work.num_parts),
         team_(team),
-        slots_(shared),
-        units_(reinterpret_cast<const std::byte**>(shared + S::kSlots * S::kSlotBytes) +
-               32 * kOwnPlanes * team.member),
+        slots_(slots),
+        units_(units),
         lane_(lane),
-        part_(work.first_part) {
-    find_units();
+        part_(work.first_part<S>(team.index)) {
+    if (!kStays) find_units();
   }
   // Asks for the first pieces: where the kernels before this one write them, when those have ended.
   __device__ __forceinline__ void start() {
@@ -78,6 +116,16 @@ class PieceStream {
   // Before the first next().
   __device__ __forceinline__ void begin() {
     if constexpr (S::kTeam > 1) meet();
+  }
+
+  // --- kStays ---
+  // Goes on with another split when all pieces of its own are asked for, and starts anew where none
+  // is under way. `units`: of the first bands.
+  __device__ __forceinline__ void follow(const Work& next, Units units) {
+    next_ = &next;
+    next_units_ = units;
+    pass_on();
+    if (!asked_ && part_ < parts_) start();
   }
 
   // The next piece, waited for; it has keys or values, in turn.
@@ -93,7 +141,7 @@ class PieceStream {
   template <Piece kPiece>
   __device__ __forceinline__ CodesAhead<S> ahead() {
     CodesAhead<S> ahead;
-    ahead.any = S::kCopiesAhead && part_ < work_.num_bands;
+    ahead.any = S::kCopiesAhead && part_ < bands_;
     if (!ahead.any) return ahead;
     if (kPiece == kKeys) look_up();
     ahead.to = afresh(static_cast<int>(slot_address<kPiece>() + 16 * lane_.index));
@@ -103,15 +151,16 @@ class PieceStream {
     }
     return ahead;
   }
-  // The piece is read: its slot takes that of the next part, or what ahead() left of it.
-  template <Piece kPiece>
+  // The piece is read: its slot takes that of the next part, or, after a band (kAhead), what
+  // ahead() left of it.
+  template <Piece kPiece, bool kAhead>
   __device__ __forceinline__ void release() {
     if constexpr (S::kTeam == 1) {
       __syncwarp();
     } else {
       meet();
     }
-    issue<kPiece, !S::kCopiesAhead>();
+    issue<kPiece, !(S::kCopiesAhead && (kAhead || !kStays))>();
   }
 
  private:
@@ -121,26 +170,27 @@ class PieceStream {
     team_.sync();
   }
 
-  static constexpr int kOwnPlanes = S::kPlanes / S::kTeam;
-  static_assert(kOwnPlanes * S::kTeam == S::kPlanes, "each warp copies some");
+  static constexpr int kOwnPlanes = Units::kOwnPlanes;
 
   // Whether the part to copy has tokens of the launch's own rows.
   __device__ __forceinline__ bool own_tokens() const {
-    const int slab = part_ - work_.num_bands - work_.gathered_slabs;
-    return (slab + 1) * S::kSlabTokens > work_.state.first_position - work_.state.first_full;
+    const int slab = part_ - bands_ - work_->gathered_slabs;
+    return (slab + 1) * S::kSlabTokens > work_->state.first_position - work_->state.first_full;
   }
   // !kCodes: a band's have been asked for (ahead).
   template <Piece kPiece, bool kCodes>
   __device__ __forceinline__ void issue() {
-    if (part_ < work_.num_bands) {
+    if (part_ < bands_) {
       if (kCodes) copy_codes<kPiece>();
       copy_scales<kPiece>();
-    } else if (part_ < work_.num_parts) {
+    } else if (part_ < parts_) {
       copy_slab<kPiece>();
     }
     if (kPiece == kValues) {
-      part_ += work_.part_stride;
+      asked_ = part_ < parts_;
+      part_ += work_->part_stride;
       ++num_used_;
+      pass_on();
     }
     commit_async_copies();  // an empty group counts as well
   }
@@ -191,53 +241,47 @@ class PieceStream {
     }
   }
 
-  // Each lane looks up the unit of one of the team's next 32 bands.
+  __device__ __forceinline__ void pass_on() {
+    if constexpr (kStays) {
+      if (part_ < parts_ || next_ == nullptr) return;
+      work_ = next_;
+      bands_ = work_->num_bands;
+      parts_ = work_->num_parts;
+      units_ = next_units_;
+      next_ = nullptr;
+      part_ = work_->first_part<S>(team_.index);
+      num_used_ = 0;
+    }
+  }
+
   __device__ __forceinline__ void find_units() {
     __syncwarp();
-    const int mine = part_ + lane_.index * work_.part_stride;
-    if (mine < work_.num_bands) {
-      const SequenceKv& kv = *work_.kv;
-      int page = mine >> args_.band_shift;
-      // NOTE: from L2, as Work's state.
-      if (kv.pages_listed > 0) {
-        page = __ldcg(kv.page_lists + work_.kv_head * kv.pages_listed + page);
-      }
-      const auto* pages = reinterpret_cast<const ulonglong2*>(kv.pages);
-      const ulonglong2 planes = __ldcg(pages + page);
-      const int unit = (args_.layer * args_.shape.num_kv_heads + work_.kv_head) >>
-                       args_.context_shift;  // own_upper_offset()
-#pragma unroll
-      for (int i = 0; i < kOwnPlanes; ++i) {
-        units_[32 * i + lane_.index] =
-            team_.member + i == 0
-                ? reinterpret_cast<const std::byte*>(planes.x) +
-                      static_cast<std::size_t>(unit) * args_.shape.upper_unit_bytes()
-                : reinterpret_cast<const std::byte*>(planes.y) +
-                      static_cast<std::size_t>(unit) * args_.shape.lower_unit_bytes();
-      }
+    const int mine = part_ + lane_.index * work_->part_stride;
+    if (lane_.index < kUnits && mine < bands_) {
+      units_.put(lane_.index, team_.member, Units::look_up(args_, *work_, mine));
     }
     __syncwarp();
     num_used_ = 0;
   }
   // Before the unit of the part to copy is asked for.
   __device__ __forceinline__ void look_up() {
-    if (num_used_ == 32) find_units();
+    if (num_used_ == kUnits) find_units();
   }
   __device__ __forceinline__ const std::byte* unit(int plane) const {
-    return units_[32 * plane + num_used_];
+    return units_.units[kUnits * plane + num_used_];
   }
 
   template <Piece kPiece>
   __device__ __forceinline__ void copy_slab() const {
-    const int slab = part_ - work_.num_bands;
-    const SequenceKv& kv = *work_.kv;
-    const bool gathered = slab < work_.gathered_slabs;
+    const int slab = part_ - bands_;
+    const SequenceKv& kv = *work_->kv;
+    const bool gathered = slab < work_->gathered_slabs;
     const FullKv& full = gathered ? kv.gathered : kv.full;
-    const int token = gathered
-                          ? slab * S::kSlabTokens
-                          : work_.state.first_full + (slab - work_.gathered_slabs) * S::kSlabTokens;
+    const int token =
+        gathered ? slab * S::kSlabTokens
+                 : work_->state.first_full + (slab - work_->gathered_slabs) * S::kSlabTokens;
     const std::byte* rows =
-        full.data + 2 * full_kv_index(args_.shape, full.capacity, work_.kv_head, kPiece, 0);
+        full.data + 2 * full_kv_index(args_.shape, full.capacity, work_->kv_head, kPiece, 0);
     constexpr int kRowUnits = S::kHeadDim / 8;  // 16 bytes each
 #pragma unroll 1
     for (int tile = team_.member; tile < S::kSlabTiles; tile += S::kTeam) {
@@ -264,15 +308,17 @@ class PieceStream {
   }
 
   const AttentionArgs& args_;
-  const Work& work_;
+  const Work* work_;
+  int bands_, parts_;  // its
   const Team<S>& team_;
   std::byte* slots_;
-  // [plane, 32]: the units looked up, in each plane that this warp copies. NOTE: in shared memory,
-  // as registers are few.
-  const std::byte** units_;
+  Units units_;
   FragmentLane lane_;
-  int part_;          // of the next piece to copy
-  int num_used_ = 0;  // of the units looked up
+  int part_;            // of the next piece to copy
+  int num_used_ = 0;    // of the units looked up
+  bool asked_ = false;  // pieces are under way, or being read
+  const Work* next_ = nullptr;
+  Units next_units_{};
 };
 
 }  // namespace quantspec::cuda

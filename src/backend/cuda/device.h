@@ -34,7 +34,7 @@ class Ranks;
 //
 // All that differs between sequences lies in device memory, in tables that the kernels of an op
 // take by index, so that a launch can be repeated as it is for other sequences: a grid depends on
-// shapes, never on what tables hold.
+// shapes, never on what tables hold; but for the choice of attention's kernel (attention.cu).
 
 // The most sequences of a launch of attention, so that its scratch memory has a limit; an op of
 // more of them has several launches.

@@ -115,6 +115,7 @@ struct RoundKey {
   int target_plan;
   bool keeps_drafts;  // each depth has logits of its own
   bool keeps_logits;  // there is a copy of the target's
+  int contexts = 0;   // of several sequences: how long on average, about; kernels may go by it
   bool operator==(const RoundKey&) const = default;
 };
 

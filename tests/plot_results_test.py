@@ -219,6 +219,15 @@ class TablesTest(unittest.TestCase):
             self.assertIn("| 1 x 4k | 10 (8) | 10 | 20 | 30 | 40 | 1.00x | 2.00x | 4.00x |", text)
             self.assertIn("| 8 x 4k | 40 | 50 | 60 | 70 | 80 | 1.25x | 1.50x | 2.00x |", text)
             self.assertIn("accepted at 0.80 to 0.80. With 1 streams `quantspec` measures", text.replace("\n", " "))
+            self.assertNotIn("Rounds at a given acceptance", text)
+            runs = [("plain, fp16 cache", 0, 100), ("plain, 8-bit cache", 0, 125), ("dense", 3, 150), ("dense", 5, 200)]
+            (folder / "rounds-a.json").write_text(json.dumps({
+                "run": {"commands": ["rounds"], "commit": "c", "date": "d", "hardware": "h"},
+                "simulated_acceptance": 0.93, "streams": 8, "target_weights": "bf16",
+                "contexts": [{"context": 4096, "fp16_kv_bytes": 8 * 4096 * 131072, "runs": [
+                    {"name": name, "draft_len": length, "tokens_per_second": speed, "speed_up": speed / 100}
+                    for name, length, speed in runs]}]}))
+            self.assertIn("| 8 x 4k, 8B, 16 bits | 100 | 125 | 200 (5) | 2.00x | 1.60x | - | - | - |", streams_page.page(folder))
 
     def test_goals_stand_beside_what_was_measured(self):
         report, avx2 = load("kernels"), load("kernels")

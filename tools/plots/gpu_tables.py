@@ -72,7 +72,8 @@ class Rounds:
         self.acceptance = report["simulated_acceptance"]
         self.contexts = {context["context"]: context for context in report["contexts"]}
         first = report["contexts"][0]
-        self.token_bytes = first["fp16_kv_bytes"] // first["context"]
+        self.streams = report.get("streams", 1)
+        self.token_bytes = first["fp16_kv_bytes"] // first["context"] // self.streams
         if self.token_bytes not in SHAPES:
             raise ValueError(f"fp16 KV of {self.token_bytes} bytes a token: of neither {SEVEN}'s "
                              f"nor {EIGHT}'s shape")

@@ -1,9 +1,9 @@
-"""results/streams: what quantspec bench --streams and llama-batched-bench measured of one file on one GPU.
-Writes its README.md."""
+"""results/streams: what quantspec bench --streams and llama-batched-bench measured of one file on one GPU, and
+gpu_rounds --streams of a model of the same shape. Writes its README.md."""
 
 import json
 
-from plots.gpu_tables import context_name, times
+from plots.gpu_tables import Rounds, context_name, times
 from plots.tables import prose, table
 
 PLANS = ("plain-fp16", "plain-int8", "quantspec", "auto")
@@ -42,6 +42,40 @@ def measured(reports, beside):
                   "auto over it"], lines)
 
 
+def rounds(folder):
+    """Of gpu_rounds --streams, a section; nothing where there are none."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("rounds-*.json"))]
+    if not found:
+        return ""
+    lines = []
+    for report in sorted(map(Rounds, found), key=lambda report: (*report.order(), report.streams, *report.contexts)):
+        for context in report.contexts:
+            line = [f"{report.streams} x {context_name(context)}, {report.size}, {report.bits} bits",
+                    *(f"{report.speed(context, name):.0f}" for name in ("plain, fp16", "plain, 8-bit"))]
+            for name in ("dense", "sparse"):
+                run = report.best(context, name)
+                line += [f"{run['tokens_per_second']:.0f} ({run['draft_len']})", times(run["speed_up"]),
+                         times(report.over_8_bit(context, name))] if run else ["-"] * 3
+            lines.append(line)
+    facts = {(report["run"]["hardware"], report["run"]["commit"], report["run"]["date"],
+              report["simulated_acceptance"]) for report in found}
+    if len(facts) != 1:
+        raise ValueError(f"{folder}: its rounds are not of one GPU, commit, date and acceptance")
+    hardware, commit, date, acceptance = facts.pop()
+    commands = "\n".join(dict.fromkeys(f"- {commit}: `{command}`" for report in found
+                                       for command in report["run"]["commands"]))
+    return f"""
+## Rounds at a given acceptance
+
+{prose(f'''{hardware}, {commit}, {date}. Random weights in bf16 (16 bits), or rounded to 8; drafted tokens are accepted with probability {acceptance}, not judged. Tokens a second of all streams, of drafts at the best
+length; *dense* drafts read all of the cache, *sparse* ones 4096 tokens.''')}
+
+{commands}
+
+{table(["streams, target", "plain, fp16 cache", "plain, 8-bit cache", "dense (length)", "over fp16", "over 8-bit",
+        "sparse (length)", "over fp16", "over 8-bit"], lines)}"""
+
+
 def page(folder):
     """README.md of the folder."""
     reports, beside = reports_of(folder), Beside(folder)
@@ -65,4 +99,4 @@ ours draw theirs at temperature 1. Of llama.cpp the fastest repetition counts, a
 means of theirs, which are two after 4k tokens and one after 32k. `plain-fp16` and `plain-int8` draft nothing, so they
 assume nothing; drafts of these weights are accepted at {least:.2f} to {most:.2f}. {seldom}''')}
 
-{measured(reports, beside)}"""
+{measured(reports, beside)}{rounds(folder)}"""

@@ -19,10 +19,12 @@ struct OperandWord {
 };
 
 inline constexpr int kByteOperandWarps = 4;  // rows of a block, gridDim.x of these
+inline constexpr int kByteOperandBands = 4;  // whose loads are under way together
 
-// Operands, and behind those of a unit Format's records of its bands. A warp has a segment of a
-// row, band by band, as the kernel of a few rows prepares them. NOTE: the kernel after it reads
-// nothing early but weights, so it may come at once.
+// Operands, and behind those of a unit Format's records of its bands. A warp has some bands of a
+// segment of a row; of blockIdx.z = 0 also its squares, in the order in which the kernel of a few
+// rows adds them. NOTE: the kernel after it reads nothing early but weights, so it may come at
+// once.
 template <typename Format>
 __global__ void __launch_bounds__(32 * kByteOperandWarps)
     make_byte_operands(const __grid_constant__ OperandArgs args) {
@@ -39,13 +41,16 @@ __global__ void __launch_bounds__(32 * kByteOperandWarps)
                         word.half * kMatrixBytes + row % 8 * 16 + word.t * 4;
   let_next_kernel_start();
   wait_for_previous_kernels();
-  constexpr int kBatch = 4;  // whose loads are under way together
+  constexpr int kBatch = kByteOperandBands;
+  const bool squared = args.norm != nullptr && blockIdx.z == 0;
   float square = 0.0f;
-  for (int next = first; next < end; next += kBatch) {
+  for (int next = first, turn = 0; next < end; next += kBatch, ++turn) {
+    const bool own = turn % gridDim.z == blockIdx.z;
+    if (!own && !squared) continue;
     float4 x[kBatch] = {}, weights[kBatch];
     const int input = next * kBandInputs + 4 * lane, stop = min(end * kBandInputs, args.cols);
     if (there) load_inputs(from, input, stop, aligned, x);
-    if (args.norm != nullptr) load_inputs(args.norm, input, stop, aligned, weights);
+    if (args.norm != nullptr && own) load_inputs(args.norm, input, stop, aligned, weights);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       if (next + i >= end) break;
@@ -53,6 +58,7 @@ __global__ void __launch_bounds__(32 * kByteOperandWarps)
       float4 v = x[i];
       if (args.norm != nullptr) {
         square = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, square))));
+        if (!own) continue;
         const float4 w = weights[i];
         v = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
       }
@@ -70,7 +76,7 @@ __global__ void __launch_bounds__(32 * kByteOperandWarps)
     }
   }
   square = warp_sum(square);
-  if (args.norm != nullptr && lane == 0) args.squares[segment * rows + row] = square;
+  if (squared && lane == 0) args.squares[segment * rows + row] = square;
 }
 
 // What those formats say of it.
@@ -78,7 +84,10 @@ template <typename Format>
 struct ByteOperands {
   static auto operand_kernel() { return make_byte_operands<Format>; }
   static constexpr int kOperandThreads = 32 * kByteOperandWarps;
-  static dim3 operand_grid(int rows, int) { return dim3(rows / kByteOperandWarps, kSegments); }
+  static dim3 operand_grid(int rows, int bands) {
+    return dim3(rows / kByteOperandWarps, kSegments,
+                divide_up(divide_up(bands, kSegments), kByteOperandBands));
+  }
 };
 
 }  // namespace quantspec::cuda

@@ -22,9 +22,11 @@ struct BatchCodes : ByteOperands<BatchCodes<kKind>> {
   static constexpr int kGroups = kBandInputs / kKind.group;  // of a band
   static constexpr int kSpanGroups = Codes::kSpanGroups;
   static constexpr int kFewestRows = 16, kMostRows = 32;  // registers do not suffice for more
+  static constexpr int kTiles(int) { return 1; }          // of a warp
+  static constexpr bool kLeftInShared = false;
   static constexpr int kStages(int rows) {
     return kBatchRingBytes /
-           (kBatchTiles * kWeightBytes + operand_bytes(rows, kSteps) + kRecordBytes(rows));
+           (kBatchWarps * kWeightBytes + operand_bytes(rows, kSteps) + kRecordBytes(rows));
   }
   static constexpr int kDepth(int rows) { return kStages(rows); }
   static constexpr int kRecordBytes(int rows) {
@@ -55,14 +57,6 @@ struct BatchCodes : ByteOperands<BatchCodes<kKind>> {
   }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  struct UnitWeights {
-    const BatchArgs& args;
-    std::uint32_t stage;
-
-    __device__ __forceinline__ UnitWeights(const BatchArgs& args, std::uint32_t stage)
-        : args(args), stage(stage) {}
-  };
-
   template <int kRows>
   struct Sums {
     using Dots = std::int32_t[kRows];  // of hi and lo, as wgmma_bytes() has them
@@ -77,12 +71,12 @@ struct BatchCodes : ByteOperands<BatchCodes<kKind>> {
       }
     }
     // So many spans at a time have four groups. Of those the products of two are under way.
-    __device__ __forceinline__ void add(const UnitWeights& weights, std::uint32_t operands) {
+    __device__ __forceinline__ void add(const BatchArgs& args, std::uint32_t stage,
+                                        std::uint32_t operands) {
       constexpr int kSpans = 4 / kSpanGroups;
-      const BatchArgs& args = weights.args;
       typename Codes::RowPair of_block{};
       if constexpr (kKind.two_levels) {
-        of_block = Codes::load_scales(args, weights.stage + Codes::kLayout.scale_at(0));
+        of_block = Codes::load_scales(args, stage + Codes::kLayout.scale_at(0));
       }
 #pragma unroll 1
       for (int span = 0; span < kUnit / kSpanInputs; span += kSpans) {
@@ -91,13 +85,13 @@ struct BatchCodes : ByteOperands<BatchCodes<kKind>> {
 #pragma unroll
         for (int i = 0; i < kSpans; ++i) {
           std::uint32_t codes[8];
-          Codes::load_codes(args, weights.stage, span + i, codes);
+          Codes::load_codes(args, stage, span + i, codes);
           set_operands(codes, a + i * kSpanGroups);
         }
 #pragma unroll
         for (int i = 0; i < kSpans; ++i) {
           typename Codes::RowPair of_span[kSpanGroups];
-          Codes::load_group_scales(args, weights.stage, span + i, of_block, of_span);
+          Codes::load_group_scales(args, stage, span + i, of_block, of_span);
 #pragma unroll
           for (int j = 0; j < kSpanGroups; ++j) scales[i * kSpanGroups + j] = of_span[j];
         }
@@ -184,6 +178,12 @@ struct BatchCodes : ByteOperands<BatchCodes<kKind>> {
       }
     }
   };
+  template <int kRows>
+  __device__ __forceinline__ static void add_unit(const BatchArgs& args, std::uint32_t stage,
+                                                  std::uint32_t, std::uint32_t operands,
+                                                  Sums<kRows> (&sums)[1]) {
+    sums[0].add(args, stage, operands);
+  }
 #endif
 };
 

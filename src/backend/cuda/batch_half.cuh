@@ -41,7 +41,7 @@ class HalfWeights {
     for (; units_ == 0 && item_ < args_.items; item_ += gridDim.x) {
       const BatchItem<Full::kUnit> item(args_, item_);
       units_ = item.end_unit - item.unit;
-      const BatchTile at(args_, item.row_block, warp_index());
+      const BatchTile at(args_, item.row_block * kBatchWarps + warp_index());
       const int lane = threadIdx.x % 32;
       from_ = args_.data[at.source] +
               static_cast<std::size_t>(at.tile * args_.tile_rows + lane / 8) * args_.stride +
@@ -87,6 +87,8 @@ struct BatchHalf {
   static constexpr int kUpper = 0, kLower = 0;
   static constexpr int kWeightBytes = Full::kUnitBytes;               // of a unit of a tile
   static constexpr int kFewestRows = 32, kMostRows = kMostBatchRows;  // of a launch's kernels
+  static constexpr int kTiles(int) { return 1; }                      // of a warp
+  static constexpr bool kLeftInShared = false;
   static constexpr int kRing = 8;  // stages of weights, of each warp
   static constexpr int kDepth(int) { return kRing; }
   static constexpr int kStages(int rows) { return rows == 64 ? 5 : 8; }  // of operands

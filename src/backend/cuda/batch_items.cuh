@@ -7,7 +7,10 @@
 
 namespace quantspec::cuda {
 
-inline constexpr int kBatchWarps = kBatchTiles;  // that multiply, a tile each
+inline constexpr int kBatchWarps = 8;  // that multiply
+// Of a row block; each warp has as many.
+template <typename Format, int kRows>
+inline constexpr int kBlockTiles = kBatchWarps* Format::kTiles(kRows);
 
 // --- operands ------------------------------------------------------------------------------------
 
@@ -21,7 +24,8 @@ constexpr int operand_bytes(int rows, int steps) { return rows / 8 * kGroupBytes
 // Step i of them for wgmma.
 template <int kRows>
 __device__ __forceinline__ std::uint64_t operand_of_step(std::uint32_t operands, int i) {
-  return plain_operand(operands + i * (kRows / 8 * kGroupBytes), kMatrixBytes, kGroupBytes / 2);
+  return plain_operand(operands, kMatrixBytes, kGroupBytes / 2) +
+         i * (kRows / 8 * kGroupBytes / 16);
 }
 #endif
 
@@ -34,6 +38,15 @@ struct OperandArgs {
   float* squares;    // [kSegments, rows], sums of a segment
   float code_value;  // of codes, as LinearArgs has it
 };
+
+// --- sums of segments ---------------------------------------------------------------------------
+
+inline constexpr int kSumLevels = 3;  // of their tree
+static_assert(1 << kSumLevels == kSegments);
+// Of a block's shared memory, where left operands of the tree have no registers.
+constexpr int left_sums_bytes(int rows, int tiles) {
+  return kSumLevels * rows * kTileRows * tiles * static_cast<int>(sizeof(float));
+}
 
 // --- items ---------------------------------------------------------------------------------------
 
@@ -50,6 +63,7 @@ struct BatchArgs {
   const std::byte* lower[kMaxSources];  // planes, where they are read
   std::size_t lower_stride;
   int all_tiles;
+  bool alternate;  // tiles of gate and of up, of the same outputs, where warps finish both
   int units, bands, cols;
   float code_step, code_value;  // of codes, as LinearArgs has them
   int run, items;               // BatchSharing
@@ -102,12 +116,17 @@ struct RingPlace {
   }
 };
 
-// Where tile i of a row block is, beyond the last the last.
+// Where a tile of an op is, beyond the last the last.
 struct BatchTile {
   int source, tile;
 
-  __device__ BatchTile(const BatchArgs& args, int row_block, int i)
-      : source(0), tile(min(row_block * kBatchTiles + i, args.all_tiles - 1)) {
+  __device__ BatchTile(const BatchArgs& args, int index)
+      : source(0), tile(min(index, args.all_tiles - 1)) {
+    if (args.alternate) {
+      source = tile % 2;
+      tile /= 2;
+      return;
+    }
     while (tile >= args.tiles[source]) tile -= args.tiles[source++];
   }
 };

@@ -9,8 +9,8 @@ namespace quantspec::cuda {
 // multiprocessor its items, at 8/5 of its share. Of blocks there are as few as take no longer.
 // NOTE: measured on an H100 (docs/decisions/0018): 7B's gate and up by 86 blocks with two items
 // each take 72 us, by 132, of which 40 have two, 76.
-BatchSharing share_out_batch(int num_sms, int tiles) {
-  const int row_blocks = divide_up(tiles, kBatchTiles);
+BatchSharing share_out_batch(int num_sms, int tiles, int block_tiles) {
+  const int row_blocks = divide_up(tiles, block_tiles);
   BatchSharing best{};
   int least = 0;
   for (int run = kSegments; run > 0; run /= 2) {
@@ -24,14 +24,11 @@ BatchSharing share_out_batch(int num_sms, int tiles) {
   return best;
 }
 
-// The kernel of a few rows prepares activations in every block or cluster, so long rows are dear to
-// it.
-// NOTE: measured on an H100 with 4096 outputs of 4096, 11008 and 14336 inputs
-// (docs/decisions/0018), of which the first gain nothing with both planes.
-int least_batch_rows(bool both, int bands) {
-  if (bands <= 8 * kSegments) return kLeastBatchRows;
-  return both ? 9 : 13;
-}
+// The kernel of a few rows prepares activations in every block or cluster, and its products have 4
+// rows at a time; this one takes a launch more, which is little beside many weights.
+// NOTE: measured on an H200 (docs/decisions/0018): of 8B, o and qkv gain from 9 rows on (o of 8
+// bits from 16, and loses 1 us before), down, gate and up, and heads from 5.
+int least_batch_rows(int tiles, int bands) { return tiles * bands < 28 << 10 ? 9 : 5; }
 
 // NOTE: measured on an H200 with Q4_K, Q6_K and Q8_0 (docs/decisions/0018): with 12 rows all
 // matrices of 8B gain, with 8 next to none. 17 rows have the kernel of 32.

@@ -11,13 +11,16 @@
 
 namespace quantspec::cuda {
 
-std::size_t batch_scratch_bytes(int inputs, std::size_t columns, int nodes) {
-  std::size_t most = std::max({scratch_bytes<BatchHalf>(inputs, columns, nodes),
-                               scratch_bytes<BatchPlanes<true>>(inputs, columns, nodes),
-                               scratch_bytes<BatchPlanes<false>>(inputs, columns, nodes)});
+std::size_t batch_scratch_bytes(const Device& device, int inputs, int tiles, bool in_memory) {
+  std::size_t most = 0;
+  const auto add = [&]<typename Format>() {
+    most = std::max(most, scratch_bytes<Format>(device, inputs, tiles, in_memory));
+  };
+  add.operator()<BatchHalf>();
+  add.operator()<BatchPlanes<true>>();
+  add.operator()<BatchPlanes<false>>();
   [&]<std::size_t... kIndices>(std::index_sequence<kIndices...>) {
-    const auto add = [&](std::size_t bytes) { most = std::max(most, bytes); };
-    (add(scratch_bytes<BatchCodes<kCommonKinds[kIndices]>>(inputs, columns, nodes)), ...);
+    (add.operator()<BatchCodes<kCommonKinds[kIndices]>>(), ...);
   }
   (std::make_index_sequence<std::size(kCommonKinds)>());
   return most;

@@ -12,8 +12,6 @@ namespace quantspec::cuda {
 // subtree of the sum over segments (kSegments). It adds them, and what it has then, a node of the
 // tree, is all there is to an item. Where an item has all segments, its sums need no memory.
 
-inline constexpr int kBatchTiles = 8;  // of a row block
-
 struct BatchSharing {
   int run;                                       // segments of an item, a power of two
   int items;                                     // of a row block one after the other
@@ -21,22 +19,21 @@ struct BatchSharing {
   int nodes() const { return kSegments / run; }  // of a row block
   bool operator==(const BatchSharing&) const = default;
 };
-// Of the tiles of an op.
-BatchSharing share_out_batch(int num_sms, int tiles);
+// Of the tiles of an op, block_tiles of a row block.
+BatchSharing share_out_batch(int num_sms, int tiles, int block_tiles);
 
 // --- running -------------------------------------------------------------------------------------
 
-inline constexpr int kLeastBatchRows = 18;  // from which on it is used
+inline constexpr int kLeastBatchRows = 18;  // of bf16, from which on it is used
 // Of a launch with bf16 or planes; of more, weights are read again.
 inline constexpr int kMostBatchRows = 64;
-// Of one or both planes, with so many bands of inputs.
-int least_batch_rows(bool both, int bands);
+// Of planes, from which on it is used: with so many tiles of outputs and bands of inputs.
+int least_batch_rows(int tiles, int bands);
 // Whether it is used for a launch of so many rows of codes, of which it takes 32.
 bool batches_codes(int rows, int bands);
 
-// Of Scratch::kBatch that an op takes, at most: of so many inputs, and columns of outputs of which
-// so many nodes are in memory.
-std::size_t batch_scratch_bytes(int inputs, std::size_t columns, int nodes);
+// Of Scratch::kBatch that an op takes, at most; in_memory: whose sums always come to memory.
+std::size_t batch_scratch_bytes(const Device& device, int inputs, int tiles, bool in_memory);
 
 // Whether this GPU has the kernel.
 bool batches_rows(const Device& device);

@@ -17,35 +17,44 @@ constexpr int kSms = 132;  // of an H100
 
 // Of Llama 2 7B and Llama 3.1 8B.
 TEST(CudaBatchSharingOnHost, IsThatOfMeasurements) {
-  const auto share = [](int outputs) { return share_out_batch(kSms, row_tiles(outputs)); };
+  const auto share = [](int outputs) { return share_out_batch(kSms, row_tiles(outputs), 8); };
   EXPECT_EQ(share(4096), (BatchSharing{.run = 2, .items = 128, .blocks = 128}));     // o, down
   EXPECT_EQ(share(6144), (BatchSharing{.run = 4, .items = 96, .blocks = 96}));       // 8B qkv
   EXPECT_EQ(share(12288), (BatchSharing{.run = 8, .items = 96, .blocks = 96}));      // 7B qkv
   EXPECT_EQ(share(28672), (BatchSharing{.run = 8, .items = 224, .blocks = 112}));    // 8B gate, up
   EXPECT_EQ(share(22016), (BatchSharing{.run = 8, .items = 172, .blocks = 86}));     // 7B gate, up
   EXPECT_EQ(share(128256), (BatchSharing{.run = 8, .items = 1002, .blocks = 126}));  // 8B head
+  const auto share_wide = [](int outputs) { return share_out_batch(kSms, row_tiles(outputs), 16); };
+  EXPECT_EQ(share_wide(4096), (BatchSharing{.run = 1, .items = 128, .blocks = 128}));
+  EXPECT_EQ(share_wide(6144), (BatchSharing{.run = 2, .items = 96, .blocks = 96}));
+  EXPECT_EQ(share_wide(28672), (BatchSharing{.run = 8, .items = 112, .blocks = 112}));
+  EXPECT_EQ(share_wide(128256), (BatchSharing{.run = 8, .items = 501, .blocks = 126}));
 }
 
 TEST(CudaBatchSharingOnHost, CoversEveryMatrixOnEveryGpu) {
-  for (const int sms : {1, 20, 114, 132, 144}) {
-    for (int tiles = 1; tiles < 3000; tiles += 7) {
-      const BatchSharing sharing = share_out_batch(sms, tiles);
-      ASSERT_EQ(sharing.run * sharing.nodes(), kSegments) << tiles << " tiles";
-      ASSERT_EQ(sharing.items, divide_up(tiles, kBatchTiles) * sharing.nodes()) << tiles;
-      ASSERT_GE(sharing.blocks, 1) << tiles;
-      ASSERT_LE(sharing.blocks, std::min(sms, sharing.items)) << tiles;
+  for (const int block_tiles : {8, 16}) {
+    for (const int sms : {1, 20, 114, 132, 144}) {
+      for (int tiles = 1; tiles < 3000; tiles += 7) {
+        SCOPED_TRACE(testing::Message() << tiles << " tiles by " << block_tiles << ", " << sms);
+        const BatchSharing sharing = share_out_batch(sms, tiles, block_tiles);
+        ASSERT_EQ(sharing.run * sharing.nodes(), kSegments);
+        ASSERT_EQ(sharing.items, divide_up(tiles, block_tiles) * sharing.nodes());
+        ASSERT_GE(sharing.blocks, 1);
+        ASSERT_LE(sharing.blocks, std::min(sms, sharing.items));
+      }
     }
   }
 }
 
-TEST(CudaBatchRowsOnHost, AreFewerWhereRowsAreLong) {
-  const auto least = [](bool both, int inputs) {
-    return least_batch_rows(both, divide_up(inputs, kBandInputs));
+TEST(CudaBatchRowsOnHost, AreFewerWhereMatricesAreLarge) {
+  const auto least = [](int outputs, int inputs) {
+    return least_batch_rows(row_tiles(outputs), divide_up(inputs, kBandInputs));
   };
-  EXPECT_EQ(least(false, 4096), kLeastBatchRows);
-  EXPECT_EQ(least(true, 8192), kLeastBatchRows);
-  EXPECT_EQ(least(false, 11008), 13);
-  EXPECT_EQ(least(true, 14336), 9);
+  EXPECT_EQ(least(4096, 4096), 9);    // o
+  EXPECT_EQ(least(6144, 4096), 9);    // 8B qkv
+  EXPECT_EQ(least(4096, 14336), 5);   // 8B down
+  EXPECT_EQ(least(28672, 4096), 5);   // 8B gate, up
+  EXPECT_EQ(least(128256, 4096), 5);  // 8B head
 }
 
 TEST(CudaBatchRowsOnHost, OfCodesAreAllButThoseOfTheOtherKernel) {

@@ -7,8 +7,8 @@
 //                    registers, activations B. What it has of a sum of all segments goes through
 //                    what the op does; nodes of the sum over segments go to memory
 //   finish_batch     adds those; bias, factor, and what the op does. Queries, keys and values
-//                    always have it, as both halves of a head meet there; of codes gate and up
-//                    too, which have tiles of their own
+//                    always have it, as both halves of a head meet there, and gate and up where
+//                    a warp does not have both of an output
 //
 // The order of a row's sum is that of the formats of linear_kernel.cuh (batch_half.cuh,
 // batch_planes.cuh, batch_codes.cuh).
@@ -36,13 +36,36 @@ void launch_batch(OpLaunches& op, void (*kernel)(Params...), dim3 grid, int thre
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-// Operands, sums of squares, and nodes of as many columns.
-template <typename Format>
-std::size_t scratch_bytes(int inputs, std::size_t columns, int nodes) {
-  constexpr int kMost = Format::kMostRows;
-  const std::size_t units = divide_up(inputs, Format::kUnit);
-  return units * BatchShared<Format, kMost>::kOperandBytes +
-         sizeof(float) * kMost * (kSegments + nodes * columns);
+// What the launches of an op leave to each other: operands, sums of squares, and nodes, if they
+// come to memory.
+template <typename Format, int kRows>
+struct BatchScratch {
+  std::size_t operands, squares, nodes;  // bytes
+
+  BatchScratch(int inputs, int tiles, int num_nodes)
+      : operands(divide_up(inputs, Format::kUnit) *
+                 std::size_t{BatchShared<Format, kRows>::kOperandBytes}),
+        squares(sizeof(float) * kRows * kSegments),
+        nodes(sizeof(float) * kRows * kTileRows * std::size_t(tiles) * num_nodes) {}
+  std::size_t bytes() const { return operands + squares + nodes; }
+};
+
+template <typename Format, int kRows>
+BatchSharing share_out_batch(const Device& device, int tiles) {
+  return share_out_batch(device.num_sms(), tiles, kBlockTiles<Format, kRows>);
+}
+
+// Of the format's kernels, as much as that takes which takes most: memory that grew with the rows
+// of a batch would make every graph anew each time.
+template <typename Format, int kRows = Format::kFewestRows>
+std::size_t scratch_bytes(const Device& device, int inputs, int tiles, bool in_memory) {
+  const int nodes = share_out_batch<Format, kRows>(device, tiles).nodes();
+  const BatchScratch<Format, kRows> own(inputs, tiles, in_memory || nodes > 1 ? nodes : 0);
+  if constexpr (kRows < Format::kMostRows) {
+    return std::max(own.bytes(),
+                    scratch_bytes<Format, 2 * kRows>(device, inputs, tiles, in_memory));
+  }
+  return own.bytes();
 }
 
 // An op of up to kRows rows, args.num_rows.
@@ -53,15 +76,14 @@ class BatchOp {
       : op_(op),
         args_(args),
         tiles_(count_tiles(args)),
-        sharing_(share_out_batch(op.device().num_sms(), tiles_)) {}
+        sharing_(share_out_batch<Format, kRows>(op.device(), tiles_)) {}
 
   void run() {
     check(args_.op != LinearOp::kPart, "ranks' parts of a sum have no kernel of many rows");
-    const bool in_memory = args_.op == LinearOp::kQkv || sharing_.nodes() > 1 ||
-                           (args_.op == LinearOp::kGateUp && !Format::kHalvesTiles);
-    take_scratch(in_memory);
+    take_scratch();
     launch_operands();
-    if (in_memory) {
+    const bool split = args_.op == LinearOp::kGateUp && !kHasGateAndUp;
+    if (args_.op == LinearOp::kQkv || split || sharing_.nodes() > 1) {
       multiply<BatchEnd::kNodes>();
       return finish();
     }
@@ -71,7 +93,7 @@ class BatchOp {
       case LinearOp::kAdd:
         return multiply<BatchEnd::kAdd>();
       case LinearOp::kGateUp:
-        if constexpr (Format::kHalvesTiles) multiply<BatchEnd::kGateUp>();
+        if constexpr (kHasGateAndUp) multiply<BatchEnd::kGateUp>();
         return;
       case LinearOp::kQkv:
       case LinearOp::kPart:
@@ -81,6 +103,9 @@ class BatchOp {
 
  private:
   using Shared = BatchShared<Format, kRows>;
+  static_assert(sizeof(Shared) <= 227 << 10 && Shared::kStages >= 2);
+  // Whether a warp has both of an output.
+  static constexpr bool kHasGateAndUp = Format::kHalvesTiles || Format::kTiles(kRows) == 2;
 
   static bool halves_tiles(const LinearArgs& args) {
     return Format::kHalvesTiles && args.op == LinearOp::kGateUp;
@@ -93,16 +118,16 @@ class BatchOp {
   }
   int columns() const { return tiles_ * kTileRows; }
 
-  // As much as the most rows take: memory that grew with the rows of a batch would make every graph
-  // anew each time.
-  void take_scratch(bool in_memory) {
+  void take_scratch() {
+    // As of all kernels of the format, which scratch_bytes() is.
+    const bool in_memory =
+        args_.op == LinearOp::kQkv || (args_.op == LinearOp::kGateUp && !Format::kHalvesTiles);
+    const BatchScratch<Format, kRows> own(args_.cols, tiles_, 0);
     operands_ = op_.device().scratch(
-        Scratch::kBatch,
-        scratch_bytes<Format>(args_.cols, columns(), in_memory ? sharing_.nodes() : 0));
-    const std::size_t of_operands =
-        std::size_t(args_.units) * BatchShared<Format, Format::kMostRows>::kOperandBytes;
-    squares_ = reinterpret_cast<float*>(operands_ + of_operands);
-    nodes_ = squares_ + kSegments * Format::kMostRows;
+        Scratch::kBatch, scratch_bytes<Format>(op_.device(), args_.cols, tiles_, in_memory));
+    std::byte* const squares = operands_ + own.operands;
+    squares_ = reinterpret_cast<float*>(squares);
+    nodes_ = reinterpret_cast<float*>(squares + own.squares);
   }
   const float* squares() const { return args_.norm.weight != nullptr ? squares_ : nullptr; }
 
@@ -132,6 +157,7 @@ class BatchOp {
                                        : kTileRows / 2 * static_cast<std::ptrdiff_t>(args_.stride),
                     .lower_stride = args_.lower_stride,
                     .all_tiles = tiles_,
+                    .alternate = kEnd == BatchEnd::kGateUp && !halves,
                     .units = args_.units,
                     .bands = args_.bands,
                     .cols = args_.cols,

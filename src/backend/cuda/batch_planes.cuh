@@ -16,13 +16,17 @@ struct BatchPlanes : ByteOperands<BatchPlanes<kBoth>> {
   static constexpr int kGroup = 128;
   using Planes = PlaneFormat<kBoth, kGroup, 1>;
   static constexpr int kUnit = kPlaneUnit;
+  static constexpr int kPartRows = 32;  // of a product at most
   static constexpr int kSteps = kUnit / 32;
   static constexpr int kUpper = upper_unit_bytes(kGroup), kLower = kBoth ? kLowerUnitBytes : 0;
   static constexpr int kWeightBytes = kUpper + kLower;
-  static constexpr int kFewestRows = 32, kMostRows = kMostBatchRows;  // of a launch's kernels
+  static constexpr int kFewestRows = 8, kMostRows = kMostBatchRows;  // of a launch's kernels
+  static constexpr int kTiles(int rows) { return rows > kPartRows ? 1 : 2; }  // of a warp
+  static constexpr bool kLeftInShared = true;  // left operands of the segments' tree
   static constexpr int kStages(int rows) {
-    return kBatchRingBytes /
-           (kBatchTiles * kWeightBytes + operand_bytes(rows, kSteps) + kRecordBytes(rows));
+    const int tiles = kBatchWarps * kTiles(rows);
+    return (kBatchRingBytes - left_sums_bytes(rows, tiles)) /
+           (tiles * kWeightBytes + operand_bytes(rows, kSteps) + kRecordBytes(rows));
   }
   static constexpr int kDepth(int rows) { return kStages(rows); }
   static constexpr int kRecordBytes(int rows) { return sizeof(float2) * rows; }
@@ -40,11 +44,11 @@ struct BatchPlanes : ByteOperands<BatchPlanes<kBoth>> {
   }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  // A lane's weights of a unit of a tile.
   struct UnitWeights {
     std::uint32_t a[4 * kSteps];
-    float2 low, high;  // scale and offset of rows g and g + 8
 
-    __device__ __forceinline__ UnitWeights(const BatchArgs&, std::uint32_t stage) {
+    __device__ __forceinline__ explicit UnitWeights(std::uint32_t stage) {
       const int lane = threadIdx.x % 32;
 #pragma unroll
       for (int span = 0; span < 2; ++span) {
@@ -63,7 +67,14 @@ struct BatchPlanes : ByteOperands<BatchPlanes<kBoth>> {
       }
 #pragma unroll
       for (std::uint32_t& x : a) asm volatile("" : "+r"(x));  // operands before products begin
-      const uint2 stored = load_shared8(stage + 4 * kPlaneUnitWords + lane / 4 * 8);
+    }
+  };
+  // Of rows g and g + 8 of a tile.
+  struct UnitScales {
+    float2 low, high;  // scale and offset
+
+    __device__ __forceinline__ explicit UnitScales(std::uint32_t stage) {
+      const uint2 stored = load_shared8(stage + 4 * kPlaneUnitWords + threadIdx.x % 32 / 4 * 8);
       low = __half22float2(reinterpret_cast<const __half2&>(stored.x));
       high = __half22float2(reinterpret_cast<const __half2&>(stored.y));
     }
@@ -71,27 +82,23 @@ struct BatchPlanes : ByteOperands<BatchPlanes<kBoth>> {
   // [4 i] to [4 i + 3]: as for_rows() has them.
   template <int kRows>
   struct Sums {
+    static constexpr int kColumns = std::min(kRows, kPartRows);
+    static constexpr int kParts = kRows / kColumns;
+    using Dots = std::int32_t[kColumns];
+
     float of[kRows / 2];
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
       for (float& sum : of) sum = 0.0f;
     }
-    // NOTE: 32 rows at a time: registers do not suffice for the integers of more.
-    __device__ __forceinline__ void add(const UnitWeights& lane, std::uint32_t operands) {
+    __device__ __forceinline__ void get(float (&v)[kRows / 2]) const {
 #pragma unroll
-      for (int part = 0; part < kRows / 32; ++part) {
-        std::int32_t dots[32];
-        products_begin();
-        multiply(lane, operands, part, dots);
-        products_wait<0>(dots);
-        add_part(lane, operands, part, dots);
-      }
-      __syncwarp();  // all lanes have read records
+      for (int i = 0; i < kRows / 2; ++i) v[i] = of[i];
     }
-    __device__ __forceinline__ void multiply(const UnitWeights& lane, std::uint32_t operands,
-                                             int part, std::int32_t (&dots)[32]) {
-      operands += part * 4 * kGroupBytes;
+    __device__ __forceinline__ static void multiply(const UnitWeights& lane, std::uint32_t operands,
+                                                    int part, Dots& dots) {
+      operands += part * (kPartRows / 8 * kGroupBytes);
       wgmma_bytes<false>(dots, lane.a, operand_of_step<kRows>(operands, 0));
 #pragma unroll
       for (int i = 1; i < kSteps; ++i) {
@@ -101,15 +108,15 @@ struct BatchPlanes : ByteOperands<BatchPlanes<kBoth>> {
     }
     // NOTE: m scale, step instead of scale, m step: m and steps are powers of two, so the product
     // is the same.
-    __device__ __forceinline__ void add_part(const UnitWeights& lane, std::uint32_t operands,
-                                             int part, const std::int32_t (&dots)[32]) {
+    __device__ __forceinline__ void add(const UnitScales& lane, std::uint32_t operands, int part,
+                                        const Dots& dots) {
       const std::uint32_t records = operands + operand_bytes(kRows, kSteps) +
-                                    (32 * part + threadIdx.x % 4 * 2) * sizeof(float2);
+                                    (kPartRows * part + threadIdx.x % 4 * 2) * sizeof(float2);
       const float scale_low = Planes::kStep * lane.low.x;
       const float of_low = fmaf(Planes::kValue, lane.low.x, lane.low.y);
       const float of_high = fmaf(Planes::kValue, lane.high.x, lane.high.y);
 #pragma unroll
-      for (int group = 0; group < 4; ++group) {
+      for (int group = 0; group < kColumns / 8; ++group) {
         const uint4 both = load_shared16(records + 8 * group * sizeof(float2));
         const std::uint32_t steps[] = {both.x, both.z}, x_sums[] = {both.y, both.w};
 #pragma unroll
@@ -117,8 +124,8 @@ struct BatchPlanes : ByteOperands<BatchPlanes<kBoth>> {
           const float step = __uint_as_float(steps[column]);
           const float x_sum = __uint_as_float(x_sums[column]);
           const std::int32_t* const hi = dots + 8 * group + column;
-          float& low = of[16 * part + 4 * group + column];
-          float& high = of[16 * part + 4 * group + 2 + column];
+          float& low = of[kPartRows / 2 * part + 4 * group + column];
+          float& high = of[kPartRows / 2 * part + 4 * group + 2 + column];
           low = fmaf(__fmul_rn(scale_low, step), static_cast<float>(hi[0] * 256 + hi[4]),
                      fmaf(of_low, x_sum, low));
           high = fmaf(__fmul_rn(lane.high.x, step), static_cast<float>(hi[2] * 256 + hi[6]),
@@ -126,11 +133,33 @@ struct BatchPlanes : ByteOperands<BatchPlanes<kBoth>> {
         }
       }
     }
-    __device__ __forceinline__ void get(float (&v)[kRows / 2]) const {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) v[i] = of[i];
-    }
   };
+  // Adds a unit of a warp's tiles, weights of which are `stride` apart. There are two products, of
+  // two tiles or two parts of the rows: one runs while sums take what the other left.
+  template <int kRows>
+  __device__ __forceinline__ static void add_unit(const BatchArgs&, std::uint32_t stage,
+                                                  std::uint32_t stride, std::uint32_t operands,
+                                                  Sums<kRows> (&sums)[kTiles(kRows)]) {
+    constexpr int kParts = Sums<kRows>::kParts;
+    static_assert(kTiles(kRows) * kParts == 2);
+    typename Sums<kRows>::Dots dots[2];
+#pragma unroll
+    for (int tile = 0; tile < kTiles(kRows); ++tile) {
+      const UnitWeights lane(stage + tile * stride);
+      products_begin();
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        Sums<kRows>::multiply(lane, operands, part, dots[tile + part]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      i == 0 ? products_wait<1>(dots[0]) : products_wait<0>(dots[1]);
+      const int tile = i / kParts;
+      sums[tile].add(UnitScales(stage + tile * stride), operands, i % kParts, dots[i]);
+    }
+    __syncwarp();  // all lanes have read what is given back
+  }
 #endif
 };
 

@@ -19,17 +19,21 @@ struct BatchShared {
   static constexpr int kStages = Format::kStages(kRows);
   static constexpr int kOperandBytes =
       operand_bytes(kRows, Format::kSteps) + Format::kRecordBytes(kRows);
-  alignas(128) std::byte weights[kBatchWarps][Format::kDepth(kRows)][Format::kWeightBytes];
+  static constexpr int kTiles = kBlockTiles<Format, kRows>;
+  static constexpr int kLeftSums =
+      Format::kLeftInShared ? left_sums_bytes(kRows, kTiles) / sizeof(float) : 1;
+  alignas(128) std::byte weights[kTiles][Format::kDepth(kRows)][Format::kWeightBytes];
   alignas(128) std::byte operands[kStages][kOperandBytes];
   std::uint64_t full[kStages], empty[kStages];
   float factors[kRows];  // of the norm
+  float left_sums[kLeftSums];
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // The units of a block's items one after the other, with the weights of those tiles that a warp
 // brings.
-template <typename Format>
+template <typename Format, int kRows>
 class BatchUnits {
  public:
   __device__ explicit BatchUnits(const BatchArgs& args)
@@ -60,7 +64,8 @@ class BatchUnits {
   }
 
  private:
-  static constexpr int kTiles = Format::kOwnRings ? 0 : kBatchTiles / kBringers<Format>;
+  static constexpr int kBlock = kBlockTiles<Format, kRows>;
+  static constexpr int kTiles = Format::kOwnRings ? 0 : kBlock / kBringers<Format>;
   // Finds the next item that has units.
   __device__ void begin() {
     for (; left_ == 0 && next_item_ < args_.items; next_item_ += gridDim.x) {
@@ -68,7 +73,7 @@ class BatchUnits {
       unit_ = item.unit;
       left_ = item.end_unit - item.unit;
       for (int i = 0; i < kTiles; ++i) {
-        const BatchTile at(args_, item.row_block, first_tile_ + i);
+        const BatchTile at(args_, item.row_block * kBlock + first_tile_ + i);
         upper_[i] = args_.data[at.source] + at.tile * args_.stride + unit_ * Format::kUpper;
         if constexpr (Format::kLower > 0) {
           lower_[i] =
@@ -92,9 +97,9 @@ __device__ void bring_units(const BatchArgs& args, BatchShared<Format, kRows>& s
   using Shared = BatchShared<Format, kRows>;
   constexpr std::uint32_t kOperands = Shared::kOperandBytes;
   constexpr std::uint32_t kWeights =
-      Format::kOwnRings ? 0 : kBatchTiles / kBringers<Format> * Format::kWeightBytes;
+      Format::kOwnRings ? 0 : Shared::kTiles / kBringers<Format> * Format::kWeightBytes;
   const bool first = warp_index() == kBatchWarps;  // brings operands, too
-  const auto bring_weights = [&](const BatchUnits<Format>& units, int stage) {
+  const auto bring_weights = [&](const BatchUnits<Format, kRows>& units, int stage) {
     if (elect_one()) {
       std::uint64_t* const full = &shared.full[stage];
       barrier_expect(full, kWeights + (first ? kOperands : 0));
@@ -113,7 +118,7 @@ __device__ void bring_units(const BatchArgs& args, BatchShared<Format, kRows>& s
     }
     __syncwarp();
   };
-  BatchUnits<Format> units(args);
+  BatchUnits<Format, kRows> units(args);
   RingPlace<Shared::kStages> place;
   int early = 0;
   for (; early < Shared::kStages && units.there(); ++early, units.advance(), place.advance()) {
@@ -121,7 +126,7 @@ __device__ void bring_units(const BatchArgs& args, BatchShared<Format, kRows>& s
   }
   wait_for_previous_kernels();
   let_next_kernel_start();
-  BatchUnits<Format> begun(args);
+  BatchUnits<Format, kRows> begun(args);
   for (int i = 0; i < early; ++i, begun.advance()) bring_operands(begun.unit(), i);
   for (; units.there(); units.advance(), place.advance()) {
     barrier_wait(&shared.empty[place.stage], place.parity ^ 1);
@@ -131,34 +136,48 @@ __device__ void bring_units(const BatchArgs& args, BatchShared<Format, kRows>& s
   }
 }
 
-// The sum of an item from those of its segments, as a balanced tree.
-template <int N>
-class SegmentSums {
+// Left operands of the tree of an item's sums, N of each of a lane's tiles: in registers, or in
+// shared memory.
+template <int kTiles, int N, bool kShared>
+class LeftSums {
  public:
-  // v: of the i-th of `run` segments. True when that was the last: v is then the sum of all.
-  template <int kLevel = 0>
-  __device__ __forceinline__ bool add(int i, int run, float (&v)[N]) {
-    if constexpr (kLevel == kLevels) {
-      return true;
-    } else {
-      if (run == 1 << kLevel) return true;
-      float(&left)[N] = left_[kLevel];
-      if ((i >> kLevel & 1) == 0) {
-#pragma unroll
-        for (int j = 0; j < N; ++j) left[j] = v[j];
-        return false;
-      }
-#pragma unroll
-      for (int j = 0; j < N; ++j) v[j] = left[j] + v[j];
-      return add<kLevel + 1>(i, run, v);
-    }
+  __device__ explicit LeftSums(float*) {}
+  __device__ __forceinline__ float& at(int level, int tile, int i) { return of_[level][tile][i]; }
+
+ private:
+  float of_[kSumLevels][kTiles][N];
+};
+template <int kTiles, int N>
+class LeftSums<kTiles, N, true> {
+ public:
+  __device__ explicit LeftSums(float* of_block) : own_(of_block + threadIdx.x) {}
+  __device__ __forceinline__ float& at(int level, int tile, int i) {
+    return own_[((level * kTiles + tile) * N + i) * 32 * kBatchWarps];
   }
 
  private:
-  static constexpr int kLevels = 3;
-  static_assert(1 << kLevels == kSegments);
-  float left_[kLevels][N];
+  float* own_;
 };
+
+// The sum of an item from those of its segments, as a balanced tree. v: of the i-th of `run`
+// segments. True when that was the last: v is then the sum of all.
+template <int kLevel = 0, int kTiles, int N, bool kShared>
+__device__ __forceinline__ bool add_segment(LeftSums<kTiles, N, kShared>& left, int tile, int i,
+                                            int run, float (&v)[N]) {
+  if constexpr (kLevel == kSumLevels) {
+    return true;
+  } else {
+    if (run == 1 << kLevel) return true;
+    if ((i >> kLevel & 1) == 0) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) left.at(kLevel, tile, j) = v[j];
+      return false;
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] = left.at(kLevel, tile, j) + v[j];
+    return add_segment<kLevel + 1>(left, tile, i, run, v);
+  }
+}
 
 // Calls f(row, to, i) for the activation rows of a lane's sums: [4 i] to [4 i + 3] are those of
 // rows 8 i + 2 t (g, then g + 8 of the tile: [4 i + 2]) and the next ([4 i + 1], [4 i + 3]).
@@ -178,9 +197,18 @@ __device__ __forceinline__ void for_rows(int num_rows, float* to, std::size_t st
   }
 }
 
+__device__ __forceinline__ float gate_and_up(const BatchArgs& args, int output, float factor,
+                                             float gate, float up) {
+  gate *= factor;
+  up *= factor;
+  if (args.bias[0] != nullptr) gate += args.bias[0][output];
+  if (args.bias[1] != nullptr) up += args.bias[1][output];
+  return gated(gate, up);
+}
+
 // What becomes of a lane's sums of a tile.
 template <BatchEnd kEnd, int kRows>
-__device__ __forceinline__ void end_item(const BatchArgs& args, int node, int tile,
+__device__ __forceinline__ void end_tile(const BatchArgs& args, int node, int tile,
                                          const float* factors, const float (&v)[kRows / 2]) {
   tile = afresh(tile);
   if (tile >= args.all_tiles) return;
@@ -196,10 +224,7 @@ __device__ __forceinline__ void end_item(const BatchArgs& args, int node, int ti
     const int output = tile * (kTileRows / 2) + g;
     if (output >= outputs) return;
     for_rows<kRows>(rows, args.out + output, outputs, [&](int row, float* to, int i) {
-      float gate = v[i] * factors[row], up = v[i + 2] * factors[row];
-      if (args.bias[0] != nullptr) gate += args.bias[0][output];
-      if (args.bias[1] != nullptr) up += args.bias[1][output];
-      *to = gated(gate, up);
+      *to = gate_and_up(args, output, factors[row], v[i], v[i + 2]);
     });
   } else {
 #pragma unroll
@@ -214,6 +239,30 @@ __device__ __forceinline__ void end_item(const BatchArgs& args, int node, int ti
       for_rows<kRows>(rows, args.out + output, outputs, [&](int row, float* to, int i) {
         *to = v[i + 2 * half] * factors[row] + before[i];
       });
+    }
+  }
+}
+
+// The same of those of a warp's tiles.
+template <BatchEnd kEnd, int kRows, int kTiles>
+__device__ __forceinline__ void end_item(const BatchArgs& args, int node, int tile,
+                                         const float* factors,
+                                         const float (&v)[kTiles][kRows / 2]) {
+  if constexpr (kEnd == BatchEnd::kGateUp && kTiles == 2) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int output = afresh(tile) / 2 * kTileRows + 8 * half + threadIdx.x % 32 / 4;
+      if (output >= args.outputs) continue;
+      for_rows<kRows>(args.num_rows, args.out + output, args.outputs,
+                      [&](int row, float* to, int i) {
+                        i += 2 * half;
+                        *to = gate_and_up(args, output, factors[row], v[0][i], v[1][i]);
+                      });
+    }
+  } else {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      end_tile<kEnd, kRows>(args, node, tile + t, factors, v[t]);
     }
   }
 }
@@ -244,25 +293,27 @@ __device__ auto own_weights(const BatchArgs& args, std::byte* ring) {
   }
 }
 
-// A warp's tile of every item.
+// A warp's tiles of every item.
 template <typename Format, int kRows, BatchEnd kEnd>
 __device__ void multiply_batch(const BatchArgs& args, BatchShared<Format, kRows>& shared) {
   using Shared = BatchShared<Format, kRows>;
-  const int warp = warp_index();
-  [[maybe_unused]] auto weights = own_weights<Format>(args, shared.weights[warp][0]);
+  constexpr int kTiles = Format::kTiles(kRows);
+  const int warp = warp_index(), first_tile = kTiles * warp;
+  [[maybe_unused]] auto weights = own_weights<Format>(args, shared.weights[first_tile][0]);
   wait_for_previous_kernels();
   if constexpr (kEnd != BatchEnd::kNodes) set_factors(args, shared);
   RingPlace<Shared::kStages> place;
-  SegmentSums<kRows / 2> segments;
-  typename Format::template Sums<kRows> sums;
+  LeftSums<kTiles, kRows / 2, Format::kLeftInShared> left(shared.left_sums);
+  typename Format::template Sums<kRows> sums[kTiles];
   for (int i = blockIdx.x; i < args.items; i += gridDim.x) {
     const BatchItem<Format::kUnit> item(args, i);
-    const int tile = item.row_block * kBatchTiles + warp;
+    const int tile = item.row_block * Shared::kTiles + first_tile;
     int unit = item.unit;
 #pragma unroll 1
     for (int segment = 0; segment < args.run; ++segment) {
       const int end = first_unit<Format::kUnit>(args.bands, args.units, item.segment + segment + 1);
-      sums.clear();
+#pragma unroll
+      for (auto& of_tile : sums) of_tile.clear();
 #pragma unroll 1
       for (; unit < end; ++unit) {
         const std::uint32_t operands = shared_address(shared.operands[place.stage]);
@@ -270,19 +321,23 @@ __device__ void multiply_batch(const BatchArgs& args, BatchShared<Format, kRows>
           const typename Format::UnitWeights lane(weights.next());
           weights.give_back();
           barrier_wait(&shared.full[place.stage], place.parity);
-          sums.add(lane, operands);
+          sums[0].add(lane, operands);
         } else {
           barrier_wait(&shared.full[place.stage], place.parity);
-          sums.add({args, shared_address(shared.weights[warp][place.stage])}, operands);
+          Format::add_unit(args, shared_address(shared.weights[first_tile][place.stage]),
+                           sizeof(shared.weights[0]), operands, sums);
         }
         if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[place.stage]);
         place.advance();
       }
-      float of_segment[kRows / 2];
-      sums.get(of_segment);
-      if (segments.add(segment, args.run, of_segment)) {
-        end_item<kEnd, kRows>(args, item.node, tile, shared.factors, of_segment);
+      float of_segment[kTiles][kRows / 2];
+      bool whole = false;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        sums[t].get(of_segment[t]);
+        whole = add_segment(left, t, segment, args.run, of_segment[t]);
       }
+      if (whole) end_item<kEnd, kRows>(args, item.node, tile, shared.factors, of_segment);
     }
   }
   if constexpr (Format::kOwnRings) weights.finish();

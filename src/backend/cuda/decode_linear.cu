@@ -41,7 +41,9 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
   args.stride = units * upper_unit_bytes(format.group);
   args.lower_stride = units * kLowerUnitBytes;
   const auto run_planes = [&]<bool kBoth, int kGroup>() {
-    if (kGroup == 128 && batched(least_batch_rows(kBoth, args.bands))) {
+    int tiles = 0;
+    for (const LinearSource& source : args.sources) tiles += source.tiles;
+    if (kGroup == 128 && batched(least_batch_rows(tiles, args.bands))) {
       return run_batch_of_planes(op, args, kBoth, end);
     }
     if constexpr (!kBoth && kGroup == 128) {
@@ -179,10 +181,7 @@ DecodeScratch decode_scratch(const Device& device, const PassSizes& sizes,
   const auto add = [&](int inputs, std::initializer_list<int> outputs, bool in_memory = false) {
     int tiles = 0;
     for (const int rows : outputs) tiles += row_tiles(rows);
-    const int nodes = share_out_batch(device.num_sms(), tiles).nodes();
-    const std::size_t columns = static_cast<std::size_t>(tiles) * kTileRows;
-    scratch.batch = std::max(
-        scratch.batch, batch_scratch_bytes(inputs, columns, in_memory || nodes > 1 ? nodes : 0));
+    scratch.batch = std::max(scratch.batch, batch_scratch_bytes(device, inputs, tiles, in_memory));
   };
   if (batches_rows(device)) {
     add(sizes.hidden, {sizes.queries, sizes.keys, sizes.keys}, true);

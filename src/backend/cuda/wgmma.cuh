@@ -170,6 +170,17 @@ __device__ __forceinline__ void wgmma_bytes(std::int32_t (&s)[16], const std::ui
       : QUANTSPEC_R16(s, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Add ? 1 : 0));
 }
+// And with 16.
+template <bool Add>
+__device__ __forceinline__ void wgmma_bytes(std::int32_t (&s)[8], const std::uint32_t* a,
+                                            std::uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %13, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, add;\n}"
+      : QUANTSPEC_R4(s, 0), QUANTSPEC_R4(s, 4)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Add ? 1 : 0));
+}
 #undef QUANTSPEC_F4
 #undef QUANTSPEC_F16
 #undef QUANTSPEC_F32

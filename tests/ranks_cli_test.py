@@ -391,6 +391,12 @@ class Wrong(RanksTest):
             self.assertIn(expected, other.stderr.decode())
             self.assertEqual(other.stderr.count(b"\n"), 1)
 
+    def test_gpus_of_several_machines_are_refused(self):
+        for rank in (0, 1):
+            done = generate("-p", "x", "-m", str(self.models["llama"]), "--backend", "cuda", "--ranks", "launched",
+                            env=on_machines(rank, 2, free_port()))
+            self.check_error(done, 2, "--backend cuda: GPUs of one machine share a model", "cpu and reference work")
+
     def test_what_cannot_share_contexts(self):
         def check(options, code, *expected):
             self.check_error(generate("-p", "x", "-m", str(self.models["llama"]), *options.split()), code, *expected)

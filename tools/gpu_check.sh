@@ -191,7 +191,7 @@ declare -A at_once=([memcheck.cuda_test]=9 [memcheck.backend_test]=9
 # memcheck; those of ranks on one GPU, whose kernels wait for each other, where a tool need not run
 # them at once (gpu_ranks.sh has some of ranks with a GPU each); and of racecheck one with thousands
 # of launches of kernels that cuda_test has.
-declare -A left_out=([memcheck]='*OnHost.*:*AFaultOfAKernel*:CudaRanks.*:*RankOps*')
+declare -A left_out=([memcheck]='*OnHost.*:*AFaultOfAKernel*:CudaRanks*.*:*RankOps*')
 left_out[racecheck]="${left_out[memcheck]}:*RoundOps.TokensAreThoseOfTheReference*"
 
 # sanitize TOOL [OPTION...]: every test in a process of its own, as one that ends with an internal

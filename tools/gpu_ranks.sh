@@ -1,7 +1,7 @@
 #!/bin/bash
 # Ranks that share a model on this machine's GPUs: builds, tests their sums and that they say what
-# one says, to the bit, and times what they share. With several GPUs each rank has one; with one all
-# are on it, which shows the bits, not the speed.
+# one says, to the bit, as threads and as processes, and times what they share. With several GPUs each
+# rank has one; with one all are on it, which shows the bits, not the speed.
 #   tools/gpu_ranks.sh [--sanitize] [--deps DIR]
 #     --sanitize    with several GPUs, some of their tests under compute-sanitizer, too: memcheck, racecheck
 #                   and initcheck, 2 minutes on two H200. With one GPU it is refused: kernels of ranks wait for
@@ -21,7 +21,7 @@ for option; do
 done
 export BUILD=${BUILD:-build-gpu} CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
 logs=${OUT:-$BUILD/logs}
-filter='CudaRanks.*:*Ranks*cuda*'
+filter='CudaRanks*.*:*Ranks*cuda*'
 failed=0
 # On each GPU by itself, all ranks on one.
 tools/gpu_check.sh --tests --filter "$filter" "${options[@]}" || failed=$?
@@ -53,7 +53,11 @@ if [[ $sanitize -eq 1 && $num_gpus -gt 1 ]]; then
 elif [[ $sanitize -eq 1 ]]; then
   echo "gpu_ranks: --sanitize: left out: needs two GPUs" && failed=1
 fi
-cmake --build "$BUILD" -j "$(nproc)" --target gpu_ranks >"$logs/build_ranks.log" 2>&1 || failed=1
+cmake --build "$BUILD" -j "$(nproc)" --target gpu_ranks quantspec_cli >"$logs/build_ranks.log" 2>&1 || failed=1
+# Processes, as users start them.
+program=$(find "$BUILD" -maxdepth 3 -name quantspec -type f | head -n 1)
+python3 tests/ranks_gpu_cli_test.py "$program" >"$logs/ranks_cli.log" 2>&1 || failed=1
+tail -n 1 "$logs/ranks_cli.log"
 for weights in bf16 4-bit; do
   "$BUILD/gpu_ranks" --weights "$weights" 2>&1 | tee "$logs/ranks_$weights.txt" || failed=1
 done

@@ -63,7 +63,9 @@ void add_threads(CLI::App& app, int& num_threads) {
 }
 
 void add_device(CLI::App& app, std::optional<int>& device) {
-  add_int(app, "--device", "N", "which GPU, counted from 0 (default: 0)", device, 0, kMostDevice);
+  add_int(app, "--device", "N",
+          "which GPU, counted from 0 (default: 0, with --ranks\nlaunched that of the rank)", device,
+          0, kMostDevice);
 }
 
 namespace {

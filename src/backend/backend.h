@@ -53,7 +53,7 @@ struct BackendOptions {
   std::optional<int> device = {};
   // Those among whom the model is shared (model/share.h), with whom every add_linear() sums and
   // every head() gathers: all call the same ops, on their shares, on backends of one name. Of cuda
-  // they are threads of one process, each with a GPU, or on one GPU together. Null: nobody.
+  // they are of one machine, each with a GPU, or on one GPU together. Null: nobody.
   // REQUIRES: it outlives the backend, and who drives it tells the others of what an op throws
   // (as_rank()).
   Communicator* ranks = nullptr;
@@ -65,8 +65,12 @@ struct BackendOptions {
 // Throws kInvalidRequest naming the backends, instruction sets or devices that exist here.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 
-// Why `auto` does not mean cuda here, where no device is given; empty: it does.
-std::string cuda_unavailable();
+// GPUs that this process sees.
+int num_gpus();
+
+// Why `auto` does not mean cuda here, where no device is given; empty: it does. Of another GPU than
+// the first: why it could not be used.
+std::string cuda_unavailable(int device = 0);
 
 // The instruction sets that the cpu backend can use on this machine, best last. The environment
 // variable QUANTSPEC_ISA names one to force, for tests.

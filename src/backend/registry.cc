@@ -58,7 +58,9 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
 
 }  // namespace
 
-std::string cuda_unavailable() { return why_not_cuda(0); }
+int num_gpus() { return static_cast<int>(gpu_names().size()); }
+
+std::string cuda_unavailable(int device) { return why_not_cuda(device); }
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   if (options.num_threads < 0) {

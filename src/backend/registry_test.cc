@@ -21,6 +21,7 @@ TEST(BackendsOnHost, CudaIsThereOrSaysWhyNot) {
     EXPECT_EQ(make_backend({"cuda"})->name(), "cuda");
     EXPECT_EQ(make_backend({"auto"})->name(), "cuda");
     EXPECT_EQ(cuda_unavailable(), "");
+    EXPECT_GT(num_gpus(), 0);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kDevice) << error.what();
     const auto names = test_backends();
@@ -29,6 +30,10 @@ TEST(BackendsOnHost, CudaIsThereOrSaysWhyNot) {
     EXPECT_NE(std::string(error.what()).find(cuda_unavailable()), std::string::npos);
   }
 }
+
+#ifndef QUANTSPEC_CUDA
+TEST(BackendsOnHost, ABuildWithoutCudaSeesNoGpus) { EXPECT_EQ(num_gpus(), 0); }
+#endif
 
 TEST(BackendsOnHost, OnlyCudaHasDevices) {
   for (const std::string name : {"cpu", "reference"}) {

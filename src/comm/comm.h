@@ -14,6 +14,8 @@
 // A communicator is of one thread at a time.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -109,12 +111,17 @@ std::unique_ptr<Communicator> network_ranks(
     const NetworkPlace& place, std::chrono::milliseconds to_meet,
     std::chrono::milliseconds patience = SharedRanks::kPatience);
 
+// Whether a process of this machine has ended, also where nobody has waited for it yet. Takes no
+// memory.
+bool has_ended(pid_t process);
+
 // One of the processes that a launcher made, which know their ranks by its variables: torchrun's
 // RANK, WORLD_SIZE and LOCAL_WORLD_SIZE, mpirun's OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_SIZE,
 // srun's SLURM_PROCID, SLURM_NTASKS and SLURM_NNODES, or LeaderWorkerSet's LWS_WORKER_INDEX and
 // LWS_GROUP_SIZE.
 struct LaunchedRank {
   int rank, size;
+  bool on_one_machine;  // all of them
 };
 // Throws kInvalidRequest where there are none of these, or they make no sense.
 LaunchedRank launched_rank();

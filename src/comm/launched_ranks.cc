@@ -276,7 +276,7 @@ int take_memory(const Launched& launched, const Stopwatch& clock,
 
 LaunchedRank launched_rank() {
   const Launched launched = launched_as();
-  return {launched.rank, launched.size};
+  return {launched.rank, launched.size, launched.address.empty()};
 }
 
 std::shared_ptr<Communicator> launched_ranks(std::chrono::milliseconds patience) {

@@ -48,8 +48,10 @@ long futex(const Word& word, int operation, std::uint32_t value, const timespec*
                  nullptr, 0);
 }
 
-// A process that ended and was not waited for is still there, as a zombie. Takes no memory: others
-// are waited for where there may be none.
+}  // namespace
+
+// One that was not waited for is still there, as a zombie. Takes no memory: others are waited for
+// where there may be none.
 bool has_ended(pid_t process) {
   if (kill(process, 0) != 0 && errno == ESRCH) return true;
   std::array<char, 32> path{};
@@ -63,8 +65,6 @@ bool has_ended(pid_t process) {
   return name_end != line.npos && name_end + 2 < line.size() &&
          (line[name_end + 2] == 'Z' || line[name_end + 2] == 'X');
 }
-
-}  // namespace
 
 struct SharedRanks::Memory {
   static constexpr std::int32_t kNotYet = 0, kLeft = -1;

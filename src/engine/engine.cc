@@ -86,14 +86,25 @@ void require_drafts(const EngineOptions& options, const PlanContext& context) {
   }
 }
 
-// Of the host's threads each has a part; of GPUs each has one, from the first one on.
+// Of the host's threads each has a part. Of GPUs each thread has one, from the first one on;
+// processes have theirs (Engine::meet_launched()).
 std::unique_ptr<Backend> backend_of_rank(const EngineOptions& options, Communicator& ranks,
                                          const RankGroups& groups) {
   const int all = options.num_threads > 0 ? options.num_threads : num_physical_cores();
   BackendOptions backend{options.backend, std::max(1, all / ranks.num_here()), options.device,
                          &ranks, groups};
-  if (options.processes != nullptr) require_processors(options);
-  if (!runs_on_gpus(options)) return make_backend(backend);
+  const bool on_gpus = runs_on_gpus(options);
+  if (options.processes != nullptr) {
+    require_one_machine(options, ranks.num_here() == ranks.size());
+    if (Agreement(&ranks).on(on_gpus) != on_gpus) {
+      fail(ErrorKind::kInvalidRequest,
+           "rank {} {} and rank 0 {}: with {} cpu, or cuda, all are alike", ranks.rank(),
+           on_gpus ? "has a GPU" : "has none that can be used", on_gpus ? "none" : "one",
+           field::kBackend);
+    }
+    return make_backend(backend);
+  }
+  if (!on_gpus) return make_backend(backend);
   const int first = options.device.value_or(0);
   backend.device = first + ranks.rank();
   try {

@@ -205,9 +205,10 @@ class Engine {
   // follow from memory are that engine's. Throws what a rank may throw, here or there.
   static void follow(const EngineOptions& options, Communicator& ranks);
   // Where options.ranks is kLaunchedRanks the processes of the launcher meet (launched_ranks() of
-  // comm/comm.h), and options.processes is for load() or follow(). Returns the rank; 0 where there
-  // are no others. Where so many cannot share the model nobody waits for the others: rank 0 throws
-  // as load(), and at the others there are no processes, so nothing to follow.
+  // comm/comm.h), options.processes is for load() or follow(), and options.device this one's.
+  // Returns the rank; 0 where there are no others. Where so many cannot share the model nobody
+  // waits for the others: rank 0 throws as load(), and at the others there are no processes, so
+  // nothing to follow.
   static int meet_launched(EngineOptions& options);
   // Cancels all that live; they have been told when it returns. Tickets and sessions end before it.
   ~Engine();

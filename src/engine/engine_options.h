@@ -39,8 +39,10 @@ struct EngineOptions {
   // codes of 8 bits, of which drafts read the upper four: one store, of half the bytes of bf16.
   TargetWeights target_weights = TargetWeights::kCheckpoint;
   std::string backend = "auto";
-  std::optional<int> device = {};  // the GPU, by ordinal: as in BackendOptions
-  int num_threads = 0;             // 0: physical cores; of all ranks that share this machine
+  // The GPU, by ordinal: as in BackendOptions. The first one of ranks that are threads; that of a
+  // rank that is a process, where nothing is said the one of its rank, by turns.
+  std::optional<int> device = {};
+  int num_threads = 0;  // 0: physical cores; of all ranks that share this machine
   // Ranks that share the model (model/share.h), threads of this process: each has some of its heads
   // and channels and of the cache, and what comes out is what one rank gives, bit for bit. 1, 2, 4
   // or 8, as the model allows; or kLaunchedRanks, for Engine::meet_launched().

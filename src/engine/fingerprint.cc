@@ -89,8 +89,14 @@ std::string text_of(const RopeConfig& rope) {
                      fmt::join(rope.long_factor, ","));
 }
 
-// NOTE: rows have the same bits whatever the number of threads, which the description ends with.
-std::string without_threads(std::string description) {
+// NOTE: rows have the same bits whatever the number of threads, which the description ends with,
+// and on GPUs of one kind, of which all count as the first one.
+std::string without_place(std::string description) {
+  constexpr std::string_view kGpu = "(GPU ";
+  if (const std::size_t gpu = description.find(kGpu); gpu != description.npos) {
+    const std::size_t number = gpu + kGpu.size();
+    description.replace(number, description.find(':', number) - number, "0");
+  }
   const std::size_t end = description.rfind(" thread");
   if (end == description.npos) return description;
   const std::size_t begin = description.rfind(", ", end);
@@ -114,7 +120,7 @@ std::string full_layers(const std::vector<Plan>& plans) {
 std::string bits_follow_from(const Backend& backend) {
   return fmt::format(
       "numerics {} backend {} {} on {}", kNumerics, backend.name(),
-      without_threads(backend.description()),
+      without_place(backend.description()),
       backend.name() == "cpu" ? fmt::format("{}", fmt::join(cpu_instruction_sets(), ",")) : "");
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "backend/backend.h"
 #include "base/test_folder.h"
 #include "engine/test_support.h"
 
@@ -34,6 +35,15 @@ TEST(Fingerprint, FollowsFromWhatTokensFollowFrom) {
   for (const EngineOptions& options : {pages, target, cache, reference}) {
     EXPECT_TRUE(others.insert(fingerprint(options)).second);
   }
+}
+
+// So ranks that are processes may see their GPUs by any numbers, and files go with any of them.
+TEST(Fingerprint, IsThatOfAnyGpuOfAKind) {
+  if (num_gpus() < 2) GTEST_SKIP() << "one GPU, or none";
+  EngineOptions first = bundled(), second = bundled();
+  first.device = 0;
+  second.device = 1;
+  EXPECT_EQ(fingerprint(first), fingerprint(second));
 }
 
 // Some files of a model are not read as weights are.

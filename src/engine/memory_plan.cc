@@ -156,12 +156,23 @@ bool runs_on_gpus(const EngineOptions& options) {
   return options.device || cuda_unavailable().empty();
 }
 
-void require_processors(const EngineOptions& options) {
-  if (!runs_on_gpus(options)) return;
+void require_one_machine(const EngineOptions& options, bool on_one_machine) {
+  if (on_one_machine || !runs_on_gpus(options)) return;
   fail(ErrorKind::kInvalidRequest,
-       "{} cuda: a launcher's processes share a model on cpu or reference; on GPUs the ranks of "
-       "one process do",
+       "{} cuda: GPUs of one machine share a model, and the launcher's processes are on several; "
+       "there cpu and reference work",
        field::kBackend);
+}
+
+std::optional<int> gpu_of_process(const EngineOptions& options, int rank) {
+  if (options.device || (options.backend != "auto" && options.backend != "cuda")) {
+    return options.device;
+  }
+  const int gpus = num_gpus();
+  if (gpus == 0) return std::nullopt;
+  const int own = rank % gpus;
+  const bool used = options.backend == "cuda" || cuda_unavailable(own).empty();
+  return used ? std::optional(own) : std::nullopt;
 }
 
 RankMemory memory_of_rank(const Backend& backend, int num_here) {

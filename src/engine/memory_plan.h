@@ -44,10 +44,14 @@ void require_ranks(const EngineOptions& options, int ranks);
 // options say.
 RankGroups rank_groups(const EngineOptions& options, const ModelFiles& files, int ranks);
 
-// Whether each of several ranks has a GPU; those that are processes cannot, for which the other
-// throws kInvalidRequest.
+// Whether each of several ranks has a GPU; where nothing is said, whether the first can be used.
 bool runs_on_gpus(const EngineOptions& options);
-void require_processors(const EngineOptions& options);
+// Throws kInvalidRequest where they have, and are processes of several machines.
+void require_one_machine(const EngineOptions& options, bool on_one_machine);
+// Which GPU a rank has that is a process: that of the options, or its own of those that it sees, by
+// turns. It sees all of the machine, or one that is for it alone. nullopt: none, or one that cannot
+// be used. Only that one is looked at, as a GPU takes memory for each process that uses it.
+std::optional<int> gpu_of_process(const EngineOptions& options, int rank);
 
 // What one of so many ranks on this machine may take: of the host's memory each has a part.
 struct RankMemory {

@@ -103,9 +103,11 @@ namespace {
 // Whether the options can be of so many processes. What follows from this machine and its files is
 // a rank's error. What all find alike, unless their options or files differ, is rank 0's; the
 // others warn of it.
-bool can_be_launched(const EngineOptions& options, int rank) {
-  require_processors(options);
-  const auto backend = make_backend({.name = options.backend, .num_threads = 1});
+bool can_be_launched(const EngineOptions& options, const LaunchedRank& own) {
+  const int rank = own.rank;
+  require_one_machine(options, own.on_one_machine);
+  const auto backend =
+      make_backend({.name = options.backend, .num_threads = 1, .device = options.device});
   const auto files = open_model(options.model);
   auto source = files->weights(options.target_weights, *backend);
   try {
@@ -127,7 +129,9 @@ int Engine::meet_launched(EngineOptions& options) {
   const LaunchedRank own = launched_rank();
   options.ranks = own.size;
   if (own.size == 1) return 0;
-  if (can_be_launched(options, own.rank)) options.processes = launched_ranks();
+  options.device = gpu_of_process(options, own.rank);
+  if (!options.device && options.backend == "auto") options.backend = "cpu";  // not another's GPU
+  if (can_be_launched(options, own)) options.processes = launched_ranks();
   return own.rank;
 }
 

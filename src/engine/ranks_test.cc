@@ -54,7 +54,7 @@ class PoorRank final : public Communicator {
 TEST(Ranks, ARefusalOfMemoryIsOfTheRequestAlone) {
   SharedRanks ranks(2);
   EngineOptions options = bundled();
-  options.backend = "cpu";  // processes of a launcher share no GPUs
+  options.backend = "cpu";
   options.plan = "quantspec";
   const EngineOptions alone = options;
   options.context_ranks = options.ranks = 2;

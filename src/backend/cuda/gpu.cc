@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/held_memory.h"
 #include "base/error.h"
 
 namespace quantspec::cuda {
@@ -14,8 +15,7 @@ namespace quantspec::cuda {
 namespace {
 
 // What is called of the driver: the runtime would make a context on GPU 0 for a thread that had
-// none, if it were to be given back what it had. It is not linked, so that a program starts where
-// there is no driver.
+// none, if it were to be given back what it had.
 struct Driver {
   decltype(&cuCtxGetCurrent) get_current;
   decltype(&cuCtxSetCurrent) set_current;
@@ -23,16 +23,9 @@ struct Driver {
 };
 
 Driver load_driver() {
-  constexpr unsigned kVersion = 12000;  // of what is called
   Driver driver{};
   const auto find = [](auto& function, const char* name) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    QUANTSPEC_CUDA(
-        cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &result));
-    if (result != cudaDriverEntryPointSuccess)
-      fail(ErrorKind::kDevice, "the GPU: its driver has no {}", name);
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name));
   };
   find(driver.get_current, "cuCtxGetCurrent");
   find(driver.set_current, "cuCtxSetCurrent");
@@ -66,6 +59,17 @@ void require(cudaError_t status, const char* call) {
   const ErrorKind kind =
       status == cudaErrorMemoryAllocation ? ErrorKind::kOutOfMemory : ErrorKind::kDevice;
   fail(kind, "the GPU: {} in {}", cudaGetErrorString(status), call);
+}
+
+void* driver_function(const char* name) {
+  constexpr unsigned kVersion = 12000;  // of what is called
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  QUANTSPEC_CUDA(
+      cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &result));
+  if (result != cudaDriverEntryPointSuccess)
+    fail(ErrorKind::kDevice, "the GPU: its driver has no {}", name);
+  return found;
 }
 
 std::vector<std::string> gpu_names() {
@@ -136,7 +140,7 @@ Buffer Gpu::allocate_on_host(std::size_t bytes) {
 void Gpu::free(std::byte* data) noexcept {
   const CurrentGpu current(*this, CurrentGpu::Failing::kIsLeft);
   ++frees_;
-  cudaFree(data);
+  if (!stays(data)) cudaFree(data);
 }
 
 void Gpu::free_on_host(std::byte* data) noexcept {

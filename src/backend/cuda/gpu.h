@@ -21,6 +21,10 @@ namespace quantspec::cuda {
 void require(cudaError_t status, const char* call);
 #define QUANTSPEC_CUDA(call) ::quantspec::cuda::require((call), #call)
 
+// A function of the driver, which is not linked, so that a program starts where there is none.
+// Throws kDevice where the driver does not have it.
+void* driver_function(const char* name);
+
 class Gpu {
  public:
   // REQUIRES: there is one. It stays until the process ends.

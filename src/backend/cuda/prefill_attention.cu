@@ -28,7 +28,7 @@ FullKv from_head(const KvShape& shape, FullKv kv, int first) {
 void load_pages_of_ranks(Device& device, const KvShape& shape, const KvHeads& heads,
                          const KvView& view, FullKv to) {
   Ranks& ranks = *device.ranks();
-  const auto tables = ranks.told_of_context(view.pages.data());
+  const auto tables = ranks.pages_of_context(view.pages);
   ranks.meet_on_gpus();
   KvShape theirs = shape;
   for (int rank = 0; rank < shape.context_ranks; ++rank) {

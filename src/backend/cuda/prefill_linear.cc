@@ -170,6 +170,11 @@ struct Share {
   Matrix columns;
   const std::byte* inputs;  // [rows, padded_cols(columns.cols)]
   float* x;
+
+  template <typename F>
+  void for_pointers(const F& f) {
+    f(columns.data), f(columns.lower), f(inputs), f(x);
+  }
 };
 
 // Outputs [first, first + count) of all columns, side by side: [count, stride].
@@ -205,7 +210,7 @@ void add_product_of_ranks(Device& device, const AddLinearParams& params) {
   };
   const OwnOutputs made{begin_of(share), begin_of(share + 1) - begin_of(share), outputs};
   std::byte* const inputs = device.scratch(Scratch::kOfRank, rows * row_bytes(own, own.cols));
-  const std::vector<Share> shares = ranks.told_by_shares(Share{own, inputs, params.x});
+  const std::vector<Share> shares = ranks.reached_by_shares(Share{own, inputs, params.x});
   int cols = 0;
   for (const Share& share : shares) {
     check(cols % padded_cols(1) == 0, "ranks have whole groups of columns");

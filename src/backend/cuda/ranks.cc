@@ -1,25 +1,20 @@
 #include "backend/cuda/ranks.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdlib>
 
 #include "backend/cuda/device.h"
 #include "base/error.h"
+#include "base/fields.h"
+#include "base/log.h"
 
 namespace quantspec::cuda {
 
 namespace {
 
-// What a rank tells the others at first. The address is good in one process; a rank of another
-// would have to be told of memory by a handle (cudaIpcGetMemHandle), which it opens.
-template <typename Mailbox>
-struct Address {
-  pid_t process;
-  const std::shared_ptr<Mailbox>* mailbox;
-};
+constexpr std::size_t kLeastTables = 64 << 10;  // bytes of other processes' page tables
 
 // Of what GPUs and other ranks' hosts read and write, too.
 std::atomic_ref<int> sign(int& word) { return std::atomic_ref<int>(word); }
@@ -61,6 +56,11 @@ std::size_t inboxes_bytes(const auto& circles) {
   return bytes;
 }
 
+int supported(int ranks) {
+  if (ranks == 2 || ranks == 4 || ranks == kMostRanks) return ranks;
+  fail(ErrorKind::kInvalidRequest, "{} ranks: on GPUs 2, 4 or 8 share a model", ranks);
+}
+
 }  // namespace
 
 // Of all ranks as many.
@@ -73,63 +73,46 @@ Ranks::Ranks(Device& device, Communicator& all, const RankGroups& groups,
              std::chrono::milliseconds patience)
     : device_(device),
       all_(all),
-      sharing_{all.size(), groups},
+      sharing_{supported(all.size()), groups},
       own_(all.rank(), sharing_),
       patience_(patience),
-      mailboxes_(all.size()) {
-  if (size() != 2 && size() != 4 && size() != kMostRanks) {
-    fail(ErrorKind::kInvalidRequest, "{} ranks: on GPUs 2, 4 or 8 share a model", size());
-  }
-  const std::vector<Members> distinct = own_.distinct();
-  for (const Members& members : distinct) circles_.push_back({members, {}});
-  const int ordinal = device.gpu().ordinal();
-  const auto own = std::make_shared<Mailbox>(ordinal, device.allocate(inboxes_bytes(distinct)),
-                                             device.allocate(sizeof(RankCounts)),
-                                             device.allocate_on_host(sizeof(RankSigns)));
-  const Address<Mailbox> address{getpid(), &own};
-  std::vector<Address<Mailbox>> addresses(size());
-  all.all_gather(std::as_writable_bytes(std::span(addresses)),
-                 std::as_bytes(std::span(&address, 1)));
-  for (int rank = 0; rank < size(); ++rank) {
-    if (addresses[rank].process == address.process) continue;
-    fail(ErrorKind::kDevice,
-         "ranks {} and {} are of two processes: on GPUs the ranks are threads of one", rank,
-         this->rank());
-  }
-  for (int rank = 0; rank < size(); ++rank) mailboxes_[rank] = *addresses[rank].mailbox;
-  all.barrier();  // nobody's `own` goes before all have a share in it
-  for (const auto& mailbox : mailboxes_) {
-    const auto on = [&](const auto& other) { return other->ordinal == mailbox->ordinal; };
-    most_on_gpu_ = std::max(most_on_gpu_, static_cast<int>(std::ranges::count_if(mailboxes_, on)));
-  }
+      memory_(device, all) {
   require_queues();
+  if (!memory_.in_one_process() && memory_.most_on_gpu() > 1 && rank() == 0) {
+    log_warning(
+        Message::format("{} ranks are processes on one GPU, where their kernels take turns: "
+                        "slower than one rank; {} gives each another",
+                        memory_.most_on_gpu(), field::kDevice));
+  }
   require_alike(told(
       GpuKind{device.capability(), device.num_sms(), static_cast<int>(device.max_shared_bytes())}));
-  for (const auto& mailbox : mailboxes_) {
-    if (mailbox->ordinal != ordinal) reach(mailbox->ordinal);
-  }
-  find_places(*own);
-  all.barrier();  // all can be reached
+  const std::vector<Members> distinct = own_.distinct();
+  for (const Members& members : distinct) circles_.push_back({members, {}});
+  counts_ = device.allocate(sizeof(RankCounts));
+  signs_ = memory_.make_signs();
+  or_leave([&] { inboxes_ = memory_.allocate_at_all(inboxes_bytes(distinct)); });
+  find_places();
+  meet();  // all can be reached
 }
 
-void Ranks::find_places(Mailbox& own) {
+void Ranks::find_places() {
+  const int ranks_on_gpu = memory_.most_on_gpu();
   std::size_t inbox = 0;
   for (std::size_t i = 0; i < circles_.size(); ++i) {
     const Members& members = circles_[i].members;
     RankPlaces& places = circles_[i].places;
     places = {.rank = (rank() - members.first) / members.step,
               .size = members.count,
-              .blocks = most_on_gpu_ > 1 ? kSharingBlocks : kRankBlocks,
-              .alone = most_on_gpu_ == 1,
-              .steps = own.counts.as<RankCounts>()->steps[i],
-              .counts = own.counts.as<RankCounts>(),
-              .signs = own.signs.as<RankSigns>(),
+              .blocks = ranks_on_gpu > 1 ? kSharingBlocks : kRankBlocks,
+              .alone = ranks_on_gpu == 1,
+              .steps = counts_.as<RankCounts>()->steps[i],
+              .counts = counts_.as<RankCounts>(),
+              .signs = signs_[rank()].get(),
               .patience = static_cast<std::uint64_t>(
                   std::chrono::duration_cast<std::chrono::nanoseconds>(patience_).count())};
     for (int k = 0; k < members.count; ++k) {
       places.ids[k] = members.first + k * members.step;
-      places.inboxes[k] =
-          reinterpret_cast<float4*>(mailboxes_[places.ids[k]]->inbox.as<std::byte>() + inbox);
+      places.inboxes[k] = reinterpret_cast<float4*>(inboxes_[places.ids[k]].get() + inbox);
     }
     inbox += inbox_bytes(members.count);
     load_rank_kernels(members.count);
@@ -152,38 +135,28 @@ Ranks::~Ranks() {
 // Streams of a GPU share queues where there are more of them than queues, of which there are 8
 // unless the environment says how many: a kernel behind one that waits for it would never come.
 void Ranks::require_queues() const {
+  const int most = memory_.in_one_process() ? memory_.most_on_gpu() : 1;
   const char* const queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (most_on_gpu_ <= kFewRanks || (queues != nullptr && std::atoi(queues) >= 4 * kFewRanks))
-    return;
+  if (most <= kFewRanks || (queues != nullptr && std::atoi(queues) >= 4 * kFewRanks)) return;
   fail(ErrorKind::kDevice,
        "{} ranks on one GPU: more than {} need queues of their own, with "
        "CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment",
-       most_on_gpu_, kFewRanks);
+       most, kFewRanks);
 }
 
 // Kernels of others, and of this rank, wait for it no longer.
 void Ranks::leave() const {
-  for (const auto& mailbox : mailboxes_) {
-    sign(mailbox->signs.as<RankSigns>()->left) = 1 + rank();
-  }
+  for (const auto& signs : signs_) sign(signs->left) = 1 + rank();
 }
 
-// Lets this GPU write to another's memory.
-void Ranks::reach(int ordinal) const {
-  const int own = device_.gpu().ordinal();
-  int can = 0;
-  QUANTSPEC_CUDA(cudaDeviceCanAccessPeer(&can, own, ordinal));
-  if (can == 0) {
-    fail(ErrorKind::kDevice,
-         "GPU {} cannot reach the memory of GPU {}: ranks need GPUs that do (nvidia-smi topo -p2p "
-         "w lists them), or one GPU together",
-         own, ordinal);
-  }
-  const cudaError_t status = cudaDeviceEnablePeerAccess(ordinal, 0);
-  if (status == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();  // it is not the next call's
-  } else {
-    require(status, "cudaDeviceEnablePeerAccess");
+// Who is told in `f` that another failed may have launched what waits for it.
+template <typename F>
+void Ranks::or_leave(const F& f) {
+  try {
+    f();
+  } catch (...) {
+    leave();
+    throw;
   }
 }
 
@@ -197,23 +170,16 @@ void Ranks::launch_together(const F& launch) {
   if (runs && !places_.alone) device_.synchronize();
   if (!runs) return launch();
   meet();
-  try {
-    launch();
-  } catch (...) {
-    leave();
-    throw;
-  }
+  or_leave(launch);
   meet();
 }
 
-// Who is told here that another failed may have launched what waits for it.
 void Ranks::meet() {
-  try {
-    all_.barrier();
-  } catch (...) {
-    leave();
-    throw;
-  }
+  or_leave([&] { all_.barrier(); });
+}
+
+void Ranks::show(std::span<const void* const> own) {
+  or_leave([&] { memory_.show(own); });
 }
 
 void Ranks::add_sums(const float* sums, const float* bias, int rows, int outputs, float* x) {
@@ -249,12 +215,39 @@ void Ranks::meet_on_gpus() {
 }
 
 void Ranks::all_gather(std::span<std::byte> out, std::span<const std::byte> own) {
-  try {
-    all_.all_gather(out, own);
-  } catch (...) {
-    leave();
-    throw;
+  or_leave([&] { all_.all_gather(out, own); });
+}
+
+// NOTE: a table has addresses of its owner's process. So another has its own copies of all tables.
+std::vector<const PagePlanes*> Ranks::pages_of_context(std::span<const PagePlanes> own) {
+  const Members& members = own_.context;
+  if (memory_.in_one_process()) return some_of(told(own.data()), members);
+  const std::size_t count = own.size();
+  std::vector<PagePlanes> table(count), all(count * size());
+  device_.download(table.data(), own.data(), own.size_bytes());
+  std::vector<const void*> shown;
+  for (const PagePlanes& page : table) shown.insert(shown.end(), {page.upper, page.lower});
+  show(shown);
+  all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(table)));
+  std::vector<PagePlanes> reached;
+  for (int i = 0; i < members.count; ++i) {
+    const int rank = members.first + i * members.step;
+    for (const PagePlanes& page : std::span(all).subspan(rank * count, count)) {
+      reached.push_back({memory_.find(rank, page.upper), memory_.find(rank, page.lower)});
+    }
   }
+  const std::size_t bytes = reached.size() * sizeof(PagePlanes);
+  if (tables_.size() < bytes) {
+    device_.synchronize();  // before what it reads goes
+    tables_ = {};
+    tables_ = device_.allocate(std::bit_ceil(std::max(bytes, kLeastTables)));
+  }
+  device_.upload(tables_.data(), reached.data(), bytes);
+  std::vector<const PagePlanes*> by_rank;
+  for (int i = 0; i < members.count; ++i) {
+    by_rank.push_back(tables_.as<const PagePlanes>() + i * count);
+  }
+  return by_rank;
 }
 
 bool Ranks::at_all(bool so) { return std::ranges::count(told(std::byte{so}), std::byte{0}) == 0; }

@@ -1,7 +1,8 @@
 // What ranks on GPUs tell each other while they compute a model together (model/share.h): sums of
-// o and down, and logits; in prompts where they may read and write in each other's memory; and of a
-// context that they share (context.h) queries, and what attention left. Each has a thread of one
-// process and a GPU; several may have one GPU, as tests do.
+// o and down, and logits; in prompts where they may read and write in each other's memory
+// (peer_memory.h); and of a context that they share (context.h) queries, and what attention left.
+// Each has a GPU, and is a thread of one process or a process of this machine; several may have one
+// GPU, as tests do.
 //
 // Those who tell each other something are a circle: all ranks, one of each share of the weights,
 // the ranks that share a context, or of these one of each share. Circles of the same ranks are one.
@@ -29,7 +30,9 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/peer_memory.h"
 #include "backend/cuda/ranks_kernel.h"
+#include "backend/params/kv.h"
 #include "base/buffer.h"
 #include "comm/comm.h"
 #include "quant/quant.h"
@@ -104,8 +107,8 @@ class Ranks {
   // ranks' memory what they wrote there before.
   void meet_on_gpus();
 
-  // Hosts tell each other: whether it is so at all ranks; what each says, by rank, in whose order
-  // pointers lead to memory that this GPU reaches; and that all have come.
+  // Hosts tell each other: whether it is so at all ranks; what each says, by rank; and that all
+  // have come.
   bool at_all(bool so);
   template <typename T>
   std::vector<T> told(const T& own);
@@ -114,12 +117,17 @@ class Ranks {
   std::vector<T> told_by_shares(const T& own);
   template <typename T>
   std::vector<T> told_by_contexts(const T& own);
+  // The same with pointers to memory of a GPU: value.for_pointers(f) calls f for each. They come
+  // back as this GPU reaches what they point to.
   template <typename T>
-  std::vector<T> told_of_context(const T& own);
+  std::vector<T> reached_by_shares(T own);
+  // Tables of the pages of each rank of the context, likewise; good until this is called again.
+  // REQUIRES: all have as many.
+  std::vector<const PagePlanes*> pages_of_context(std::span<const PagePlanes> own);
   void meet();
 
   // Whether a graph may wait for other ranks' graphs: a GPU runs only some at a time.
-  bool may_repeat() const { return most_on_gpu_ <= kMostRepeating; }
+  bool may_repeat() const { return memory_.most_on_gpu() <= kMostRepeating; }
 
   // Throws kDevice where a kernel gave up, or that of another rank. After a wait for the stream.
   void require_well() const;
@@ -130,12 +138,6 @@ class Ranks {
   // one ran all, and two others did not.
   static constexpr int kFewRanks = 4, kMostRepeating = 2;
 
-  // What belongs to a rank and others reach; it lives until the last of them has left.
-  struct Mailbox {
-    int ordinal;   // of its GPU
-    Buffer inbox;  // inbox_bytes() of each circle
-    Buffer counts, signs;
-  };
   // Ranks that follow each other `step` apart.
   struct Members {
     int first, step, count;
@@ -152,16 +154,19 @@ class Ranks {
     Members members;
     RankPlaces places;
   };
-  void find_places(Mailbox& own);
+  void find_places();
   // REQUIRES: of several.
   const RankPlaces& places_of(const Members& members) const;
 
   template <typename T>
   static std::vector<T> some_of(const std::vector<T>& all, const Members& members);
-  void reach(int ordinal) const;
+  void show(std::span<const void* const> own);
   template <typename F>
   void launch_together(const F& launch);
   void all_gather(std::span<std::byte> out, std::span<const std::byte> own);
+  // Calls f, in which hosts meet. Where it throws this rank leaves.
+  template <typename F>
+  void or_leave(const F& f);
   void leave() const;
   void require_queues() const;
 
@@ -170,10 +175,14 @@ class Ranks {
   RankSharing sharing_;
   Circles own_;
   std::chrono::milliseconds patience_;
-  std::vector<std::shared_ptr<Mailbox>> mailboxes_;  // by rank
-  int most_on_gpu_ = 0;                              // ranks on a GPU
-  std::vector<Circle> circles_;                      // alike at all ranks; first of all
-  RankPlaces places_{};                              // of all
+  PeerMemory memory_;
+  // What belongs to a rank and others reach, by rank: of each circle inbox_bytes().
+  std::vector<std::shared_ptr<RankSigns>> signs_;
+  std::vector<std::shared_ptr<std::byte>> inboxes_;
+  Buffer counts_;
+  Buffer tables_;                // of processes: pages of a context, as this one reaches them
+  std::vector<Circle> circles_;  // alike at all ranks; first of all
+  RankPlaces places_{};          // of all
 };
 
 template <typename T>
@@ -194,8 +203,16 @@ std::vector<T> Ranks::told_by_contexts(const T& own) {
 }
 
 template <typename T>
-std::vector<T> Ranks::told_of_context(const T& own) {
-  return some_of(told(own), own_.context);
+std::vector<T> Ranks::reached_by_shares(T own) {
+  std::vector<const void*> pointers;
+  own.for_pointers([&](auto* pointer) { pointers.push_back(pointer); });
+  show(pointers);
+  std::vector<T> shares = told_by_shares(own);
+  for (int i = 0; i < std::ssize(shares); ++i) {
+    const int rank = own_.shares.first + i * own_.shares.step;
+    shares[i].for_pointers([&](auto*& pointer) { pointer = memory_.find(rank, pointer); });
+  }
+  return shares;
 }
 
 template <typename T>

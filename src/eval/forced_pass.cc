@@ -152,11 +152,6 @@ KvOptions cache_options(const EvalModel& model, const std::vector<Plan>& plans, 
   return with_rivals(options, model.model.backend(), model.pool.shape());
 }
 
-bool chooses_by_mass(const Plan& plan) {
-  return std::ranges::any_of(
-      plan.layers, [](const LayerPlan& layer) { return layer.kv.tokens == KvTokens::kByMass; });
-}
-
 // One sequence on which plans draft one token at a time.
 class DraftTrial {
  public:
@@ -170,7 +165,7 @@ class DraftTrial {
         target_(Plan::target(model.model.config().num_layers, plans.front().target_full_layers)),
         silent_target_(without_mass(target_)),
         round_(options.round),
-        records_mass_(std::ranges::any_of(plans, chooses_by_mass)),
+        records_mass_(std::ranges::any_of(plans, &Plan::chooses_by_mass)),
         logits_(static_cast<std::size_t>(options.round) * model.model.config().vocab_size) {
     for (const Plan& plan : plans)
       check(model_.reads(plan), "the weights that drafts read are there");

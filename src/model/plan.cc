@@ -216,6 +216,12 @@ Plan Plan::draft(int num_layers, WeightRead weights) {
   return uniform(std::string(kNames[static_cast<int>(weights)]), num_layers, weights, {});
 }
 
+bool Plan::chooses_by_mass() const {
+  return std::ranges::any_of(layers, [](const LayerPlan& layer) {
+    return layer.run && layer.kv.tokens == KvTokens::kByMass;
+  });
+}
+
 namespace {
 
 int least_budget(const KvAccess& access, int page_size) {

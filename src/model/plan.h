@@ -42,6 +42,8 @@ struct Plan {
   // layers. full_layers: of the target that verifies them.
   static Plan lookup(const std::vector<int>& full_layers = {});
   bool looks_up() const { return layers.empty(); }
+  // Whether a layer that runs chooses pages by the mass that the target gave them.
+  bool chooses_by_mass() const;
   // QuantSpec's draft: the upper plane of all pages.
   static Plan draft(int num_layers, WeightRead weights);
 };

@@ -38,6 +38,15 @@ TEST(Plan, NamesMeanWhatTheySay) {
   EXPECT_EQ(make_plan("quantspec+sparse", budget).layers[0].kv.budget, KvBudget::one_in(32));
 }
 
+TEST(Plan, ChoosesByMassWhereALayerThatRunsDoes) {
+  EXPECT_FALSE(make_plan("quantspec+bounds", kContext).chooses_by_mass());
+  EXPECT_FALSE(Plan::lookup().chooses_by_mass());
+  Plan sparse = make_plan("quantspec+sparse", kContext);
+  EXPECT_TRUE(sparse.chooses_by_mass());
+  for (LayerPlan& layer : sparse.layers) layer.run = false;
+  EXPECT_FALSE(sparse.chooses_by_mass());
+}
+
 TEST(Plan, TheHeadIsReadAsTheLayersAre) {
   EXPECT_EQ(make_plan("quantspec", kContext).head, WeightRead::kUpper);
   EXPECT_EQ(make_plan("quantspec+w8", kContext).head, WeightRead::kBoth);

@@ -7,12 +7,6 @@
 namespace quantspec {
 namespace {
 
-bool chooses_by_mass(const Plan& plan) {
-  return std::ranges::any_of(plan.layers, [](const LayerPlan& layer) {
-    return layer.run && layer.kv.tokens == KvTokens::kByMass;
-  });
-}
-
 // What to expect of the plan, which is that of one of both planes where matrices have no lower one:
 // four bits are all that they have.
 template <typename F>
@@ -59,7 +53,7 @@ RoundBytes::RoundBytes(const Model& model, const KvShape& shape, KvStore store, 
     names_.push_back(plan.name);
     plan_weights_.push_back(weights(plan));
     plan_kv_.emplace_back(shape, store, plan);
-    by_mass_.push_back(chooses_by_mass(plan));
+    by_mass_.push_back(plan.chooses_by_mass());
     from_tokens_.push_back(plan.from_tokens);
     acceptance_.push_back(usual_acceptance(as_accepted(plan, weights)));
   }

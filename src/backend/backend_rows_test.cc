@@ -10,8 +10,8 @@ namespace {
 
 class RowsOps : public OpTest {};
 
-constexpr int kRowCounts[] = {8,  9,  13, 17, 18, 31, 32,  33,  35,
-                              43, 48, 49, 50, 64, 65, 128, 200, 256};
+constexpr int kRowCounts[] = {8,  9,  12, 13, 17, 18, 31, 32,  33,  35,  43, 48,
+                              49, 50, 64, 65, 80, 81, 96, 128, 129, 160, 256};
 constexpr int kFewCounts[] = {8, 9, 13, 17, 18, 31, 32, 33, 200};
 constexpr WeightRead kReads[] = {WeightRead::kUpper, WeightRead::kBoth, WeightRead::kTarget};
 constexpr WeightFormat kQ4K{.bits = 4, .group = 32, .block = 256, .has_offset = true};
@@ -30,13 +30,14 @@ constexpr WeightFormat kFormats[] = {dense_format(DType::kBF16),
                                      kQ8};
 
 // Not multiples of what kernels take at a time, fewer inputs than a sum has segments, and long
-// rows. Of the last three a multiprocessor of an H100 takes a quarter, a half and the whole of a
-// sum, of which no segment is empty.
+// rows. Of the last four a multiprocessor of an H100 takes a quarter, a half and the whole of a
+// sum, of which no segment is empty; with more than 64 rows of bf16 a quarter, an eighth, a half
+// and the whole.
 struct Size {
   int inputs, outputs;
 };
 constexpr Size kSizes[] = {{80, 48},     {520, 131},   {1500, 33},   {8300, 20},
-                           {2100, 4096}, {2100, 6144}, {2100, 16888}};
+                           {2100, 4096}, {2100, 6144}, {2100, 8192}, {2100, 16888}};
 bool has_bias(const Size& size) { return size.inputs == 520 || size.outputs == 16888; }
 
 // run(x, rows, out): a pass of so many rows.
@@ -113,6 +114,19 @@ TEST_P(RowsOps, ManyRowsHaveTheBitsOfOne) {
       }
     }
   }
+}
+
+// On a GPU a matrix so large has the kernel of many rows from 12 on.
+TEST_P(RowsOps, RowsOfALargeMatrixHaveTheBitsOfOne) {
+  if (GetParam() != "cuda") GTEST_SKIP() << "about the kernels of a GPU, and slow";
+  constexpr int kCounts[] = {11, 12, 16};
+  const Size size{4096, 16384};
+  const TestLinear linear =
+      TestLinear::random(*backend_, dense_format(DType::kBF16), size.outputs, size.inputs, 21, {});
+  EXPECT_TRUE(have_the_bits_of_one(
+      *backend_, kCounts, size, 0.5f, [&](const float* x, int rows, float* out) {
+        backend_->add_linear({Phase::kDecode, WeightRead::kTarget, x, rows, linear.get(), out});
+      }));
 }
 
 QUANTSPEC_FOR_ALL_BACKENDS(RowsOps);

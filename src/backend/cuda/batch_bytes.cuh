@@ -10,8 +10,6 @@
 
 namespace quantspec::cuda {
 
-inline constexpr int kBatchRingBytes = 224 << 10;  // of a block; barriers and factors have the rest
-
 // Where the operands of a band of inputs have a lane's four, 4 lane ..: of which of its steps of
 // products, half of the step's places, and word of a place.
 struct OperandWord {
@@ -79,9 +77,23 @@ __global__ void __launch_bounds__(32 * kByteOperandWarps)
   if (squared && lane == 0) args.squares[segment * rows + row] = square;
 }
 
-// What those formats say of it.
+// What those formats have in common, for the kernels above and of batch_products.cuh.
 template <typename Format>
 struct ByteOperands {
+  static constexpr int kSharedLevels(int) { return kSumLevels; }
+  static constexpr int kProductTime(int) { return 5; }
+  static constexpr int kParts(int) { return 1; }  // of a unit, a stage each
+  // Of weights and operands, which come together.
+  static constexpr int kStages(int rows) {
+    const int tiles = kBatchWarps * Format::kTiles(rows);
+    return (kBatchRingBytes - left_sums_bytes(rows, tiles, kSumLevels)) /
+           (tiles * Format::kWeightBytes + operand_bytes(rows, Format::kSteps) +
+            Format::kRecordBytes(rows));
+  }
+  static constexpr int kDepth(int rows) { return kStages(rows); }
+  static constexpr bool kHalvesTiles = false;
+  static constexpr bool kOwnRings = false;
+
   static auto operand_kernel() { return make_byte_operands<Format>; }
   static constexpr int kOperandThreads = 32 * kByteOperandWarps;
   static dim3 operand_grid(int rows, int bands) {

@@ -21,19 +21,11 @@ struct BatchCodes : ByteOperands<BatchCodes<kKind>> {
   static constexpr int kWeightBytes = kUpper + kLower;
   static constexpr int kGroups = kBandInputs / kKind.group;  // of a band
   static constexpr int kSpanGroups = Codes::kSpanGroups;
-  static constexpr int kFewestRows = 16, kMostRows = 32;  // registers do not suffice for more
-  static constexpr int kTiles(int) { return 1; }          // of a warp
-  static constexpr bool kLeftInShared = false;
-  static constexpr int kStages(int rows) {
-    return kBatchRingBytes /
-           (kBatchWarps * kWeightBytes + operand_bytes(rows, kSteps) + kRecordBytes(rows));
-  }
-  static constexpr int kDepth(int rows) { return kStages(rows); }
+  static constexpr int kKernelRows[] = {16, 32};  // registers do not suffice for more
+  static constexpr int kTiles(int) { return 1; }  // of a warp
   static constexpr int kRecordBytes(int rows) {
     return kUnit / kBandInputs * (1 + kGroups) * rows * static_cast<int>(sizeof(float));
   }
-  static constexpr bool kHalvesTiles = false;
-  static constexpr bool kOwnRings = false;
   static_assert(!kKind.table, "A would be signed");
 
   __device__ static OperandWord word_of(int lane) {

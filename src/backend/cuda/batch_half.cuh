@@ -85,13 +85,28 @@ struct BatchHalf {
   static constexpr int kUnit = Full::kUnit;
   static constexpr int kSteps = kUnit / 16;
   static constexpr int kUpper = 0, kLower = 0;
-  static constexpr int kWeightBytes = Full::kUnitBytes;               // of a unit of a tile
-  static constexpr int kFewestRows = 32, kMostRows = kMostBatchRows;  // of a launch's kernels
-  static constexpr int kTiles(int) { return 1; }                      // of a warp
-  static constexpr bool kLeftInShared = false;
-  static constexpr int kRing = 8;  // stages of weights, of each warp
-  static constexpr int kDepth(int) { return kRing; }
-  static constexpr int kStages(int rows) { return rows == 64 ? 5 : 8; }  // of operands
+  static constexpr int kWeightBytes = Full::kUnitBytes;  // of a unit of a tile
+  static constexpr int kKernelRows[] = {32, 48, 64, 80, 96, 128, 160};
+  static constexpr int kTiles(int) { return 1; }  // of a warp
+  // NOTE: measured on an H200 (docs/decisions/0018): at 64 rows 7B's gate and up take less with
+  // four segments to an item, as 7 makes it, than with all eight, as 5 would.
+  static constexpr int kProductTime(int rows) { return rows > 64 ? 8 : rows > 48 ? 7 : 5; }
+  static constexpr int kDepth(int rows) { return rows > 32 ? 4 : 8; }  // stages of a warp's weights
+  static constexpr int kParts(int rows) { return rows > 32 ? 2 : 1; }  // of a unit, a stage each
+  // Of operands, where left sums of so many levels have shared memory.
+  static constexpr int kStagesBeside(int rows, int levels) {
+    return (kBatchRingBytes - kBatchWarps * kDepth(rows) * kWeightBytes -
+            left_sums_bytes(rows, kBatchWarps, levels)) /
+           (operand_bytes(rows, kSteps) / kParts(rows));
+  }
+  // NOTE: measured on an H200 (docs/decisions/0018): 80 rows take 11% less with 8 stages and two
+  // levels than with 4 and three; 128 rows 18% more with 10 and none than with 6 and one.
+  static constexpr int kSharedLevels(int rows) {
+    int levels = kSumLevels;
+    while (levels > 1 && kStagesBeside(rows, levels) < 6) --levels;
+    return levels;
+  }
+  static constexpr int kStages(int rows) { return kStagesBeside(rows, kSharedLevels(rows)); }
   static constexpr int kRecordBytes(int) { return 0; }  // of a unit, beside operands
   static constexpr bool kHalvesTiles = true;            // of gate and up
   static constexpr bool kOwnRings = true;               // of weights
@@ -104,49 +119,90 @@ struct BatchHalf {
   }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Weights = HalfWeights<kRing>;
+  template <int kRows>
+  using Weights = HalfWeights<kDepth(kRows)>;
 
-  // A lane's weights of a unit.
-  struct UnitWeights {
-    std::uint32_t a[4 * kSteps];
+  // A lane's weights of half a unit.
+  struct PartWeights {
+    std::uint32_t a[2 * kSteps];
 
-    __device__ __forceinline__ explicit UnitWeights(std::uint32_t stage) {
+    __device__ __forceinline__ void load(std::uint32_t stage, int half) {
       const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+      const std::uint32_t rows = stage + (Full::piece_at(g, t) ^ half * 64);
+      const uint4 first = load_shared16(rows), second = load_shared16<8 * Full::kRowBytes>(rows);
+      const std::uint32_t x[8] = {first.x, second.x, first.y, second.y,
+                                  first.z, second.z, first.w, second.w};
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const std::uint32_t rows = stage + (Full::piece_at(g, t) ^ half * 64);
-        const uint4 first = load_shared16(rows), second = load_shared16<8 * Full::kRowBytes>(rows);
-        const std::uint32_t x[8] = {first.x, second.x, first.y, second.y,
-                                    first.z, second.z, first.w, second.w};
+      for (int i = 0; i < 8; ++i) a[i] = x[i];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) a[8 * half + i] = x[i];
-      }
+      for (std::uint32_t& x : a) asm volatile("" : "+r"(x));  // operands before products begin
     }
   };
   // A lane's sums of a segment: hi and lo of 8 rows, of the next 8, ..: each a C fragment.
   template <int kRows>
   struct Sums {
-    float of[kRows];
+    static constexpr int kProducts = kRows > 128 ? 2 : 1;  // side by side
+    static constexpr int kColumns = kRows / kProducts;     // rows of a product
+
+    float of[kProducts][kColumns];
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
-      for (float& sum : of) sum = 0.0f;
-    }
-    // NOTE: weights come to registers when products have ended, while the other warpgroup's run.
-    // With copies to registers beside products the compiler has the products wait; where it does
-    // not, by detours, that was no faster.
-    __device__ __forceinline__ void add(const UnitWeights& lane, std::uint32_t operands) {
-      products_begin();
+      for (auto& product : of) {
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        wgmma_bf16(of, lane.a + 4 * i, operand_of_step<kRows>(operands, i));
+        for (float& sum : product) sum = 0.0f;
       }
-      products_commit();
-      products_wait<0>(of);
+    }
+    // Adds so many units. Weights of half a unit come to registers while products of the half
+    // before it are under way.
+    template <typename Ring>
+    __device__ __forceinline__ void add(int units, Weights<kRows>& weights, Ring& ring) {
+      constexpr bool kApart = kParts(kRows) == 2;
+      if (units == 0) return;
+      PartWeights first, second;
+      std::uint32_t stage = weights.next();
+      first.load(stage, 0);
+      int under_way = -1;  // operands
+#pragma unroll 1
+      for (;;) {
+        begin(first, ring.wait());
+        products_wait<1>();
+        if (under_way >= 0) ring.give_back(under_way);
+        if constexpr (kApart) under_way = ring.advance();
+        second.load(stage, 1);
+        begin(second, kApart ? ring.wait() : ring.operands() + operand_bytes(kRows, kSteps) / 2);
+        weights.give_back();
+        products_wait<1>();
+        if constexpr (kApart) ring.give_back(under_way);
+        under_way = ring.advance();
+        if (--units == 0) break;
+        stage = weights.next();
+        first.load(stage, 0);
+      }
+#pragma unroll
+      for (auto& product : of) products_wait<0>(product);
+      ring.give_back(under_way);
     }
     __device__ __forceinline__ void get(float (&v)[kRows / 2]) const {
 #pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) v[i] = of[i / 4 * 8 + i % 4] + of[i / 4 * 8 + 4 + i % 4];
+      for (int i = 0; i < kRows / 2; ++i) {
+        const float* const hi = of[2 * i / kColumns] + 2 * i % kColumns / 8 * 8 + i % 4;
+        v[i] = hi[0] + hi[4];
+      }
+    }
+
+   private:
+    __device__ __forceinline__ void begin(const PartWeights& part, std::uint32_t operands) {
+      products_begin();
+#pragma unroll
+      for (int i = 0; i < kSteps / 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < kProducts; ++j) {
+          wgmma_bf16(of[j], part.a + 4 * i,
+                     operand_of_step<kRows>(operands + j * (kColumns / 8 * kGroupBytes), i));
+        }
+      }
+      products_commit();
     }
   };
 #endif

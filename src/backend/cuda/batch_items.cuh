@@ -1,6 +1,8 @@
 // What kernels of products of many rows (batch_op.cuh) work on, whatever the format of weights.
 #pragma once
 
+#include <iterator>
+
 #include "backend/cuda/batch_linear.h"
 #include "backend/cuda/linear_finish.cuh"
 #include "backend/cuda/wgmma.cuh"
@@ -8,9 +10,15 @@
 namespace quantspec::cuda {
 
 inline constexpr int kBatchWarps = 8;  // that multiply
+// Of a block's shared memory, what it multiplies and left sums; barriers and factors have the rest.
+inline constexpr int kBatchRingBytes = 224 << 10;
 // Of a row block; each warp has as many.
 template <typename Format, int kRows>
 inline constexpr int kBlockTiles = kBatchWarps* Format::kTiles(kRows);
+
+// Of a launch; of more, weights are read again.
+template <typename Format>
+inline constexpr int kMostBatchRows = *std::rbegin(Format::kKernelRows);
 
 // --- operands ------------------------------------------------------------------------------------
 
@@ -43,9 +51,9 @@ struct OperandArgs {
 
 inline constexpr int kSumLevels = 3;  // of their tree
 static_assert(1 << kSumLevels == kSegments);
-// Of a block's shared memory, where left operands of the tree have no registers.
-constexpr int left_sums_bytes(int rows, int tiles) {
-  return kSumLevels * rows * kTileRows * tiles * static_cast<int>(sizeof(float));
+// Of a block: left operands of so many levels of the tree.
+constexpr int left_sums_bytes(int rows, int tiles, int levels) {
+  return levels * rows * kTileRows * tiles * static_cast<int>(sizeof(float));
 }
 
 // --- items ---------------------------------------------------------------------------------------
@@ -71,6 +79,7 @@ struct BatchArgs {
   const float* squares;  // [kSegments, kRows]; null: no norm
   float epsilon;
   int num_rows;
+  float* left;   // of each block, left operands of levels that have no shared memory
   float* nodes;  // [BatchSharing::nodes(), num_rows, 16 * all_tiles]
   // What the op does, where sums are whole:
   const float* bias[2];

@@ -19,17 +19,17 @@ struct BatchSharing {
   int nodes() const { return kSegments / run; }  // of a row block
   bool operator==(const BatchSharing&) const = default;
 };
-// Of the tiles of an op, block_tiles of a row block.
-BatchSharing share_out_batch(int num_sms, int tiles, int block_tiles);
+// Of the tiles of an op, block_tiles of a row block. product_time: what products of a segment take,
+// in eighths of what a multiprocessor's share of the memory's bandwidth takes for its weights. From
+// 8 on the memory is not the bound: more would change nothing.
+BatchSharing share_out_batch(int num_sms, int tiles, int block_tiles, int product_time);
 
 // --- running -------------------------------------------------------------------------------------
 
-inline constexpr int kLeastBatchRows = 18;  // of bf16, from which on it is used
-// Of a launch with bf16 or planes; of more, weights are read again.
-inline constexpr int kMostBatchRows = 64;
-// Of planes, from which on it is used: with so many tiles of outputs and bands of inputs.
+// From which on it is used, with so many tiles of outputs and bands of inputs: of bf16, of planes.
 int least_batch_rows(int tiles, int bands);
-// Whether it is used for a launch of so many rows of codes, of which it takes 32.
+int least_batch_rows_of_planes(int tiles, int bands);
+// Whether it is used for a launch of so many rows of codes.
 bool batches_codes(int rows, int bands);
 
 // Of Scratch::kBatch that an op takes, at most; in_memory: whose sums always come to memory.
@@ -39,7 +39,8 @@ std::size_t batch_scratch_bytes(const Device& device, int inputs, int tiles, boo
 bool batches_rows(const Device& device);
 
 // The op's rows [args.first_row, end), with weights of bf16, or with the upper or both planes of
-// groups of 128. args: what decode_linear.cu fills in, args.bands those of all inputs.
+// groups of 128. Weights are read again for each 160 rows of bf16, 64 of planes, 32 of codes.
+// args: what decode_linear.cu fills in, args.bands those of all inputs.
 void run_batch(OpLaunches& op, const LinearArgs& args, int end);
 void run_batch_of_planes(OpLaunches& op, const LinearArgs& args, bool both, int end);
 

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
 
 #include "backend/cuda/batch_finish.cuh"
 #include "backend/cuda/batch_products.cuh"
@@ -37,33 +38,41 @@ void launch_batch(OpLaunches& op, void (*kernel)(Params...), dim3 grid, int thre
 }
 
 // What the launches of an op leave to each other: operands, sums of squares, and nodes, if they
-// come to memory.
+// come to memory; and the left sums that products have there.
 template <typename Format, int kRows>
 struct BatchScratch {
-  std::size_t operands, squares, nodes;  // bytes
+  std::size_t operands, squares, left, nodes;  // bytes
 
-  BatchScratch(int inputs, int tiles, int num_nodes)
+  // in_memory: whose nodes always are.
+  BatchScratch(const BatchSharing& sharing, int inputs, int tiles, bool in_memory)
       : operands(divide_up(inputs, Format::kUnit) *
                  std::size_t{BatchShared<Format, kRows>::kOperandBytes}),
         squares(sizeof(float) * kRows * kSegments),
-        nodes(sizeof(float) * kRows * kTileRows * std::size_t(tiles) * num_nodes) {}
-  std::size_t bytes() const { return operands + squares + nodes; }
+        left(static_cast<std::size_t>(sharing.blocks) *
+             left_sums_bytes(kRows, kBlockTiles<Format, kRows>,
+                             kSumLevels - Format::kSharedLevels(kRows))),
+        nodes(in_memory || sharing.nodes() > 1
+                  ? sizeof(float) * kRows * kTileRows * std::size_t(tiles) * sharing.nodes()
+                  : 0) {}
+  std::size_t bytes() const { return operands + squares + left + nodes; }
 };
 
 template <typename Format, int kRows>
 BatchSharing share_out_batch(const Device& device, int tiles) {
-  return share_out_batch(device.num_sms(), tiles, kBlockTiles<Format, kRows>);
+  return share_out_batch(device.num_sms(), tiles, kBlockTiles<Format, kRows>,
+                         Format::kProductTime(kRows));
 }
 
 // Of the format's kernels, as much as that takes which takes most: memory that grew with the rows
 // of a batch would make every graph anew each time.
-template <typename Format, int kRows = Format::kFewestRows>
+template <typename Format, int kIndex = 0>
 std::size_t scratch_bytes(const Device& device, int inputs, int tiles, bool in_memory) {
-  const int nodes = share_out_batch<Format, kRows>(device, tiles).nodes();
-  const BatchScratch<Format, kRows> own(inputs, tiles, in_memory || nodes > 1 ? nodes : 0);
-  if constexpr (kRows < Format::kMostRows) {
+  constexpr int kRows = Format::kKernelRows[kIndex];
+  const BatchScratch<Format, kRows> own(share_out_batch<Format, kRows>(device, tiles), inputs,
+                                        tiles, in_memory);
+  if constexpr (kIndex + 1 < std::size(Format::kKernelRows)) {
     return std::max(own.bytes(),
-                    scratch_bytes<Format, 2 * kRows>(device, inputs, tiles, in_memory));
+                    scratch_bytes<Format, kIndex + 1>(device, inputs, tiles, in_memory));
   }
   return own.bytes();
 }
@@ -122,12 +131,13 @@ class BatchOp {
     // As of all kernels of the format, which scratch_bytes() is.
     const bool in_memory =
         args_.op == LinearOp::kQkv || (args_.op == LinearOp::kGateUp && !Format::kHalvesTiles);
-    const BatchScratch<Format, kRows> own(args_.cols, tiles_, 0);
+    const BatchScratch<Format, kRows> own(sharing_, args_.cols, tiles_, in_memory);
     operands_ = op_.device().scratch(
         Scratch::kBatch, scratch_bytes<Format>(op_.device(), args_.cols, tiles_, in_memory));
     std::byte* const squares = operands_ + own.operands;
     squares_ = reinterpret_cast<float*>(squares);
-    nodes_ = reinterpret_cast<float*>(squares + own.squares);
+    left_ = reinterpret_cast<float*>(squares + own.squares);
+    nodes_ = reinterpret_cast<float*>(squares + own.squares + own.left);
   }
   const float* squares() const { return args_.norm.weight != nullptr ? squares_ : nullptr; }
 
@@ -169,6 +179,7 @@ class BatchOp {
                     .squares = squares(),
                     .epsilon = args_.norm.epsilon,
                     .num_rows = args_.num_rows,
+                    .left = left_,
                     .nodes = nodes_,
                     .bias = {sources[0].bias, sources[1].bias},
                     .out = args_.out + std::ptrdiff_t{args_.first_row} * sources[0].outputs,
@@ -228,14 +239,16 @@ class BatchOp {
   // What the launches leave to each other.
   std::byte* operands_ = nullptr;
   float* squares_ = nullptr;
+  float* left_ = nullptr;
   float* nodes_ = nullptr;
 };
 
-// With the kernel of the fewest rows that suffice, from kRows on.
-template <typename Format, int kRows>
+// With the kernel of the fewest rows that suffice, from the format's kIndex-th on.
+template <typename Format, int kIndex = 0>
 void run_batch_op(OpLaunches& op, const LinearArgs& args) {
-  if constexpr (kRows < Format::kMostRows) {
-    if (args.num_rows > kRows) return run_batch_op<Format, 2 * kRows>(op, args);
+  constexpr int kRows = Format::kKernelRows[kIndex];
+  if constexpr (kIndex + 1 < std::size(Format::kKernelRows)) {
+    if (args.num_rows > kRows) return run_batch_op<Format, kIndex + 1>(op, args);
   }
   BatchOp<Format, kRows>(op, args).run();
 }
@@ -246,8 +259,8 @@ void run_batch_rows(OpLaunches& op, const LinearArgs& args, int end) {
   LinearArgs some = args;
   some.units = divide_up(args.cols, Format::kUnit);
   for (; some.first_row < end; some.first_row += some.num_rows) {
-    some.num_rows = std::min(end - some.first_row, Format::kMostRows);
-    run_batch_op<Format, Format::kFewestRows>(op, some);
+    some.num_rows = std::min(end - some.first_row, kMostBatchRows<Format>);
+    run_batch_op<Format>(op, some);
   }
 }
 

@@ -20,18 +20,9 @@ struct BatchPlanes : ByteOperands<BatchPlanes<kBoth>> {
   static constexpr int kSteps = kUnit / 32;
   static constexpr int kUpper = upper_unit_bytes(kGroup), kLower = kBoth ? kLowerUnitBytes : 0;
   static constexpr int kWeightBytes = kUpper + kLower;
-  static constexpr int kFewestRows = 8, kMostRows = kMostBatchRows;  // of a launch's kernels
+  static constexpr int kKernelRows[] = {8, 16, 32, 64};
   static constexpr int kTiles(int rows) { return rows > kPartRows ? 1 : 2; }  // of a warp
-  static constexpr bool kLeftInShared = true;  // left operands of the segments' tree
-  static constexpr int kStages(int rows) {
-    const int tiles = kBatchWarps * kTiles(rows);
-    return (kBatchRingBytes - left_sums_bytes(rows, tiles)) /
-           (tiles * kWeightBytes + operand_bytes(rows, kSteps) + kRecordBytes(rows));
-  }
-  static constexpr int kDepth(int rows) { return kStages(rows); }
   static constexpr int kRecordBytes(int rows) { return sizeof(float2) * rows; }
-  static constexpr bool kHalvesTiles = false;
-  static constexpr bool kOwnRings = false;
 
   __device__ static OperandWord word_of(int lane) {
     return {lane / 16 * 2 + lane % 4 / 2, lane % 2, lane % 16 / 4};

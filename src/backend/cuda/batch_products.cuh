@@ -19,11 +19,13 @@ struct BatchShared {
   static constexpr int kStages = Format::kStages(kRows);
   static constexpr int kOperandBytes =
       operand_bytes(kRows, Format::kSteps) + Format::kRecordBytes(kRows);
+  static constexpr int kParts = Format::kParts(kRows);
+  static constexpr int kStageBytes = kOperandBytes / kParts;
   static constexpr int kTiles = kBlockTiles<Format, kRows>;
   static constexpr int kLeftSums =
-      Format::kLeftInShared ? left_sums_bytes(kRows, kTiles) / sizeof(float) : 1;
+      left_sums_bytes(kRows, kTiles, Format::kSharedLevels(kRows)) / sizeof(float);
   alignas(128) std::byte weights[kTiles][Format::kDepth(kRows)][Format::kWeightBytes];
-  alignas(128) std::byte operands[kStages][kOperandBytes];
+  alignas(128) std::byte operands[kStages][kStageBytes];
   std::uint64_t full[kStages], empty[kStages];
   float factors[kRows];  // of the norm
   float left_sums[kLeftSums];
@@ -31,8 +33,8 @@ struct BatchShared {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The units of a block's items one after the other, with the weights of those tiles that a warp
-// brings.
+// The parts of the units of a block's items one after the other, with the weights of those tiles
+// that a warp brings.
 template <typename Format, int kRows>
 class BatchUnits {
  public:
@@ -41,8 +43,10 @@ class BatchUnits {
     begin();
   }
   __device__ bool there() const { return left_ > 0; }
-  __device__ int unit() const { return unit_; }
+  __device__ int part() const { return unit_ * kParts + part_; }  // of all of the op's
   __device__ void advance() {
+    if (++part_ < kParts) return;
+    part_ = 0;
     ++unit_;
     for (int i = 0; i < kTiles; ++i) {
       upper_[i] += Format::kUpper;
@@ -65,6 +69,7 @@ class BatchUnits {
 
  private:
   static constexpr int kBlock = kBlockTiles<Format, kRows>;
+  static constexpr int kParts = Format::kParts(kRows);
   static constexpr int kTiles = Format::kOwnRings ? 0 : kBlock / kBringers<Format>;
   // Finds the next item that has units.
   __device__ void begin() {
@@ -87,6 +92,7 @@ class BatchUnits {
   int first_tile_;
   int next_item_;
   int unit_ = 0, left_ = 0;  // of the item
+  int part_ = 0;             // of the unit
   const std::byte *upper_[std::max(kTiles, 1)] = {}, *lower_[std::max(kTiles, 1)] = {};
 };
 
@@ -95,7 +101,7 @@ class BatchUnits {
 template <typename Format, int kRows>
 __device__ void bring_units(const BatchArgs& args, BatchShared<Format, kRows>& shared) {
   using Shared = BatchShared<Format, kRows>;
-  constexpr std::uint32_t kOperands = Shared::kOperandBytes;
+  constexpr std::uint32_t kOperands = Shared::kStageBytes;
   constexpr std::uint32_t kWeights =
       Format::kOwnRings ? 0 : Shared::kTiles / kBringers<Format> * Format::kWeightBytes;
   const bool first = warp_index() == kBatchWarps;  // brings operands, too
@@ -110,10 +116,10 @@ __device__ void bring_units(const BatchArgs& args, BatchShared<Format, kRows>& s
     }
     __syncwarp();
   };
-  const auto bring_operands = [&](int unit, int stage) {
+  const auto bring_operands = [&](int part, int stage) {
     if (first && elect_one()) {
       copy_bulk(shared_address(shared.operands[stage]),
-                args.operands + static_cast<std::size_t>(unit) * kOperands, kOperands,
+                args.operands + static_cast<std::size_t>(part) * kOperands, kOperands,
                 &shared.full[stage]);
     }
     __syncwarp();
@@ -127,54 +133,104 @@ __device__ void bring_units(const BatchArgs& args, BatchShared<Format, kRows>& s
   wait_for_previous_kernels();
   let_next_kernel_start();
   BatchUnits<Format, kRows> begun(args);
-  for (int i = 0; i < early; ++i, begun.advance()) bring_operands(begun.unit(), i);
+  for (int i = 0; i < early; ++i, begun.advance()) bring_operands(begun.part(), i);
   for (; units.there(); units.advance(), place.advance()) {
     barrier_wait(&shared.empty[place.stage], place.parity ^ 1);
     __syncwarp();
     bring_weights(units, place.stage);
-    bring_operands(units.unit(), place.stage);
+    bring_operands(units.part(), place.stage);
   }
 }
 
-// Left operands of the tree of an item's sums, N of each of a lane's tiles: in registers, or in
-// shared memory.
-template <int kTiles, int N, bool kShared>
-class LeftSums {
+// The ring of operands as a multiplying warp sees it.
+template <typename Shared>
+class OperandRing {
  public:
-  __device__ explicit LeftSums(float*) {}
-  __device__ __forceinline__ float& at(int level, int tile, int i) { return of_[level][tile][i]; }
-
- private:
-  float of_[kSumLevels][kTiles][N];
-};
-template <int kTiles, int N>
-class LeftSums<kTiles, N, true> {
- public:
-  __device__ explicit LeftSums(float* of_block) : own_(of_block + threadIdx.x) {}
-  __device__ __forceinline__ float& at(int level, int tile, int i) {
-    return own_[((level * kTiles + tile) * N + i) * 32 * kBatchWarps];
+  __device__ explicit OperandRing(Shared& shared) : shared_(shared) {}
+  // The stage that is next, when it is there.
+  __device__ __forceinline__ std::uint32_t wait() const {
+    barrier_wait(&shared_.full[place_.stage], place_.parity);
+    return operands();
+  }
+  __device__ __forceinline__ std::uint32_t operands() const {
+    return shared_address(shared_.operands[place_.stage]);
+  }
+  __device__ __forceinline__ int stage() const { return place_.stage; }
+  // To the one after it. Returns that which is to be given back.
+  __device__ __forceinline__ int advance() {
+    const int stage = place_.stage;
+    place_.advance();
+    return stage;
+  }
+  __device__ __forceinline__ void give_back(int stage) const {
+    if (threadIdx.x % 32 == 0) barrier_arrive(&shared_.empty[stage]);
   }
 
  private:
-  float* own_;
+  Shared& shared_;
+  RingPlace<Shared::kStages> place_;
+};
+
+// Left operands of the tree of an item's sums, N of each of a lane's tiles: those of the first
+// kShared levels in shared memory, others in global memory.
+template <int kTiles, int N, int kShared>
+class LeftSums {
+ public:
+  __device__ LeftSums(float* in_shared, float* in_memory)
+      : shared_(in_shared + threadIdx.x),
+        memory_(in_memory + blockIdx.x * ((kSumLevels - kShared) * kLevelFloats) + threadIdx.x) {}
+  template <int kLevel>
+  __device__ __forceinline__ void set(int tile, const float (&v)[N]) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if constexpr (kLevel < kShared) {
+        shared_[at(kLevel, tile, i)] = v[i];
+      } else {
+        __stcg(memory_ + at(kLevel - kShared, tile, i), v[i]);
+      }
+    }
+  }
+  // v = left + v
+  template <int kLevel>
+  __device__ __forceinline__ void add_to(int tile, float (&v)[N]) const {
+    float left[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if constexpr (kLevel < kShared) {
+        left[i] = shared_[at(kLevel, tile, i)];
+      } else {
+        left[i] = __ldcg(memory_ + at(kLevel - kShared, tile, i));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = left[i] + v[i];
+  }
+
+ private:
+  static constexpr int kThreads = 32 * kBatchWarps;
+  static constexpr int kLevelFloats = kTiles * N * kThreads;
+  __device__ static constexpr int at(int level, int tile, int i) {
+    return level * kLevelFloats + (tile * N + i) * kThreads;
+  }
+
+  float* shared_;
+  float* memory_;
 };
 
 // The sum of an item from those of its segments, as a balanced tree. v: of the i-th of `run`
 // segments. True when that was the last: v is then the sum of all.
-template <int kLevel = 0, int kTiles, int N, bool kShared>
-__device__ __forceinline__ bool add_segment(LeftSums<kTiles, N, kShared>& left, int tile, int i,
-                                            int run, float (&v)[N]) {
+template <int kLevel = 0, typename Left, int N>
+__device__ __forceinline__ bool add_segment(const Left& left, int tile, int i, int run,
+                                            float (&v)[N]) {
   if constexpr (kLevel == kSumLevels) {
     return true;
   } else {
     if (run == 1 << kLevel) return true;
     if ((i >> kLevel & 1) == 0) {
-#pragma unroll
-      for (int j = 0; j < N; ++j) left.at(kLevel, tile, j) = v[j];
+      left.template set<kLevel>(tile, v);
       return false;
     }
-#pragma unroll
-    for (int j = 0; j < N; ++j) v[j] = left.at(kLevel, tile, j) + v[j];
+    left.template add_to<kLevel>(tile, v);
     return add_segment<kLevel + 1>(left, tile, i, run, v);
   }
 }
@@ -284,10 +340,10 @@ __device__ void set_factors(const BatchArgs& args, BatchShared<Format, kRows>& s
 }
 
 // A warp's own ring of weights, where it has one.
-template <typename Format>
+template <typename Format, int kRows>
 __device__ auto own_weights(const BatchArgs& args, std::byte* ring) {
   if constexpr (Format::kOwnRings) {
-    return typename Format::Weights(args, ring);
+    return typename Format::template Weights<kRows>(args, ring);
   } else {
     return 0;
   }
@@ -299,11 +355,11 @@ __device__ void multiply_batch(const BatchArgs& args, BatchShared<Format, kRows>
   using Shared = BatchShared<Format, kRows>;
   constexpr int kTiles = Format::kTiles(kRows);
   const int warp = warp_index(), first_tile = kTiles * warp;
-  [[maybe_unused]] auto weights = own_weights<Format>(args, shared.weights[first_tile][0]);
+  [[maybe_unused]] auto weights = own_weights<Format, kRows>(args, shared.weights[first_tile][0]);
   wait_for_previous_kernels();
   if constexpr (kEnd != BatchEnd::kNodes) set_factors(args, shared);
-  RingPlace<Shared::kStages> place;
-  LeftSums<kTiles, kRows / 2, Format::kLeftInShared> left(shared.left_sums);
+  OperandRing<Shared> ring(shared);
+  const LeftSums<kTiles, kRows / 2, Format::kSharedLevels(kRows)> left(shared.left_sums, args.left);
   typename Format::template Sums<kRows> sums[kTiles];
   for (int i = blockIdx.x; i < args.items; i += gridDim.x) {
     const BatchItem<Format::kUnit> item(args, i);
@@ -314,22 +370,18 @@ __device__ void multiply_batch(const BatchArgs& args, BatchShared<Format, kRows>
       const int end = first_unit<Format::kUnit>(args.bands, args.units, item.segment + segment + 1);
 #pragma unroll
       for (auto& of_tile : sums) of_tile.clear();
+      if constexpr (Format::kOwnRings) {
+        sums[0].add(end - unit, weights, ring);
+      } else {
 #pragma unroll 1
-      for (; unit < end; ++unit) {
-        const std::uint32_t operands = shared_address(shared.operands[place.stage]);
-        if constexpr (Format::kOwnRings) {
-          const typename Format::UnitWeights lane(weights.next());
-          weights.give_back();
-          barrier_wait(&shared.full[place.stage], place.parity);
-          sums[0].add(lane, operands);
-        } else {
-          barrier_wait(&shared.full[place.stage], place.parity);
-          Format::add_unit(args, shared_address(shared.weights[first_tile][place.stage]),
+        for (int i = unit; i < end; ++i) {
+          const std::uint32_t operands = ring.wait();
+          Format::add_unit(args, shared_address(shared.weights[first_tile][ring.stage()]),
                            sizeof(shared.weights[0]), operands, sums);
+          ring.give_back(ring.advance());
         }
-        if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[place.stage]);
-        place.advance();
       }
+      unit = end;
       float of_segment[kTiles][kRows / 2];
       bool whole = false;
 #pragma unroll

@@ -15,7 +15,7 @@ void launch_coded(OpLaunches& op, LinearArgs args, int end) {
   if constexpr (is_common(kKind)) {
     using Batch = BatchCodes<kKind>;
     const int rows = end - args.first_row, bands = bands_of<Format>(args.cols);
-    const int beyond = rows % Batch::kMostRows;
+    const int beyond = rows % kMostBatchRows<Batch>;
     const int batched = batches_codes(beyond, bands) ? rows : rows - beyond;
     if (batched > 0 && batches_rows(op.device()) && args.segments == kSegments) {
       LinearArgs batch = args;

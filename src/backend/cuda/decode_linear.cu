@@ -22,6 +22,8 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
   args.bands = divide_up(args.cols, kBandInputs);
   const WeightFormat& format = matrix_of(first, read).format;
   if (!format.dense() && !is_wide(format)) return run_coded(op, args, format, read, end);
+  int tiles = 0;
+  for (const LinearSource& source : args.sources) tiles += source.tiles;
   const auto batched = [&](int least) {
     return end - args.first_row >= least && batches_rows(op.device()) && args.segments == kSegments;
   };
@@ -33,7 +35,7 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
       case DType::kF16:
         return run<FullFormat<__half>, 1, 2, 3>(op, args, end);
       case DType::kBF16:
-        if (batched(kLeastBatchRows)) return run_batch(op, args, end);
+        if (batched(least_batch_rows(tiles, args.bands))) return run_batch(op, args, end);
         return run<FullFormat<__nv_bfloat16>, 1, 2, 3>(op, args, end);
     }
   }
@@ -41,9 +43,7 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
   args.stride = units * upper_unit_bytes(format.group);
   args.lower_stride = units * kLowerUnitBytes;
   const auto run_planes = [&]<bool kBoth, int kGroup>() {
-    int tiles = 0;
-    for (const LinearSource& source : args.sources) tiles += source.tiles;
-    if (kGroup == 128 && batched(least_batch_rows(tiles, args.bands))) {
+    if (kGroup == 128 && batched(least_batch_rows_of_planes(tiles, args.bands))) {
       return run_batch_of_planes(op, args, kBoth, end);
     }
     if constexpr (!kBoth && kGroup == 128) {

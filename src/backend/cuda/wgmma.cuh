@@ -52,7 +52,12 @@ __device__ __forceinline__ void products_begin() {
 __device__ __forceinline__ void products_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most `Pending` groups are under way, and then has x.
+// Waits until at most `Pending` groups are under way: what those before read in registers is free.
+template <int Pending>
+__device__ __forceinline__ void products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+// The same, and then has x.
 template <int Pending, int N>
 __device__ __forceinline__ void products_wait(float (&x)[N]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
@@ -78,9 +83,19 @@ __device__ __forceinline__ void products_wait(std::int32_t (&x)[N]) {
 #define QUANTSPEC_REGISTERS_0_31                                                               \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
   "%25,%26,%27,%28,%29,%30,%31"
+#define QUANTSPEC_REGISTERS_32_47 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define QUANTSPEC_REGISTERS_32_63                                                                \
   "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+#define QUANTSPEC_REGISTERS_0_63 QUANTSPEC_REGISTERS_0_31 "," QUANTSPEC_REGISTERS_32_63
+#define QUANTSPEC_REGISTERS_64_79 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define QUANTSPEC_REGISTERS_0_95                         \
+  QUANTSPEC_REGISTERS_0_63 "," QUANTSPEC_REGISTERS_64_79 \
+                           ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define QUANTSPEC_REGISTERS_96_127                                                              \
+  "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114," \
+  "%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // s [64, 128] = a b^T, or += where Add. a: 64 rows, b: 128 rows of 16 halves in shared memory.
 template <bool Add>
@@ -126,25 +141,29 @@ __device__ __forceinline__ void wgmma_columns(float (&o)[32], const std::uint32_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// s [64, 128] += a b^T of bf16. a: A fragment; b: 128 rows of 16 elements in shared memory.
-__device__ __forceinline__ void wgmma_bf16(float (&s)[64], const std::uint32_t* a,
-                                           std::uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{" QUANTSPEC_REGISTERS_0_31 "," QUANTSPEC_REGISTERS_32_63
-      "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
-      : QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-// The same with 64 rows.
-__device__ __forceinline__ void wgmma_bf16(float (&s)[32], const std::uint32_t* a,
-                                           std::uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{" QUANTSPEC_REGISTERS_0_31 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
-      : QUANTSPEC_F32(s, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
+// s [64, columns] += a b^T of bf16. a: A fragment; b: so many rows of 16 elements in shared memory.
+#define QUANTSPEC_WGMMA_BF16(columns, registers, a_and_b, ...)                                \
+  __device__ __forceinline__ void wgmma_bf16(float(&s)[columns / 2], const std::uint32_t* a,  \
+                                             std::uint64_t b) {                               \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" registers \
+                 "}, " a_and_b ", 1, 1, 1, 0;"                                                \
+                 : __VA_ARGS__                                                                \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                       \
+  }
+QUANTSPEC_WGMMA_BF16(64, QUANTSPEC_REGISTERS_0_31, "{%32,%33,%34,%35}, %36", QUANTSPEC_F32(s, 0))
+QUANTSPEC_WGMMA_BF16(96, QUANTSPEC_REGISTERS_0_31 "," QUANTSPEC_REGISTERS_32_47,
+                     "{%48,%49,%50,%51}, %52", QUANTSPEC_F32(s, 0), QUANTSPEC_F16(s, 32))
+QUANTSPEC_WGMMA_BF16(128, QUANTSPEC_REGISTERS_0_63, "{%64,%65,%66,%67}, %68", QUANTSPEC_F32(s, 0),
+                     QUANTSPEC_F32(s, 32))
+QUANTSPEC_WGMMA_BF16(160, QUANTSPEC_REGISTERS_0_63 "," QUANTSPEC_REGISTERS_64_79,
+                     "{%80,%81,%82,%83}, %84", QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32),
+                     QUANTSPEC_F16(s, 64))
+QUANTSPEC_WGMMA_BF16(192, QUANTSPEC_REGISTERS_0_95, "{%96,%97,%98,%99}, %100", QUANTSPEC_F32(s, 0),
+                     QUANTSPEC_F32(s, 32), QUANTSPEC_F32(s, 64))
+QUANTSPEC_WGMMA_BF16(256, QUANTSPEC_REGISTERS_0_95 "," QUANTSPEC_REGISTERS_96_127,
+                     "{%128,%129,%130,%131}, %132", QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32),
+                     QUANTSPEC_F32(s, 64), QUANTSPEC_F32(s, 96))
+#undef QUANTSPEC_WGMMA_BF16
 
 // s [64, 64] = a b^T of bytes, or += where Add; a unsigned and b signed. a: A fragment of
 // mma.m16n8k32; b: 64 rows of 32 bytes in shared memory.
@@ -187,7 +206,12 @@ __device__ __forceinline__ void wgmma_bytes(std::int32_t (&s)[8], const std::uin
 #undef QUANTSPEC_R4
 #undef QUANTSPEC_R16
 #undef QUANTSPEC_REGISTERS_0_31
+#undef QUANTSPEC_REGISTERS_32_47
 #undef QUANTSPEC_REGISTERS_32_63
+#undef QUANTSPEC_REGISTERS_0_63
+#undef QUANTSPEC_REGISTERS_64_79
+#undef QUANTSPEC_REGISTERS_0_95
+#undef QUANTSPEC_REGISTERS_96_127
 
 // --- warps of different roles --------------------------------------------------------------------
 

@@ -360,8 +360,9 @@ TEST_F(CudaDevice, LanesStandWhereTheirRoundsSay) {
 }
 
 TEST(CudaShapesOnHost, AreFew) {
-  const std::vector<int> shapes = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
-  for (int count = 1; count <= 64; ++count) {
+  const std::vector<int> shapes = {1,  2,  3,  4,   6,   8,   12,  16,  24,  32, 48,
+                                   64, 80, 96, 112, 128, 160, 192, 224, 256, 320};
+  for (int count = 1; count <= 320; ++count) {
     EXPECT_EQ(padded(count), *std::ranges::lower_bound(shapes, count)) << count;
   }
 }

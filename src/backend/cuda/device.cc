@@ -170,8 +170,8 @@ int Device::num_contexts() const { return ranks_ == nullptr ? 1 : ranks_->num_co
 int padded(int count) {
   if (count <= 2) return count;
   const int below = static_cast<int>(std::bit_floor(static_cast<unsigned>(count)));
-  if (count == below) return count;
-  return count <= below + below / 2 ? below + below / 2 : 2 * below;
+  const int step = below < 64 ? below / 2 : below / 4;
+  return divide_up(count, step) * step;
 }
 
 // --- tables of sequences -------------------------------------------------------------------------

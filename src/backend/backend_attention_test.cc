@@ -265,15 +265,23 @@ TEST_P(AttentionOps, ASequenceAmongManyHasTheBitsItHasAlone) {
   }
 }
 
-// Short on average, and on a GPU, which has many heads for few splits, enough of them for each
-// block that stays. One is so long that such a block looks pages up again; one has no page.
+// Short on average, and on a GPU, which has many heads for few splits, enough of them for blocks
+// that stay or have half the warps. One is so long that a block that stays looks pages up again;
+// one has no page.
 TEST_P(AttentionOps, ABatchOfLongAndShortHasTheBitsOfEachAlone) {
   const bool gpu = GetParam() == "cuda";
-  const KvShape shape = shape_of(gpu ? 33 : 2, 64, 64);
-  for (const int rows : {1, 4, 5}) {  // of one tile of columns, and of two
+  struct Kind {
+    int head_dim, page_size, rows;
+  };
+  // Of one tile of columns, two, three, two blocks of three; other heads and pages.
+  for (const auto& [dim, page, rows] :
+       {Kind{64, 64, 1}, Kind{64, 64, 4}, Kind{64, 64, 5}, Kind{64, 64, 11}, Kind{64, 64, 20},
+        Kind{80, 64, 7}, Kind{96, 64, 9}, Kind{128, 128, 9}, Kind{128, 128, 5}}) {
+    SCOPED_TRACE(testing::Message() << dim << " channels, " << rows << " rows");
+    const KvShape shape = shape_of(gpu ? 33 : 2, dim, page);
     std::vector<Data> sequences;
     for (const int pages : {3, gpu ? 300 : 30, 39, 9, 6, 3, 0, 12, 3, 6, 3, 3, 9, 3}) {
-      const Case c{2 * shape.num_kv_heads, shape, pages, (pages + 1) * 64 + pages % 50, rows};
+      const Case c{2 * shape.num_kv_heads, shape, pages, (pages + 1) * page + pages % 50, rows};
       sequences.emplace_back(c, 60 + pages, 3);
     }
     const Floats all = attend_all(*backend_, sequences, KvRead::kBoth);

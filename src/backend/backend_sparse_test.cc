@@ -338,15 +338,17 @@ TEST_P(SparseAttention, NeitherThreadsNorOtherSequencesChangeBits) {
   }
 }
 
-// On a GPU of blocks that stay.
+// On a GPU of blocks that stay, and of blocks of half the warps.
 TEST_P(SparseAttention, MassesBesideOtherSequencesHaveTheirBits) {
-  std::vector<Data> sequences = unequal_sequences(64, 2);
-  for (int i = 0; i < 8; ++i) sequences.push_back(sequences[i]);
-  const std::vector<Result> together = attend(*backend_, sequences, KvRead::kBoth);
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    const Result alone = attend(*backend_, sequences[i], KvRead::kBoth);
-    EXPECT_TRUE(equal_bits(alone.out, together[i].out)) << i;
-    EXPECT_TRUE(equal_bits(alone.mass, together[i].mass)) << i;
+  for (const int most_rows : {2, 5}) {
+    std::vector<Data> sequences = unequal_sequences(64, most_rows);
+    for (int i = 0; i < 8; ++i) sequences.push_back(sequences[i]);
+    const std::vector<Result> together = attend(*backend_, sequences, KvRead::kBoth);
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const Result alone = attend(*backend_, sequences[i], KvRead::kBoth);
+      EXPECT_TRUE(equal_bits(alone.out, together[i].out)) << i;
+      EXPECT_TRUE(equal_bits(alone.mass, together[i].mass)) << i;
+    }
   }
 }
 

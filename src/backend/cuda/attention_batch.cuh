@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(32 * (S::kMaxTeams + 1), 1)
     const bool last = room.item(number + 1).work.sequence < 0;
     __syncthreads();  // the scout may take the item's place
     store_partial<S>(partials, live, args.partials + columns * S::kHeadDim,
-                     args.partial_sums + columns);
+                     args.partial_sums + columns, 32 * room.teams);
     if (last) return;
   }
 }

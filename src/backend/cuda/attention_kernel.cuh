@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
   __syncthreads();
   const std::ptrdiff_t columns = work.partial<S>(args);
   store_partial<S>(partials, live, args.partials + columns * S::kHeadDim,
-                   args.partial_sums + columns);
+                   args.partial_sums + columns, 32 * S::kTeam * work.teams);
   if constexpr (!S::kMergesApart) {
     if (merges_apart) return;
     const int blocks = (work.columns(args) + S::kColumns - 1) / S::kColumns;

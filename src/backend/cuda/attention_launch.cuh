@@ -6,6 +6,7 @@
 
 #include "backend/cuda/attention_batch.cuh"
 #include "backend/cuda/attention_launch.h"
+#include "backend/cuda/attention_turns.cuh"
 #include "backend/params/context.h"
 #include "base/error.h"
 
@@ -60,20 +61,29 @@ struct DraftSplits {
   }
 };
 
-// Whether CTAs stay (attention_batch.cuh): where they have several splits each, and those are
-// short. Of long ones CTAs of their own have as much under way, and begin one by one. What is short
-// begins at a power of two, as RoundKey's contexts do (Decoder::contexts).
+// Short splits of a batch have CTAs of another form, where there are several for each
+// multiprocessor. Of long ones CTAs with all teams have as much under way, and begin one by one.
+// What is short begins at a power of two, as RoundKey's contexts do (Decoder::contexts).
+// NOTE: measured on an H200 alone (docs/decisions/0023-attention-of-batches.md).
 template <class S>
-bool stays(const Device& device, const AttentionLaunch& launch, int teams) {
-  if constexpr (S::kStays) {
-    constexpr int kShort = 512;  // tokens of a split
-    const AttentionArgs& args = launch.args;
-    const int items = args.sequences.count * args.shape.num_kv_heads * args.splits;
-    return args.sequences.count > 1 && args.context_shift == 0 && items > 2 * device.num_sms() &&
-           launch.tokens < kShort * static_cast<int>(std::bit_floor(unsigned(args.splits))) &&
-           BatchRoom<S>::bytes(teams) <= static_cast<int>(device.max_shared_bytes());
+CtaForm form_of(const Device& device, const AttentionLaunch& launch, int teams) {
+  constexpr int kShort = 512;  // tokens of a split
+  const AttentionArgs& args = launch.args;
+  const int most_bytes = static_cast<int>(device.max_shared_bytes());
+  const int items = args.sequences.count * args.shape.num_kv_heads * args.splits;
+  if (args.sequences.count == 1 || args.context_shift > 0 || items <= 2 * device.num_sms() ||
+      launch.tokens >= kShort * static_cast<int>(std::bit_floor(unsigned(args.splits)))) {
+    return CtaForm::kWhole;
   }
-  return false;
+  if constexpr (S::kStays) {
+    if (BatchRoom<S>::bytes(teams) <= most_bytes) return CtaForm::kStays;
+  }
+  if constexpr (S::kTakesTurns) {
+    if (device.capability() >= 90 && teams % 2 == 0 && TurnsRoom<S>::holds_two(teams, most_bytes)) {
+      return CtaForm::kTurns;
+    }
+  }
+  return CtaForm::kWhole;
 }
 
 // What of args follows from shapes.
@@ -95,7 +105,7 @@ void shape_launch(const Device& device, AttentionLaunch& launch) {
   args.band_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
                     std::countr_zero(static_cast<unsigned>(S::kBandTokens));
   args.page_columns = args.page_capacity > 0 ? args.column_blocks * S::kColumns : 0;
-  launch.stays = stays<S>(device, launch, split.teams);
+  launch.form = form_of<S>(device, launch, split.teams);
 }
 
 // Scratch memory of a launch, in elements, one part after the other; of ranks that share a context
@@ -108,7 +118,7 @@ struct LaunchRooms {
   // REQUIRES: shape_launch()
   explicit LaunchRooms(const AttentionLaunch& launch)
       : shared(launch.args.context_shift > 0),
-        merges_apart(S::kMergesApart || shared || launch.stays),
+        merges_apart(S::kMergesApart || shared || launch.form != CtaForm::kWhole),
         heads(static_cast<std::size_t>(launch.args.sequences.count) *
               launch.args.shape.num_kv_heads),
         columns(heads * launch.args.column_blocks * launch.args.places * S::kColumns),
@@ -164,12 +174,27 @@ RankPartials allocate_scratch(Device& device, AttentionLaunch& launch) {
 }
 
 template <class S>
-void launch_batch(Device& device, OpOrder order, int teams, const AttentionArgs& args) {
+void launch_form(Device& device, const AttentionLaunch& launch, const AttentionSplit<S>& split) {
+  const AttentionArgs& args = launch.args;
+  const dim3 grid(args.column_blocks * args.shape.num_kv_heads, args.places, args.sequences.count);
+  const auto run = [&](auto kernel, dim3 ctas, int warps, int shared_bytes,
+                       Kernels::Prefers prefers = Kernels::Prefers::kNothing) {
+    device.kernels().allow_shared(kernel, prefers);
+    launch_kernel(device, launch.order, ctas, 32 * warps, shared_bytes, kernel, args);
+  };
   if constexpr (S::kStays) {
-    device.kernels().allow_shared(attention_batch_kernel<S>);
-    launch_kernel(device, order, dim3(device.num_sms()), 32 * (teams + 1),
-                  BatchRoom<S>::bytes(teams), attention_batch_kernel<S>, args);
+    if (launch.form == CtaForm::kStays) {
+      return run(attention_batch_kernel<S>, dim3(device.num_sms()), split.teams + 1,
+                 BatchRoom<S>::bytes(split.teams));
+    }
   }
+  if constexpr (S::kTakesTurns) {
+    if (launch.form == CtaForm::kTurns) {
+      return run(attention_turns_kernel<S>, grid, split.teams / 2, TurnsRoom<S>::bytes(split.teams),
+                 Kernels::Prefers::kShared);
+    }
+  }
+  run(attention_kernel<S>, grid, S::kTeam * split.teams, split.template shared_bytes<S>());
 }
 
 template <class S>
@@ -178,17 +203,11 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   const AttentionSplit<S> split = AttentionSplit<S>::of(device, launch);
   shape_launch<S>(device, launch);
   const RankPartials partials = allocate_scratch<S>(device, launch);
-  if (launch.stays) {
-    launch_batch<S>(device, launch.order, split.teams, args);
-  } else {
-    device.kernels().allow_shared(attention_kernel<S>);
-    launch_kernel(
-        device, launch.order,
-        dim3(args.column_blocks * args.shape.num_kv_heads, args.places, args.sequences.count),
-        32 * S::kTeam * split.teams, split.template shared_bytes<S>(), attention_kernel<S>, args);
-  }
+  launch_form<S>(device, launch, split);
   if (args.context_shift > 0) return merge_of_ranks(device, launch, partials);
-  if (S::kMergesApart || launch.stays) launch_merge(device, args, launch.columns, S::kColumns);
+  if (S::kMergesApart || launch.form != CtaForm::kWhole) {
+    launch_merge(device, args, launch.columns, S::kColumns);
+  }
   if (args.page_capacity > 0) launch_page_mass(device, args);
 }
 

@@ -25,6 +25,10 @@ void launch_kernel(Device& device, OpOrder order, dim3 grid, int threads, int sh
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
+// What CTAs are like: each with all teams of a split; staying for several splits
+// (attention_batch.cuh); with half of the teams at a time (attention_turns.cuh).
+enum class CtaForm { kWhole, kStays, kTurns };
+
 struct AttentionLaunch {
   AttentionArgs args;  // up to `scale`, `page_capacity` and `sequences`
   KvRead read;
@@ -35,7 +39,7 @@ struct AttentionLaunch {
   // are of all of them, but `out` is of those of this rank.
   int heads_shares = 1;
   int contexts = 1;  // groups of ranks that share contexts, with as many KV heads each
-  bool stays;        // whether CTAs do (attention_batch.cuh); of a launch's shape
+  CtaForm form;      // of a launch's shape
 };
 
 // The merge of splits, where a launch of attention does without (attention_merge.cu). `columns`:

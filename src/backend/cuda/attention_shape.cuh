@@ -16,8 +16,9 @@
 // splits), or several in a batch, and the CTAs beyond end at once; so of its bits only those of one
 // row alone are promised.
 //
-// A target's batch of few columns has CTAs that stay, and read split after split
-// (attention_batch.cuh).
+// A target's batch of short contexts has CTAs that stay, and read split after split, where they
+// have one column tile (attention_batch.cuh), and CTAs of half the warps where they have two or
+// three (attention_turns.cuh).
 //
 // Of ranks that share a context (context.h) each has the CTAs of some splits, which read what one
 // GPU's would: all bands of those splits are its own, and it has all slabs. Then all tell each
@@ -121,6 +122,10 @@ struct AttentionShape {
   // Whether a batch of short contexts has CTAs that stay (attention_batch.cuh). NOTE: of two column
   // tiles nine warps have too few registers (docs/decisions/0023-attention-of-batches.md).
   static constexpr bool kStays = kPlanes == 2 && kCopiesAhead && kColumnTiles == 1;
+  // Whether one of several columns has CTAs whose warps are two teams by turns
+  // (attention_turns.cuh).
+  static constexpr bool kTakesTurns = kPlanes == 2 && kTokenTiles == 4 && kHeadDim <= 128 &&
+                                      (kColumnTiles == 2 || kColumnTiles == 3);
   // The most teams of a CTA, and CTAs of a multiprocessor (by registers).
   static constexpr int kMaxTeams = 8;
   static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;

@@ -12,8 +12,10 @@ template <class S>
 class Team {
  public:
   // `shared`: kTeamBytes of every team.
-  __device__ explicit Team(std::byte* shared)
-      : index(warp_index() / S::kTeam),
+  __device__ explicit Team(std::byte* shared) : Team(shared, warp_index() / S::kTeam) {}
+  // The one of this index.
+  __device__ Team(std::byte* shared, int of)
+      : index(of),
         member(S::kTeam == 1 ? 0 : warp_index() % S::kTeam),
         operands_(shared + index * S::kTeamBytes),
         kept_(operands_ + S::kTeam * S::kOperandBytes),

@@ -74,7 +74,7 @@ void check_batch(GpuLab& lab, const AttentionShape& shape, const Batch& batch, C
 void time_batch(GpuLab& lab, const AttentionShape& shape, const Batch& batch, Contexts& contexts,
                 Results& results) {
   for (const KvRead read : {KvRead::kUpper, KvRead::kBoth, KvRead::kFull}) {
-    for (const int count : {1, 4}) {
+    for (const int count : {1, 4, 5, 8}) {
       if (read != KvRead::kBoth && count > 1) continue;
       Measurement measured =
           time_queries(lab, contexts, read, count, name_in(shape, batch, read), results);
@@ -88,8 +88,9 @@ void time_batch(GpuLab& lab, const AttentionShape& shape, const Batch& batch, Co
 
 void measure_batches(GpuLab& lab, Results& results) {
   const AttentionShape& shape = kAttentionShapes[1];  // GQA
-  for (const Batch& batch : {uniform(8, 4096), uniform(32, 4096), ragged(), uniform(64, 4096),
-                             uniform(8, 32768), uniform(16, 32768)}) {
+  for (const Batch& batch :
+       {uniform(8, 4096), uniform(32, 4096), uniform(16, 8192), uniform(8, 16384), ragged(),
+        uniform(64, 4096), uniform(8, 32768), uniform(16, 32768)}) {
     Contexts contexts(lab, shape.kv_heads, batch.tokens);
     if (batch.name == ragged().name) check_batch(lab, shape, batch, contexts, results);
     time_batch(lab, shape, batch, contexts, results);

@@ -338,7 +338,7 @@ TEST_P(SparseAttention, NeitherThreadsNorOtherSequencesChangeBits) {
   }
 }
 
-// On a GPU of blocks that stay, and of blocks of half the warps.
+// On a GPU of blocks that stay, of one column tile and of several.
 TEST_P(SparseAttention, MassesBesideOtherSequencesHaveTheirBits) {
   for (const int most_rows : {2, 5}) {
     std::vector<Data> sequences = unequal_sequences(64, most_rows);

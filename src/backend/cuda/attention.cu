@@ -52,6 +52,7 @@ AttentionLaunch launch_of(const AttentionParams& params, const SequenceTables& a
   launch.args.scale = params.scale * std::numbers::log2e_v<float>;
   launch.args.sequences = all.from(first, count);
   launch.read = kv.read;
+  launch.all_full = kv.all_full;
   std::int64_t tokens = 0, with_rows = 0;
   for (const SequenceRows& sequence : params.sequences) {
     if (sequence.num_rows > 0) tokens += sequence.first_position, ++with_rows;

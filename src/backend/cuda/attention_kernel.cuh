@@ -228,13 +228,12 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
   const bool merges_apart = S::kMergesApart || args.tickets == nullptr;
   int ticket = -1;  // of one thread, looked at when it has long come
   {
-    using Stream = PieceStream<S>;
     const Queries<S> queries(shared);
     const Team<S> team(streams + work.teams * S::kStreamBytes);
     std::byte* slots = streams + team.index * S::kStreamBytes;
     const auto units = reinterpret_cast<const std::byte**>(slots + S::kSlots * S::kSlotBytes +
-                                                           team.member * Stream::Units::kBytes);
-    Stream stream(args, work, slots, {units}, team, lane);
+                                                           team.member * UnitTable<S>::kBytes);
+    PieceStream<S> stream(args, {args, work, {units}, team, lane}, slots, team, lane);
     stream.start();
     load_queries<S, S::kScoreTiles>(args, work, queries, threadIdx.x / 32, blockDim.x / 32, lane);
     stream.begin();
@@ -251,7 +250,7 @@ __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
   __syncthreads();
   const std::ptrdiff_t columns = work.partial<S>(args);
   store_partial<S>(partials, live, args.partials + columns * S::kHeadDim,
-                   args.partial_sums + columns, 32 * S::kTeam * work.teams);
+                   args.partial_sums + columns);
   if constexpr (!S::kMergesApart) {
     if (merges_apart) return;
     const int blocks = (work.columns(args) + S::kColumns - 1) / S::kColumns;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "backend/cuda/attention_batch.cuh"
 #include "backend/cuda/attention_launch.h"
 #include "backend/cuda/attention_turns.cuh"
 #include "backend/params/context.h"
@@ -61,29 +60,33 @@ struct DraftSplits {
   }
 };
 
-// Short splits of a batch have CTAs of another form, where there are several for each
-// multiprocessor. Of long ones CTAs with all teams have as much under way, and begin one by one.
-// What is short begins at a power of two, as RoundKey's contexts do (Decoder::contexts).
+// Whether a batch has CTAs that stay (attention_turns.cuh): where splits are short, and several for
+// each multiprocessor. Of long ones CTAs with all teams have as much under way, and begin one by
+// one. What is short begins at a power of two, as RoundKey's contexts do (Decoder::contexts).
 // NOTE: measured on an H200 alone (docs/decisions/0023-attention-of-batches.md).
 template <class S>
-CtaForm form_of(const Device& device, const AttentionLaunch& launch, int teams) {
-  constexpr int kShort = 512;  // tokens of a split
-  const AttentionArgs& args = launch.args;
-  const int most_bytes = static_cast<int>(device.max_shared_bytes());
-  const int items = args.sequences.count * args.shape.num_kv_heads * args.splits;
-  if (args.sequences.count == 1 || args.context_shift > 0 || items <= 2 * device.num_sms() ||
-      launch.tokens >= kShort * static_cast<int>(std::bit_floor(unsigned(args.splits)))) {
-    return CtaForm::kWhole;
+bool takes_turns(const Device& device, const AttentionLaunch& launch) {
+  if constexpr (!S::kTakesTurns) {
+    return false;
+  } else {
+    constexpr int kShort = 1024;  // tokens of a split
+    const AttentionArgs& args = launch.args;
+    const AttentionSplit<S> split = AttentionSplit<S>::of(device, launch);
+    const int items = args.sequences.count * args.shape.num_kv_heads * split.splits;
+    return device.capability() >= 90 && split.teams == S::kMaxTeams &&
+           TurnsRoom<S, S::kMaxTeams / 2>::fits(static_cast<int>(device.max_shared_bytes())) &&
+           args.shape.context_ranks == 1 && args.sequences.count > 1 &&
+           items > 2 * device.num_sms() &&
+           launch.tokens < kShort * static_cast<int>(std::bit_floor(unsigned(split.splits)));
   }
-  if constexpr (S::kStays) {
-    if (BatchRoom<S>::bytes(teams) <= most_bytes) return CtaForm::kStays;
-  }
-  if constexpr (S::kTakesTurns) {
-    if (device.capability() >= 90 && teams % 2 == 0 && TurnsRoom<S>::holds_two(teams, most_bytes)) {
-      return CtaForm::kTurns;
-    }
-  }
-  return CtaForm::kWhole;
+}
+
+// Whether splits have parts for all teams, or all but one, on average: then CTAs that stay have a
+// warp for each.
+template <class S>
+bool fills_teams(const AttentionLaunch& launch) {
+  const int part_tokens = launch.all_full ? S::kSlabTokens : S::kBandTokens;
+  return launch.tokens >= (S::kMaxTeams - 1) * part_tokens * launch.args.splits;
 }
 
 // What of args follows from shapes.
@@ -105,7 +108,7 @@ void shape_launch(const Device& device, AttentionLaunch& launch) {
   args.band_shift = std::countr_zero(static_cast<unsigned>(args.shape.page_size)) -
                     std::countr_zero(static_cast<unsigned>(S::kBandTokens));
   args.page_columns = args.page_capacity > 0 ? args.column_blocks * S::kColumns : 0;
-  launch.form = form_of<S>(device, launch, split.teams);
+  launch.takes_turns = takes_turns<S>(device, launch);
 }
 
 // Scratch memory of a launch, in elements, one part after the other; of ranks that share a context
@@ -118,7 +121,7 @@ struct LaunchRooms {
   // REQUIRES: shape_launch()
   explicit LaunchRooms(const AttentionLaunch& launch)
       : shared(launch.args.context_shift > 0),
-        merges_apart(S::kMergesApart || shared || launch.form != CtaForm::kWhole),
+        merges_apart(S::kMergesApart || shared || launch.takes_turns),
         heads(static_cast<std::size_t>(launch.args.sequences.count) *
               launch.args.shape.num_kv_heads),
         columns(heads * launch.args.column_blocks * launch.args.places * S::kColumns),
@@ -174,7 +177,8 @@ RankPartials allocate_scratch(Device& device, AttentionLaunch& launch) {
 }
 
 template <class S>
-void launch_form(Device& device, const AttentionLaunch& launch, const AttentionSplit<S>& split) {
+void launch_kernel_of(Device& device, const AttentionLaunch& launch,
+                      const AttentionSplit<S>& split) {
   const AttentionArgs& args = launch.args;
   const dim3 grid(args.column_blocks * args.shape.num_kv_heads, args.places, args.sequences.count);
   const auto run = [&](auto kernel, dim3 ctas, int warps, int shared_bytes,
@@ -182,16 +186,19 @@ void launch_form(Device& device, const AttentionLaunch& launch, const AttentionS
     device.kernels().allow_shared(kernel, prefers);
     launch_kernel(device, launch.order, ctas, 32 * warps, shared_bytes, kernel, args);
   };
-  if constexpr (S::kStays) {
-    if (launch.form == CtaForm::kStays) {
-      return run(attention_batch_kernel<S>, dim3(device.num_sms()), split.teams + 1,
-                 BatchRoom<S>::bytes(split.teams));
-    }
-  }
   if constexpr (S::kTakesTurns) {
-    if (launch.form == CtaForm::kTurns) {
-      return run(attention_turns_kernel<S>, grid, split.teams / 2, TurnsRoom<S>::bytes(split.teams),
-                 Kernels::Prefers::kShared);
+    const auto stay = [&]<int kWarps>() {
+      using Room = TurnsRoom<S, kWarps>;
+      const int ctas = Room::kCtas * device.num_sms();
+      run(attention_turns_kernel<S, kWarps>,
+          dim3(args.column_blocks, std::max(1, ctas / args.column_blocks)), kWarps, Room::kBytes,
+          Kernels::Prefers::kShared);
+    };
+    if (launch.takes_turns) {
+      if constexpr (S::kColumnTiles == 1) {
+        if (fills_teams<S>(launch)) return stay.template operator()<S::kMaxTeams>();
+      }
+      return stay.template operator()<S::kMaxTeams / 2>();
     }
   }
   run(attention_kernel<S>, grid, S::kTeam * split.teams, split.template shared_bytes<S>());
@@ -203,9 +210,9 @@ void launch_shape(Device& device, AttentionLaunch& launch) {
   const AttentionSplit<S> split = AttentionSplit<S>::of(device, launch);
   shape_launch<S>(device, launch);
   const RankPartials partials = allocate_scratch<S>(device, launch);
-  launch_form<S>(device, launch, split);
+  launch_kernel_of<S>(device, launch, split);
   if (args.context_shift > 0) return merge_of_ranks(device, launch, partials);
-  if (S::kMergesApart || launch.form != CtaForm::kWhole) {
+  if (S::kMergesApart || launch.takes_turns) {
     launch_merge(device, args, launch.columns, S::kColumns);
   }
   if (args.page_capacity > 0) launch_page_mass(device, args);
@@ -218,14 +225,19 @@ bool fits(const Device& device, const AttentionLaunch& launch) {
 }
 
 // Calls f.operator()<S>() for the kernel of a launch: as few blocks of columns as there may be,
-// none wider than needed; the widest by pairs of warps, where shared memory allows it.
+// none wider than needed; the widest by pairs of warps, where shared memory allows it. CTAs that
+// stay have three column tiles at most.
 template <int kHeadDim, int kPlanes, typename F>
 void with_planes(const Device& device, const AttentionLaunch& launch, const F& f) {
   constexpr int kWidest = AttentionSplit<AttentionShape<kHeadDim, 4, 1, kPlanes>>::kWidest;
   if (launch.args.shape.page_size < 64) {
     return f.template operator()<AttentionShape<kHeadDim, 2, kWidest, kPlanes>>();
   }
-  const int tiles = (launch.columns + 7) / 8, blocks = (tiles + kWidest - 1) / kWidest;
+  constexpr int kTurnsWidest = std::min(kWidest, 3);
+  const bool turns =
+      takes_turns<AttentionShape<kHeadDim, 4, kTurnsWidest, kPlanes>>(device, launch);
+  const int most = turns ? kTurnsWidest : kWidest;
+  const int tiles = (launch.columns + 7) / 8, blocks = (tiles + most - 1) / most;
   const int width = (tiles + blocks - 1) / blocks;
   if (width == 1) return f.template operator()<AttentionShape<kHeadDim, 4, 1, kPlanes>>();
   if (width == 2) return f.template operator()<AttentionShape<kHeadDim, 4, 2, kPlanes>>();

@@ -25,21 +25,18 @@ void launch_kernel(Device& device, OpOrder order, dim3 grid, int threads, int sh
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-// What CTAs are like: each with all teams of a split; staying for several splits
-// (attention_batch.cuh); with half of the teams at a time (attention_turns.cuh).
-enum class CtaForm { kWhole, kStays, kTurns };
-
 struct AttentionLaunch {
   AttentionArgs args;  // up to `scale`, `page_capacity` and `sequences`
   KvRead read;
-  int columns;  // the most of a sequence: rows times group
-  int tokens;   // before the rows of a sequence that has some, on average
+  bool all_full;  // all tokens are in full precision
+  int columns;    // the most of a sequence: rows times group
+  int tokens;     // before the rows of a sequence that has some, on average
   OpOrder order;
   // Ranks that share the context have the query heads of so many equal parts of its KV heads; args
   // are of all of them, but `out` is of those of this rank.
   int heads_shares = 1;
   int contexts = 1;  // groups of ranks that share contexts, with as many KV heads each
-  CtaForm form;      // of a launch's shape
+  bool takes_turns;  // CTAs stay for several splits (attention_turns.cuh)
 };
 
 // The merge of splits, where a launch of attention does without (attention_merge.cu). `columns`:

@@ -111,13 +111,13 @@ __device__ __forceinline__ float4 add(float4 x, float4 y) {
   return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w};
 }
 
-// The partial result of this CTA's split, of `live` columns. By so many threads.
+// The partial result of this CTA's split, of `live` columns.
 template <class S>
 __device__ __forceinline__ void store_partial(const TeamPartials<S>& partials, int live,
-                                              float* partial, float2* partial_sums, int threads) {
+                                              float* partial, float2* partial_sums) {
   const int teams = partials.teams;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < live * S::kHeadDim / 4; i += threads) {
+  for (int i = threadIdx.x; i < live * S::kHeadDim / 4; i += blockDim.x) {
     const int column = 4 * i / S::kHeadDim, channel = 4 * i % S::kHeadDim;
     const float* row = partials.rows + column * S::kMergeRow + channel;
     float4 out = *reinterpret_cast<const float4*>(row);

@@ -15,6 +15,9 @@ namespace quantspec::cuda {
 namespace {
 
 constexpr int kMostRows = 17, kSequences = 3, kCapacity = 64;
+// Which kernel batches have follows from how long they are, too; a ring's tokens come again and
+// again.
+constexpr int kShort = kCapacity - kMostRows, kLong = 200000;
 
 struct Case {
   int heads, kv_heads, head_dim, page_size;
@@ -31,7 +34,7 @@ void attend(Device& device, const Case& c, const KvShape& shape) {
   Buffer q = device.allocate(rows * width * sizeof(float));
   Buffer out = device.allocate(rows * width * sizeof(float));
   Buffer mass = device.allocate(sizeof(float) * shape.num_kv_heads * (c.mass_pages + 1));
-  for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) {
+  const auto run = [&](KvRead read, int before) {
     for (int of_each = 1; of_each <= (read == KvRead::kUpper ? 1 : kMostRows); ++of_each) {
       KvView view{.full = {kv.data(), kCapacity}, .read = read};
       if (read == KvRead::kBoth && c.mass_pages > 0) {
@@ -39,11 +42,13 @@ void attend(Device& device, const Case& c, const KvShape& shape) {
       }
       std::vector<SequenceRows> sequences;
       for (int i = 0; i < kSequences; ++i) {
-        sequences.push_back({i * of_each, of_each, kCapacity - of_each, view});
+        sequences.push_back({i * of_each, of_each, before, view});
       }
       attention(device, {q.as<float>(), out.as<float>(), heads, shape, 0.1f, sequences});
     }
-  }
+  };
+  for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) run(read, kShort);
+  if (shape.context_ranks == 1) run(KvRead::kBoth, kLong);
   device.synchronize();
 }
 

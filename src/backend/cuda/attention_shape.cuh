@@ -16,9 +16,9 @@
 // splits), or several in a batch, and the CTAs beyond end at once; so of its bits only those of one
 // row alone are promised.
 //
-// A target's batch of short contexts has CTAs that stay, and read split after split, where they
-// have one column tile (attention_batch.cuh), and CTAs of half the warps where they have two or
-// three (attention_turns.cuh).
+// A target's batch of short contexts has CTAs that stay, and read split after split, in blocks of
+// three column tiles at most (attention_turns.cuh); but not with heads of 256 channels, nor pages
+// of 32 tokens.
 //
 // Of ranks that share a context (context.h) each has the CTAs of some splits, which read what one
 // GPU's would: all bands of those splits are its own, and it has all slabs. Then all tell each
@@ -119,13 +119,9 @@ struct AttentionShape {
   static constexpr bool kCopiesAhead = kTeam == 1 && kTokenTiles == 4 && kColumnTiles <= 2;
   // So many parts in a row go to teams of one CTA: neighbours come sooner when asked for together.
   static constexpr int kBeside = 2;
-  // Whether a batch of short contexts has CTAs that stay (attention_batch.cuh). NOTE: of two column
-  // tiles nine warps have too few registers (docs/decisions/0023-attention-of-batches.md).
-  static constexpr bool kStays = kPlanes == 2 && kCopiesAhead && kColumnTiles == 1;
-  // Whether one of several columns has CTAs whose warps are two teams by turns
-  // (attention_turns.cuh).
-  static constexpr bool kTakesTurns = kPlanes == 2 && kTokenTiles == 4 && kHeadDim <= 128 &&
-                                      (kColumnTiles == 2 || kColumnTiles == 3);
+  // Whether a batch of short contexts may have CTAs that stay (attention_turns.cuh).
+  static constexpr bool kTakesTurns =
+      kPlanes == 2 && kTokenTiles == 4 && kHeadDim <= 128 && kColumnTiles <= 3;
   // The most teams of a CTA, and CTAs of a multiprocessor (by registers).
   static constexpr int kMaxTeams = 8;
   static constexpr int kCtas = kPlanes == 1 && kColumnTiles == 1 && kHeadDim <= 128 ? 2 : 1;
@@ -237,8 +233,12 @@ struct Work {
   }
   template <class S>
   __device__ int first_part(int team) const {
-    if (!beside) return split + splits * team;
-    return S::kBeside * (split + splits * (team / S::kBeside)) + team % S::kBeside;
+    return first_part<S>(split, team);
+  }
+  template <class S>
+  __device__ int first_part(int of_split, int team) const {
+    if (!beside) return of_split + splits * team;
+    return S::kBeside * (of_split + splits * (team / S::kBeside)) + team % S::kBeside;
   }
   __device__ int columns(const AttentionArgs& args) const {  // of all blocks
     return state.num_rows * args.group;

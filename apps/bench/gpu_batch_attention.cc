@@ -14,6 +14,7 @@ namespace {
 struct Batch {
   std::string name;
   std::vector<int> tokens;  // of each sequence
+  Contexts::Pages pages = Contexts::Pages::kOwn;
 };
 
 // Drawn once, uniform by logarithm, from 8 to 128.
@@ -30,6 +31,12 @@ Batch ragged() {
                 kSequences * kMeanTokens);
   Batch batch{fmt::format("{}x{} ragged", kSequences, kMeanTokens), {}};
   for (const int pages : kRaggedPages) batch.tokens.push_back(pages * kPageSize);
+  return batch;
+}
+
+Batch sharing(Batch batch) {
+  batch.name += " shared";
+  batch.pages = Contexts::Pages::kShared;
   return batch;
 }
 
@@ -76,6 +83,7 @@ void time_batch(GpuLab& lab, const AttentionShape& shape, const Batch& batch, Co
   for (const KvRead read : {KvRead::kUpper, KvRead::kBoth, KvRead::kFull}) {
     for (const int count : {1, 4, 5, 8}) {
       if (read != KvRead::kBoth && count > 1) continue;
+      if (read == KvRead::kFull && batch.pages == Contexts::Pages::kShared) continue;
       Measurement measured =
           time_queries(lab, contexts, read, count, name_in(shape, batch, read), results);
       measured.group = "decode attention, batches";
@@ -90,8 +98,8 @@ void measure_batches(GpuLab& lab, Results& results) {
   const AttentionShape& shape = kAttentionShapes[1];  // GQA
   for (const Batch& batch :
        {uniform(8, 4096), uniform(32, 4096), uniform(16, 8192), uniform(8, 16384), ragged(),
-        uniform(64, 4096), uniform(8, 32768), uniform(16, 32768)}) {
-    Contexts contexts(lab, shape.kv_heads, batch.tokens);
+        sharing(uniform(32, 4096)), uniform(64, 4096), uniform(8, 32768), uniform(16, 32768)}) {
+    Contexts contexts(lab, shape.kv_heads, batch.tokens, batch.pages);
     if (batch.name == ragged().name) check_batch(lab, shape, batch, contexts, results);
     time_batch(lab, shape, batch, contexts, results);
   }

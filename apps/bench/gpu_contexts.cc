@@ -11,13 +11,14 @@ namespace quantspec {
 
 // --- contexts ------------------------------------------------------------------------------------
 
-Contexts::Contexts(GpuLab& lab, int kv_heads, std::vector<int> tokens)
+Contexts::Contexts(GpuLab& lab, int kv_heads, std::vector<int> tokens, Pages pages_are)
     : lab_(lab), tokens_(std::move(tokens)), shape_{1, kv_heads, kHeadDim, kPageSize} {
   int pages = 0;
   for (int i = 0; i < size(); ++i) {
-    first_page_.push_back(pages);
+    check(pages_are == Pages::kOwn || tokens_[i] == tokens_[0], "sequences share all pages");
+    first_page_.push_back(pages_are == Pages::kShared ? 0 : pages);
     first_full_.push_back(full_bytes_);
-    pages += num_pages(i);
+    pages = first_page_.back() + num_pages(i);
     const std::size_t bytes = lab.backend().full_kv_bytes(shape_, capacity(i));
     check(bytes == std::size_t{4} * capacity(i) * kv_heads * kHeadDim, "K and V are fp16");
     full_bytes_ += bytes;
@@ -57,8 +58,10 @@ double Contexts::bytes(KvRead read, int queries) const {
   if (read == KvRead::kBoth) unit += static_cast<double>(shape_.lower_unit_bytes());
   double bytes = 0;
   for (int i = 0; i < size(); ++i) {
-    bytes += read == KvRead::kFull ? token * (tokens(i) + queries)
-                                   : unit * num_pages(i) + token * (kPageSize + queries);
+    const bool again = i > 0 && first_page_[i] == 0;  // the first one's pages
+    bytes += read == KvRead::kFull
+                 ? token * (tokens(i) + queries)
+                 : unit * (again ? 0 : num_pages(i)) + token * (kPageSize + queries);
   }
   return shape_.num_kv_heads * bytes;
 }

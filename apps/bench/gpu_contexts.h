@@ -20,11 +20,12 @@ inline const char* name_of(KvRead read) {
   return read == KvRead::kFull ? "fp16" : read == KvRead::kUpper ? "draft" : "verify";
 }
 
-// Contexts of so many tokens before the queries, none of which shares a page with another, in as
-// many layers as make all of them exceed the L2.
+// Contexts of so many tokens before the queries, in as many layers as make all of them exceed the
+// L2. None shares a page with another, or all have the same: a prompt that begins every request.
 class Contexts {
  public:
-  Contexts(GpuLab& lab, int kv_heads, std::vector<int> tokens);
+  enum class Pages { kOwn, kShared };
+  Contexts(GpuLab& lab, int kv_heads, std::vector<int> tokens, Pages pages_are = Pages::kOwn);
 
   int size() const { return static_cast<int>(tokens_.size()); }
   const KvShape& shape() const { return shape_; }

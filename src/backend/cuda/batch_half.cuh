@@ -1,5 +1,7 @@
-// Weights of bf16 for the kernel of batch_products.cuh, and activations beside them.
+// Weights of bf16 or fp16 for the kernel of batch_products.cuh, and activations beside them.
 #pragma once
+
+#include <span>
 
 #include "backend/cuda/batch_items.cuh"
 #include "backend/cuda/linear_full.cuh"
@@ -12,7 +14,7 @@ namespace quantspec::cuda {
 template <int kDepth>
 class HalfWeights {
  public:
-  using Full = FullFormat<__nv_bfloat16>;
+  using Full = FullFormat<__nv_bfloat16>;  // or __half: they lie alike
 
   __device__ HalfWeights(const BatchArgs& args, std::byte* ring)
       : args_(args),
@@ -75,29 +77,36 @@ class HalfWeights {
 #endif
 
 inline constexpr int kHalfOperandWarps = 8;  // a unit each
+template <typename T>
 __global__ void make_half_operands(const __grid_constant__ OperandArgs args);
 
 // The order of a row's sum is that of FullFormat: a product of 16 terms has those inputs in those
 // places that it has there (lane 4 g + t has inputs 8 t .. 8 t + 7 of every 32), and hi and lo have
-// sums of their own until a segment ends.
+// sums of their own until a segment ends. Of fp16 a unit's products are added to those, times a
+// power of two of the row and unit, which is behind the unit's operands.
+template <typename T>
 struct BatchHalf {
-  using Full = FullFormat<__nv_bfloat16>;
+  using Full = FullFormat<T>;
+  static constexpr bool kHalf = Full::kHalf;
   static constexpr int kUnit = Full::kUnit;
   static constexpr int kSteps = kUnit / 16;
   static constexpr int kUpper = 0, kLower = 0;
   static constexpr int kWeightBytes = Full::kUnitBytes;  // of a unit of a tile
-  static constexpr int kKernelRows[] = {32, 48, 64, 80, 96, 128, 160};
+  static constexpr int kAllKernelRows[] = {32, 48, 64, 80, 96, 128, 160};
+  // Of fp16 up to 64: registers have a unit's products beside the sums.
+  static constexpr std::span kKernelRows{kAllKernelRows, kHalf ? 3 : 7};
   static constexpr int kTiles(int) { return 1; }  // of a warp
   // NOTE: measured on an H200 (docs/decisions/0018): at 64 rows 7B's gate and up take less with
   // four segments to an item, as 7 makes it, than with all eight, as 5 would.
   static constexpr int kProductTime(int rows) { return rows > 64 ? 8 : rows > 48 ? 7 : 5; }
   static constexpr int kDepth(int rows) { return rows > 32 ? 4 : 8; }  // stages of a warp's weights
-  static constexpr int kParts(int rows) { return rows > 32 ? 2 : 1; }  // of a unit, a stage each
+  // Of a unit, a stage each.
+  static constexpr int kParts(int rows) { return rows > 32 && !kHalf ? 2 : 1; }
   // Of operands, where left sums of so many levels have shared memory.
   static constexpr int kStagesBeside(int rows, int levels) {
     return (kBatchRingBytes - kBatchWarps * kDepth(rows) * kWeightBytes -
             left_sums_bytes(rows, kBatchWarps, levels)) /
-           (operand_bytes(rows, kSteps) / kParts(rows));
+           ((operand_bytes(rows, kSteps) + kRecordBytes(rows)) / kParts(rows));
   }
   // NOTE: measured on an H200 (docs/decisions/0018): 80 rows take 11% less with 8 stages and two
   // levels than with 4 and three; 128 rows 18% more with 10 and none than with 6 and one.
@@ -107,11 +116,13 @@ struct BatchHalf {
     return levels;
   }
   static constexpr int kStages(int rows) { return kStagesBeside(rows, kSharedLevels(rows)); }
-  static constexpr int kRecordBytes(int) { return 0; }  // of a unit, beside operands
-  static constexpr bool kHalvesTiles = true;            // of gate and up
-  static constexpr bool kOwnRings = true;               // of weights
+  static constexpr int kRecordBytes(int rows) {  // of a unit, beside operands
+    return kHalf ? rows * static_cast<int>(sizeof(float)) : 0;
+  }
+  static constexpr bool kHalvesTiles = true;  // of gate and up
+  static constexpr bool kOwnRings = true;     // of weights
 
-  static auto operand_kernel() { return make_half_operands; }
+  static auto operand_kernel() { return make_half_operands<T>; }
   static constexpr int kOperandThreads = 32 * kHalfOperandWarps;
   static dim3 operand_grid(int rows, int bands) {
     const int units = divide_up(bands, kSegments) * (kBandInputs / kUnit);
@@ -153,12 +164,29 @@ struct BatchHalf {
         for (float& sum : product) sum = 0.0f;
       }
     }
-    // Adds so many units. Weights of half a unit come to registers while products of the half
-    // before it are under way.
+    // Adds so many units.
     template <typename Ring>
     __device__ __forceinline__ void add(int units, Weights<kRows>& weights, Ring& ring) {
-      constexpr bool kApart = kParts(kRows) == 2;
       if (units == 0) return;
+      if constexpr (kHalf) {
+        add_scaled(units, weights, ring);
+      } else {
+        add_all(units, weights, ring);
+      }
+    }
+    __device__ __forceinline__ void get(float (&v)[kRows / 2]) const {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) {
+        const float* const hi = of[2 * i / kColumns] + 2 * i % kColumns / 8 * 8 + i % 4;
+        v[i] = hi[0] + hi[4];
+      }
+    }
+
+   private:
+    // Weights of half a unit come to registers while products of the half before it are under way.
+    template <typename Ring>
+    __device__ __forceinline__ void add_all(int units, Weights<kRows>& weights, Ring& ring) {
+      constexpr bool kApart = kParts(kRows) == 2;
       PartWeights first, second;
       std::uint32_t stage = weights.next();
       first.load(stage, 0);
@@ -183,15 +211,47 @@ struct BatchHalf {
       for (auto& product : of) products_wait<0>(product);
       ring.give_back(under_way);
     }
-    __device__ __forceinline__ void get(float (&v)[kRows / 2]) const {
+    // Products of a unit, then their sums: two warpgroups take turns with the matrix units.
+    template <typename Ring>
+    __device__ __forceinline__ void add_scaled(int units, Weights<kRows>& weights, Ring& ring) {
+      static_assert(kProducts == 1 && kParts(kRows) == 1);
+      PartWeights first, second;
+      float products[kColumns];
+#pragma unroll 1
+      for (; units > 0; --units) {
+        const std::uint32_t stage = weights.next();
+        first.load(stage, 0);
+        second.load(stage, 1);
+        weights.give_back();
+        const std::uint32_t operands = ring.wait();
+        products_begin();
+        multiply<false>(products, first, operands, 0);
+        multiply<true>(products, first, operands, 1);
+        multiply<true>(products, second, operands, 2);
+        multiply<true>(products, second, operands, 3);
+        products_commit();
+        products_wait<0>(products);
+        const std::uint32_t records =
+            operands + operand_bytes(kRows, kSteps) + threadIdx.x % 4 * 2 * sizeof(float);
 #pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) {
-        const float* const hi = of[2 * i / kColumns] + 2 * i % kColumns / 8 * 8 + i % 4;
-        v[i] = hi[0] + hi[4];
+        for (int group = 0; group < kRows / 8; ++group) {
+          const uint2 inverse = load_shared8(records + 8 * group * sizeof(float));
+#pragma unroll
+          for (int i = 8 * group; i < 8 * group + 8; ++i) {
+            const float factor = __uint_as_float(i % 2 == 0 ? inverse.x : inverse.y);
+            of[0][i] = fmaf(products[i], factor, of[0][i]);
+          }
+        }
+        __syncwarp();  // all lanes have read what is given back
+        ring.give_back(ring.advance());
       }
     }
-
-   private:
+    template <bool kAdd>
+    __device__ __forceinline__ static void multiply(float (&products)[kColumns],
+                                                    const PartWeights& part, std::uint32_t operands,
+                                                    int step) {
+      wgmma_fp16<kAdd>(products, part.a + step % 2 * 4, operand_of_step<kRows>(operands, step));
+    }
     __device__ __forceinline__ void begin(const PartWeights& part, std::uint32_t operands) {
       products_begin();
 #pragma unroll
@@ -214,7 +274,7 @@ __device__ __forceinline__ void load_unit(const float* row, int unit, int cols, 
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     float4 part[1];
-    load_inputs(row, unit * BatchHalf::kUnit + i / 2 * 32 + threadIdx.x % 4 * 8 + i % 2 * 4, cols,
+    load_inputs(row, unit * kHalfSizes.unit + i / 2 * 32 + threadIdx.x % 4 * 8 + i % 2 * 4, cols,
                 aligned, part);
     x[i] = part[0];
   }
@@ -223,13 +283,16 @@ __device__ __forceinline__ void load_unit(const float* row, int unit, int cols, 
 // A block has kHalfOperandWarps units of a segment of 8 rows. The first of a segment adds up
 // squares, in the order of units. NOTE: the kernel after it reads nothing early but weights, so it
 // may come at once.
+template <typename T>
 __global__ void __launch_bounds__(32 * kHalfOperandWarps)
     make_half_operands(const __grid_constant__ OperandArgs args) {
+  using Format = BatchHalf<T>;
+  constexpr int kUnit = Format::kUnit;
   __shared__ float4 shared[kHalfOperandWarps][4][32];
   const int lane = threadIdx.x % 32, warp = warp_index();
   const int groups = gridDim.x, row = 8 * blockIdx.x + lane / 4, segment = blockIdx.y;
-  const int first = first_unit<BatchHalf::kUnit>(args.bands, args.units, segment);
-  const int end = first_unit<BatchHalf::kUnit>(args.bands, args.units, segment + 1);
+  const int first = first_unit<kUnit>(args.bands, args.units, segment);
+  const int end = first_unit<kUnit>(args.bands, args.units, segment + 1);
   const int own = first + kHalfOperandWarps * blockIdx.z + warp;
   const bool there = row < args.num_rows, normed = args.norm != nullptr;
   const bool aligned = args.x_stride % 4 == 0;
@@ -265,20 +328,32 @@ __global__ void __launch_bounds__(32 * kHalfOperandWarps)
     }
   }
   if (own >= end) return;
-  std::byte* to =
-      args.operands +
-      (static_cast<std::size_t>(own) * BatchHalf::kSteps * groups + blockIdx.x) * kGroupBytes +
-      lane * 4;
+  const int operands = operand_bytes(8 * groups, Format::kSteps);
+  std::byte* const of_unit =
+      args.operands + static_cast<std::size_t>(own) * (operands + Format::kRecordBytes(8 * groups));
+  std::byte* to = of_unit + blockIdx.x * kGroupBytes + lane * 4;
+  if (normed) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float4 v = x[i];
-    if (normed) {
+    for (int i = 0; i < 4; ++i) {
+      float4& v = x[i];
       const float4 w = weights[i];
       v = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
     }
+  }
+  if constexpr (Format::kHalf) {
+    const PowerOfTwo power = scale_to_half(Format::Full::greatest(x));
+#pragma unroll
+    for (float4& v : x) {
+      v = {v.x * power.scale, v.y * power.scale, v.z * power.scale, v.w * power.scale};
+    }
+    if (lane % 4 == 0) reinterpret_cast<float*>(of_unit + operands)[row] = power.inverse;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 v = x[i];
     std::uint32_t high[2], low[2];
-    BatchHalf::Full::split(v.x, v.y, high[0], low[0]);
-    BatchHalf::Full::split(v.z, v.w, high[1], low[1]);
+    Format::Full::split(v.x, v.y, high[0], low[0]);
+    Format::Full::split(v.z, v.w, high[1], low[1]);
 #pragma unroll
     for (int places = 0; places < 2; ++places) {
       std::byte* const matrix = to + places * kMatrixBytes;

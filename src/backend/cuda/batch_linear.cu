@@ -16,7 +16,8 @@ std::size_t batch_scratch_bytes(const Device& device, int inputs, int tiles, boo
   const auto add = [&]<typename Format>() {
     most = std::max(most, scratch_bytes<Format>(device, inputs, tiles, in_memory));
   };
-  add.operator()<BatchHalf>();
+  add.operator()<BatchHalf<__nv_bfloat16>>();
+  add.operator()<BatchHalf<__half>>();
   add.operator()<BatchPlanes<true>>();
   add.operator()<BatchPlanes<false>>();
   [&]<std::size_t... kIndices>(std::index_sequence<kIndices...>) {
@@ -28,8 +29,9 @@ std::size_t batch_scratch_bytes(const Device& device, int inputs, int tiles, boo
 
 bool batches_rows(const Device& device) { return device.capability() == 90; }
 
-void run_batch(OpLaunches& op, const LinearArgs& args, int end) {
-  run_batch_rows<BatchHalf>(op, args, end);
+void run_batch(OpLaunches& op, const LinearArgs& args, DType dtype, int end) {
+  dtype == DType::kF16 ? run_batch_rows<BatchHalf<__half>>(op, args, end)
+                       : run_batch_rows<BatchHalf<__nv_bfloat16>>(op, args, end);
 }
 void run_batch_of_planes(OpLaunches& op, const LinearArgs& args, bool both, int end) {
   both ? run_batch_rows<BatchPlanes<true>>(op, args, end)

@@ -26,7 +26,8 @@ BatchSharing share_out_batch(int num_sms, int tiles, int block_tiles, int produc
 
 // --- running -------------------------------------------------------------------------------------
 
-// From which on it is used, with so many tiles of outputs and bands of inputs: of bf16, of planes.
+// From which on it is used, with so many tiles of outputs and bands of inputs: of bf16 and fp16, of
+// planes.
 int least_batch_rows(int tiles, int bands);
 int least_batch_rows_of_planes(int tiles, int bands);
 // Whether it is used for a launch of so many rows of codes.
@@ -38,10 +39,10 @@ std::size_t batch_scratch_bytes(const Device& device, int inputs, int tiles, boo
 // Whether this GPU has the kernel.
 bool batches_rows(const Device& device);
 
-// The op's rows [args.first_row, end), with weights of bf16, or with the upper or both planes of
-// groups of 128. Weights are read again for each 160 rows of bf16, 64 of planes, 32 of codes.
-// args: what decode_linear.cu fills in, args.bands those of all inputs.
-void run_batch(OpLaunches& op, const LinearArgs& args, int end);
+// The op's rows [args.first_row, end), with weights of bf16 or fp16, or with the upper or both
+// planes of groups of 128. Weights are read again for each 160 rows of bf16, 64 of fp16 and of
+// planes, 32 of codes. args: what decode_linear.cu fills in, args.bands those of all inputs.
+void run_batch(OpLaunches& op, const LinearArgs& args, DType dtype, int end);
 void run_batch_of_planes(OpLaunches& op, const LinearArgs& args, bool both, int end);
 
 }  // namespace quantspec::cuda

@@ -33,10 +33,12 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
       case DType::kF32:
         return run<Fp32Format, 4>(op, args, end);
       case DType::kF16:
-        return run<FullFormat<__half>, 1, 2, 3>(op, args, end);
       case DType::kBF16:
-        if (batched(least_batch_rows(tiles, args.bands))) return run_batch(op, args, end);
-        return run<FullFormat<__nv_bfloat16>, 1, 2, 3>(op, args, end);
+        if (batched(least_batch_rows(tiles, args.bands))) {
+          return run_batch(op, args, format.dtype, end);
+        }
+        return format.dtype == DType::kF16 ? run<FullFormat<__half>, 1, 2, 3>(op, args, end)
+                                           : run<FullFormat<__nv_bfloat16>, 1, 2, 3>(op, args, end);
     }
   }
   const std::size_t units = plane_units(args.cols);

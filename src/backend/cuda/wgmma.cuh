@@ -165,6 +165,25 @@ QUANTSPEC_WGMMA_BF16(256, QUANTSPEC_REGISTERS_0_95 "," QUANTSPEC_REGISTERS_96_12
                      QUANTSPEC_F32(s, 64), QUANTSPEC_F32(s, 96))
 #undef QUANTSPEC_WGMMA_BF16
 
+// The same of fp16, or = where not Add.
+#define QUANTSPEC_WGMMA_FP16(columns, registers, a_and_b, add, ...)                               \
+  template <bool Add>                                                                             \
+  __device__ __forceinline__ void wgmma_fp16(float(&s)[columns / 2], const std::uint32_t* a,      \
+                                             std::uint64_t b) {                                   \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add                                      \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.f16.f16 {" registers \
+                 "}, " a_and_b ", add, 1, 1, 0;\n}"                                               \
+                 : __VA_ARGS__                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Add ? 1 : 0));         \
+  }
+QUANTSPEC_WGMMA_FP16(64, QUANTSPEC_REGISTERS_0_31, "{%32,%33,%34,%35}, %36", "%37",
+                     QUANTSPEC_F32(s, 0))
+QUANTSPEC_WGMMA_FP16(96, QUANTSPEC_REGISTERS_0_31 "," QUANTSPEC_REGISTERS_32_47,
+                     "{%48,%49,%50,%51}, %52", "%53", QUANTSPEC_F32(s, 0), QUANTSPEC_F16(s, 32))
+QUANTSPEC_WGMMA_FP16(128, QUANTSPEC_REGISTERS_0_63, "{%64,%65,%66,%67}, %68", "%69",
+                     QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32))
+#undef QUANTSPEC_WGMMA_FP16
+
 // s [64, 64] = a b^T of bytes, or += where Add; a unsigned and b signed. a: A fragment of
 // mma.m16n8k32; b: 64 rows of 32 bytes in shared memory.
 template <bool Add>

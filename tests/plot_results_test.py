@@ -228,6 +228,16 @@ class TablesTest(unittest.TestCase):
                     {"name": name, "draft_len": length, "tokens_per_second": speed, "speed_up": speed / 100}
                     for name, length, speed in runs]}]}))
             self.assertIn("| 8 x 4k, 8B, 16 bits | 100 | 125 | 200 (5) | 2.00x | 1.60x | - | - | - |", streams_page.page(folder))
+            self.assertNotIn("FlashInfer", streams_page.page(folder))
+            run = {"commands": ["it"], "commit": "c", "date": "d", "hardware": "h"}
+            (folder / "attention.json").write_text(json.dumps({"run": run, "measurements": [
+                {"name": "gqa 2x4096 fp16", "rows": 1, "seconds": 3e-6},
+                *({"name": "gqa 2x4096 verify", "rows": rows, "seconds": 2e-6} for rows in (1, 5))]}))
+            (folder / "flashinfer.json").write_text(json.dumps({"run": run, "flashinfer": "0.6", "batches": [
+                {"batch": "2x4096", "queries": queries, "kv": kv, "best_us": us}
+                for queries, kv, us in ((1, "fp16", 6), (1, "fp8", 5), (5, "fp16", 7), (5, "fp8", None))]}))
+            self.assertIn("| 2 x 4k | 1 | 6.0 | 5.0 | 3.0 | 2.0 | 2.50x |", streams_page.page(folder))
+            self.assertIn("| 2 x 4k | 5 | 7.0 | - | - | 2.0 | 3.50x |", streams_page.page(folder))
 
     def test_goals_stand_beside_what_was_measured(self):
         report, avx2 = load("kernels"), load("kernels")

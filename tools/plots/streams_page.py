@@ -1,5 +1,6 @@
-"""results/streams: what quantspec bench --streams and llama-batched-bench measured of one file on one GPU, and
-gpu_rounds --streams of a model of the same shape. Writes its README.md."""
+"""results/streams: what quantspec bench --streams and llama-batched-bench measured of one file on one GPU,
+gpu_rounds --streams of a model of the same shape, and gpu_bench of its attention beside FlashInfer's. Writes its
+README.md."""
 
 import json
 
@@ -76,6 +77,36 @@ length; *dense* drafts read all of the cache, *sparse* ones 4096 tokens.''')}
         "sparse (length)", "over fp16", "over 8-bit"], lines)}"""
 
 
+def attention(folder):
+    """Of gpu_bench and gpu_flashinfer.py, a section; nothing where there are none."""
+    if not (folder / "flashinfer.json").exists():
+        return ""
+    ours, theirs = (json.loads((folder / f"{name}.json").read_text()) for name in ("attention", "flashinfer"))
+    seconds = {(row["name"], row["rows"]): row["seconds"] for row in ours["measurements"]}
+    least = {(row["batch"], row["queries"], row["kv"]): row["best_us"] for row in theirs["batches"]}
+    lines = []
+    for batch, queries in dict.fromkeys(key[:2] for key in least):
+        of_kv = [least[batch, queries, kv] for kv in ("fp16", "fp8")]
+        own = [seconds.get((f"gqa {batch} {read}", queries)) for read in ("fp16", "verify")]
+        streams, tokens, *unequal = batch.replace("x", " ").split()
+        lines.append([f"{streams} x {context_name(int(tokens))}" + (", unequal" if unequal else ""), str(queries),
+                      *(f"{us:.1f}" if us else "-" for us in of_kv),
+                      *(f"{1e6 * s:.1f}" if s else "-" for s in own),
+                      times(min(us for us in of_kv if us) / own[1] / 1e6)])
+    ran = "\n".join(f"- {data['run']['commit']}: `{command}`" for data in (theirs, ours)
+                    for command in data["run"]["commands"])
+    return f"""
+## Attention beside FlashInfer
+
+{prose(f'''{theirs['run']['hardware']}, {theirs['run']['date']}, one call. Decode attention of one layer, 32 query and 8 KV heads of 128
+channels, us: FlashInfer {theirs['flashinfer']}, of its kernels, page sizes and layouts the fastest for each row, planned outside of what is timed; and
+ours with an fp16 and an 8-bit cache. 5 queries verify 4 drafted tokens. The last column is FlashInfer's faster cache over our 8-bit one.''')}
+
+{ran}
+
+{table(["batch", "queries", "FlashInfer, fp16", "FlashInfer, fp8", "ours, fp16", "ours, 8-bit", "over it"], lines)}"""
+
+
 def page(folder):
     """README.md of the folder."""
     reports, beside = reports_of(folder), Beside(folder)
@@ -99,4 +130,4 @@ ours draw theirs at temperature 1. Of llama.cpp the fastest repetition counts, a
 means of theirs, which are two after 4k tokens and one after 32k. `plain-fp16` and `plain-int8` draft nothing, so they
 assume nothing; drafts of these weights are accepted at {least:.2f} to {most:.2f}. {seldom}''')}
 
-{measured(reports, beside)}{rounds(folder)}"""
+{measured(reports, beside)}{rounds(folder)}{attention(folder)}"""

@@ -5,7 +5,7 @@
 
 Written for the wheels flashinfer-python 0.6.1 and apache-tvm-ffi, beside which this needs PyTorch,
 requests, packaging and nvidia-ml-py, but neither CUTLASS's DSL nor cuDNN's frontend. FlashInfer compiles its
-kernels on first use, into .cache of $FLASHINFER_WORKSPACE_BASE or of the home: about two minutes of 16
+kernels on first use, into .cache of $FLASHINFER_WORKSPACE_BASE or of the home: 80 seconds on 16
 processors. Only the two masks timed here are compiled, all modules at once; --whole compiles what
 FlashInfer itself would, four times as much.
 
@@ -15,6 +15,8 @@ wrapper, on tensor cores (fa2, fa3) and without them (cuda); five, with a causal
 wrapper. Every kernel is tried with pages of 16 and of 64 tokens, tokens before heads (NHD) and heads
 before tokens (HND). A plan is made once, then calls are captured: the grid fits the batch, as it need
 not in an engine that captures once for all batches of a size.
+
+Not tried: XQA, and queries in fp8.
 
 Every number is the median of replays of a CUDA graph of many calls, on random data, in turn on copies
 that together are far larger than the L2 cache. Where FlashInfer refuses, or errs, it is null.
@@ -194,7 +196,7 @@ def time_variant(kernel, layout, paged, queries, kv_copies, q, out, workspace):
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of several types, some of FlashInfer's own
-        print(f"  refused: {kernel} {layout}/{paged.page_tokens}, {queries} queries: "
+        print(f"  refused or wrong: {kernel} {layout}/{paged.page_tokens}, {queries} queries: "
               f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", file=sys.stderr)
         return None
     return time_calls([lambda kv=kv: wrapper.run(q, kv, out=out) for kv in kvs])

@@ -1,5 +1,6 @@
 // Passes of batches: products of up to 256 rows, of which each has the bits that it has alone.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <span>
 
@@ -44,9 +45,10 @@ bool has_bias(const Size& size) { return size.inputs == 520 || size.outputs == 1
 using Run = std::function<void(const float* x, int rows, float* out)>;
 
 testing::AssertionResult have_the_bits_of_one(Backend& backend, std::span<const int> counts,
-                                              const Size& size, float start, const Run& run) {
+                                              const Size& size, float start, const Floats& inputs,
+                                              const Run& run) {
   const int most = counts.back();
-  const Guarded<float> x(backend, normal_floats(std::size_t(most) * size.inputs, 4));
+  const Guarded<float> x(backend, inputs);
   const Floats begin(std::size_t(most) * size.outputs, start);
   Guarded<float> alone(backend, begin);
   for (int row = 0; row < most; ++row) {
@@ -70,6 +72,12 @@ testing::AssertionResult have_the_bits_of_one(Backend& backend, std::span<const 
     }
   }
   return testing::AssertionSuccess();
+}
+
+testing::AssertionResult have_the_bits_of_one(Backend& backend, std::span<const int> counts,
+                                              const Size& size, float start, const Run& run) {
+  return have_the_bits_of_one(backend, counts, size, start,
+                              normal_floats(std::size_t(counts.back()) * size.inputs, 4), run);
 }
 
 // The reference and the processor have no kernels for many rows (kFewCounts), and are slow with
@@ -121,10 +129,30 @@ TEST_P(RowsOps, RowsOfALargeMatrixHaveTheBitsOfOne) {
   if (GetParam() != "cuda") GTEST_SKIP() << "about the kernels of a GPU, and slow";
   constexpr int kCounts[] = {11, 12, 16};
   const Size size{4096, 16384};
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const TestLinear linear =
+        TestLinear::random(*backend_, dense_format(dtype), size.outputs, size.inputs, 21, {});
+    EXPECT_TRUE(have_the_bits_of_one(
+        *backend_, kCounts, size, 0.5f, [&](const float* x, int rows, float* out) {
+          backend_->add_linear({Phase::kDecode, WeightRead::kTarget, x, rows, linear.get(), out});
+        }));
+  }
+}
+
+// Of fp16 each row's inputs are brought into its range, some at a time.
+TEST_P(RowsOps, InputsOfAnyMagnitudeHaveTheBitsOfOne) {
+  const Size size{1500, 33};
   const TestLinear linear =
-      TestLinear::random(*backend_, dense_format(DType::kBF16), size.outputs, size.inputs, 21, {});
+      TestLinear::random(*backend_, dense_format(DType::kF16), size.outputs, size.inputs, 21, {});
+  const auto counts = GetParam() == "cuda" ? std::span<const int>(kRowCounts) : kFewCounts;
+  Floats inputs = normal_floats(std::size_t(counts.back()) * size.inputs, 4);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    constexpr int kPowers[] = {0, 100, -100, 17, -126, 0, -30};
+    const std::size_t row = i / size.inputs, part = i % size.inputs / 64;
+    inputs[i] = row % 5 == 3 && part < 4 ? 0.0f : std::ldexp(inputs[i], kPowers[(row + part) % 7]);
+  }
   EXPECT_TRUE(have_the_bits_of_one(
-      *backend_, kCounts, size, 0.5f, [&](const float* x, int rows, float* out) {
+      *backend_, counts, size, 0.5f, inputs, [&](const float* x, int rows, float* out) {
         backend_->add_linear({Phase::kDecode, WeightRead::kTarget, x, rows, linear.get(), out});
       }));
 }

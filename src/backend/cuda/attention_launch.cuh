@@ -81,12 +81,13 @@ bool takes_turns(const Device& device, const AttentionLaunch& launch) {
   }
 }
 
-// Whether splits have parts for all teams, or all but one, on average: then CTAs that stay have a
-// warp for each.
+// Whether splits have parts for all teams, on average: then CTAs that stay have a warp for each. It
+// begins at a power of two, too.
 template <class S>
 bool fills_teams(const AttentionLaunch& launch) {
   const int part_tokens = launch.all_full ? S::kSlabTokens : S::kBandTokens;
-  return launch.tokens >= (S::kMaxTeams - 1) * part_tokens * launch.args.splits;
+  return launch.tokens >= S::kMaxTeams * part_tokens *
+                              static_cast<int>(std::bit_floor(unsigned(launch.args.splits)));
 }
 
 // What of args follows from shapes.

@@ -1,6 +1,7 @@
 // Weights of bf16 or fp16 for the kernel of batch_products.cuh, and activations beside them.
 #pragma once
 
+#include <iterator>
 #include <span>
 
 #include "backend/cuda/batch_items.cuh"
@@ -94,7 +95,7 @@ struct BatchHalf {
   static constexpr int kWeightBytes = Full::kUnitBytes;  // of a unit of a tile
   static constexpr int kAllKernelRows[] = {32, 48, 64, 80, 96, 128, 160};
   // Of fp16 up to 64: registers have a unit's products beside the sums.
-  static constexpr std::span kKernelRows{kAllKernelRows, kHalf ? 3 : 7};
+  static constexpr std::span kKernelRows{kAllKernelRows, kHalf ? 3 : std::size(kAllKernelRows)};
   static constexpr int kTiles(int) { return 1; }  // of a warp
   // NOTE: measured on an H200 (docs/decisions/0018): at 64 rows 7B's gate and up take less with
   // four segments to an item, as 7 makes it, than with all eight, as 5 would.
@@ -108,8 +109,8 @@ struct BatchHalf {
             left_sums_bytes(rows, kBatchWarps, levels)) /
            ((operand_bytes(rows, kSteps) + kRecordBytes(rows)) / kParts(rows));
   }
-  // NOTE: measured on an H200 (docs/decisions/0018): 80 rows take 11% less with 8 stages and two
-  // levels than with 4 and three; 128 rows 18% more with 10 and none than with 6 and one.
+  // NOTE: measured on an H200, of bf16 (docs/decisions/0018): 80 rows take 11% less with 8 stages
+  // and two levels than with 4 and three; 128 rows 18% more with 10 and none than with 6 and one.
   static constexpr int kSharedLevels(int rows) {
     int levels = kSumLevels;
     while (levels > 1 && kStagesBeside(rows, levels) < 6) --levels;

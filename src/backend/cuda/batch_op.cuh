@@ -1,8 +1,8 @@
 // How products of many rows are launched. Two or three launches of an op:
 //
-//   make_*_operands  activations times the norm's weights, as hi + lo (of bf16, or of integers
-//                    beside codes), in the order in which the matrix units take them; each
-//                    segment's sums of squares
+//   make_*_operands  activations times the norm's weights, as hi + lo (of the weights' type, or
+//                    of integers beside codes), in the order in which the matrix units take them;
+//                    each segment's sums of squares
 //   batch_linear     products on the matrix units of compute capability 9.0: weights are A, from
 //                    registers, activations B. What it has of a sum of all segments goes through
 //                    what the op does; nodes of the sum over segments go to memory

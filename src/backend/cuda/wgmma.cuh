@@ -31,7 +31,7 @@ __device__ __forceinline__ std::uint64_t swizzled_operand(const void* tile,
 }
 
 // An operand at a shared_address() in core matrices, a row's next 16 bytes and the next 8 rows so
-// many bytes on. For wgmma_bf16() and wgmma_bytes().
+// many bytes on. For wgmma_bf16(), wgmma_fp16() and wgmma_bytes().
 __device__ __forceinline__ std::uint64_t plain_operand(std::uint32_t tile, std::uint32_t next_units,
                                                        std::uint32_t next_rows) {
   return std::uint64_t{next_rows / 16} << 32 | std::uint64_t{next_units / 16} << 16 |

@@ -11,19 +11,22 @@ namespace quantspec {
 
 // --- contexts ------------------------------------------------------------------------------------
 
-Contexts::Contexts(GpuLab& lab, int kv_heads, std::vector<int> tokens, Pages pages_are)
-    : lab_(lab), tokens_(std::move(tokens)), shape_{1, kv_heads, kHeadDim, kPageSize} {
-  int pages = 0;
+Contexts::Contexts(GpuLab& lab, int kv_heads, std::vector<int> tokens, Pages pages)
+    : lab_(lab),
+      tokens_(std::move(tokens)),
+      pages_are_(pages),
+      shape_{1, kv_heads, kHeadDim, kPageSize} {
+  int all_pages = 0;
   for (int i = 0; i < size(); ++i) {
-    check(pages_are == Pages::kOwn || tokens_[i] == tokens_[0], "sequences share all pages");
-    first_page_.push_back(pages_are == Pages::kShared ? 0 : pages);
+    check(pages_are_ == Pages::kOwn || tokens_[i] == tokens_[0], "sequences share all pages");
+    first_page_.push_back(pages_are_ == Pages::kShared ? 0 : all_pages);
     first_full_.push_back(full_bytes_);
-    pages = first_page_.back() + num_pages(i);
+    all_pages = first_page_.back() + num_pages(i);
     const std::size_t bytes = lab.backend().full_kv_bytes(shape_, capacity(i));
     check(bytes == std::size_t{4} * capacity(i) * kv_heads * kHeadDim, "K and V are fp16");
     full_bytes_ += bytes;
   }
-  shape_.num_layers = copies_beyond_l2(pages * kv_heads * shape_.upper_unit_bytes());
+  shape_.num_layers = copies_beyond_l2(all_pages * kv_heads * shape_.upper_unit_bytes());
   full_copies_ = copies_beyond_l2(full_bytes_);
   full_ = lab.random_fp16(full_copies_ * full_bytes_);
   ring_bytes_ = lab.backend().full_kv_bytes(shape_, kRing);
@@ -58,7 +61,7 @@ double Contexts::bytes(KvRead read, int queries) const {
   if (read == KvRead::kBoth) unit += static_cast<double>(shape_.lower_unit_bytes());
   double bytes = 0;
   for (int i = 0; i < size(); ++i) {
-    const bool again = i > 0 && first_page_[i] == 0;  // the first one's pages
+    const bool again = i > 0 && pages_are_ == Pages::kShared;  // the first one's pages
     bytes += read == KvRead::kFull
                  ? token * (tokens(i) + queries)
                  : unit * (again ? 0 : num_pages(i)) + token * (kPageSize + queries);

@@ -25,7 +25,7 @@ inline const char* name_of(KvRead read) {
 class Contexts {
  public:
   enum class Pages { kOwn, kShared };
-  Contexts(GpuLab& lab, int kv_heads, std::vector<int> tokens, Pages pages_are = Pages::kOwn);
+  Contexts(GpuLab& lab, int kv_heads, std::vector<int> tokens, Pages pages = Pages::kOwn);
 
   int size() const { return static_cast<int>(tokens_.size()); }
   const KvShape& shape() const { return shape_; }
@@ -54,6 +54,7 @@ class Contexts {
 
   GpuLab& lab_;
   std::vector<int> tokens_;
+  Pages pages_are_;
   KvShape shape_;
   std::vector<int> first_page_;          // of each sequence, among all
   std::vector<std::size_t> first_full_;  // byte of each sequence, in a copy

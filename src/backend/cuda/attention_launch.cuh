@@ -197,6 +197,8 @@ void launch_kernel_of(Device& device, const AttentionLaunch& launch,
     };
     if (launch.takes_turns) {
       if constexpr (S::kColumnTiles == 1) {
+        static_assert(TurnsRoom<S, S::kMaxTeams>::kBytes <=
+                      2 * TurnsRoom<S, S::kMaxTeams / 2>::kBytes);
         if (fills_teams<S>(launch)) return stay.template operator()<S::kMaxTeams>();
       }
       return stay.template operator()<S::kMaxTeams / 2>();

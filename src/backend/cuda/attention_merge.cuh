@@ -29,7 +29,7 @@ struct TeamPartials {
   float* zeros;      // [value group, team, column], where a team is two warps: WarpSums' summed up
   float* rows;       // [team, column] of kMergeRow, teams kMergeStride apart
   int teams;
-  // stats: kStatBytes; merged: merge_bytes(teams)
+  // stats: kStatBytes; merged: merge_bytes(teams), or null where rows lie elsewhere
   __device__ TeamPartials(std::byte* stats, std::byte* merged, int team_count)
       : exponents(reinterpret_cast<float*>(stats)),
         sums(exponents + S::kMaxTeams * S::kColumns),

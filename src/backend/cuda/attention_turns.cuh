@@ -24,12 +24,11 @@ namespace quantspec::cuda {
 template <class S, int kWarps>
 struct TurnsRoom {
   static constexpr int kCtas = S::kMaxTeams / kWarps;  // of a multiprocessor
-  static constexpr int kPlaceBytes = S::kOutTiles * 32 * sizeof(float4);
-  static constexpr int kPlaces =
-      S::kColumnTiles > 1 && 2 * kWarps > S::kMaxTeams ? 2 * kWarps : S::kMaxTeams;
+  static constexpr int kPlaces = S::kMaxTeams;
+  static_assert((S::kColumnTiles > 1 ? 2 : 1) * kWarps <= kPlaces);
   static constexpr int kStreamsOffset = (S::kExponentsOffset + 2 * S::kStatBytes + 127) / 128 * 128;
   static constexpr int kPlacesOffset = kStreamsOffset + kWarps * S::kStreamBytes;
-  static constexpr int kBytes = kPlacesOffset + kPlaces * kPlaceBytes;
+  static constexpr int kBytes = kPlacesOffset + kPlaces * S::kOutTiles * 32 * sizeof(float4);
   static constexpr int kBesideBytes = 1 << 10;  // that a multiprocessor keeps of each CTA
   // most_bytes: of one CTA alone.
   static constexpr bool fits(int most_bytes) {
@@ -84,8 +83,13 @@ class KeptSums {
 template <class S, int kWarps>
 class TileSums {
  public:
-  __device__ TileSums(const TeamPartials<S>& partials, int warp, FragmentLane lane)
-      : partials_(partials), warp_(warp), lane_(lane) {}
+  // `places`: TurnsRoom's
+  __device__ TileSums(const TeamPartials<S>& partials, std::byte* places, int warp,
+                      FragmentLane lane)
+      : partials_(partials),
+        places_(reinterpret_cast<float4*>(places) + lane.index),
+        warp_(warp),
+        lane_(lane) {}
 
   // What the warp has of column tile n, as `team`; `first`: the place of team 0.
   __device__ __forceinline__ void put(const WarpSums<S>& sums, int n, int team, int first) const {
@@ -147,7 +151,7 @@ class TileSums {
     for (int team = kWarps; team < partials_.teams; ++team) f(team);
   }
   __device__ __forceinline__ float4* fragments(int place) const {
-    return reinterpret_cast<float4*>(partials_.rows) + place * (S::kOutTiles * 32) + lane_.index;
+    return places_ + place * (S::kOutTiles * 32);
   }
   // Of this lane's columns.
   __device__ __forceinline__ float2 greatest_exponents(int n) const {
@@ -163,7 +167,8 @@ class TileSums {
     return most;
   }
 
-  const TeamPartials<S>& partials_;
+  const TeamPartials<S>& partials_;  // exponents and sums
+  float4* places_;                   // [place, channel tile, lane], from this lane's on
   int warp_;
   FragmentLane lane_;
 };
@@ -188,7 +193,7 @@ __device__ __forceinline__ void read_splits(const AttentionArgs& args, Work& wor
     int teams = kWarps;  // of the first turn, and those of the second that have parts
     while (teams < S::kMaxTeams && work.first_part<S>(teams) < work.num_parts) ++teams;
     const TeamPartials<S> partials(shared + S::kExponentsOffset + work.split % 2 * S::kStatBytes,
-                                   shared + Room::kPlacesOffset, teams);
+                                   /*merged=*/nullptr, teams);
     int index = warp;  // the team that the warp is
     WarpSums<S> sums;
     KeptSums<S> kept;
@@ -203,7 +208,7 @@ __device__ __forceinline__ void read_splits(const AttentionArgs& args, Work& wor
       index += kWarps;
     }
     __syncthreads();
-    const TileSums<S, kWarps> tiles(partials, warp, lane);
+    const TileSums<S, kWarps> tiles(partials, shared + Room::kPlacesOffset, warp, lane);
     const std::ptrdiff_t columns = work.partial<S>(args);
     float* const partial = args.partials + columns * S::kHeadDim;
     float2* const partial_sums = args.partial_sums + columns;

@@ -259,8 +259,8 @@ struct BatchHalf {
       for (int i = 0; i < kSteps / 2; ++i) {
 #pragma unroll
         for (int j = 0; j < kProducts; ++j) {
-          wgmma_bf16(of[j], part.a + 4 * i,
-                     operand_of_step<kRows>(operands + j * (kColumns / 8 * kGroupBytes), i));
+          wgmma_bf16<true>(of[j], part.a + 4 * i,
+                           operand_of_step<kRows>(operands + j * (kColumns / 8 * kGroupBytes), i));
         }
       }
       products_commit();

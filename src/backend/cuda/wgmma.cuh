@@ -141,48 +141,45 @@ __device__ __forceinline__ void wgmma_columns(float (&o)[32], const std::uint32_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// s [64, columns] += a b^T of bf16. a: A fragment; b: so many rows of 16 elements in shared memory.
-#define QUANTSPEC_WGMMA_BF16(columns, registers, a_and_b, ...)                                \
-  __device__ __forceinline__ void wgmma_bf16(float(&s)[columns / 2], const std::uint32_t* a,  \
-                                             std::uint64_t b) {                               \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" registers \
-                 "}, " a_and_b ", 1, 1, 1, 0;"                                                \
-                 : __VA_ARGS__                                                                \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                       \
+// s [64, columns] = a b^T of bf16, or of fp16, or += where Add. a: A fragment; b: so many rows of
+// 16 elements in shared memory.
+#define QUANTSPEC_WGMMA(name, type, columns, registers, a_and_b, add, ...)                   \
+  template <bool Add>                                                                        \
+  __device__ __forceinline__ void name(float(&s)[columns / 2], const std::uint32_t* a,       \
+                                       std::uint64_t b) {                                    \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add                                 \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type \
+                 " {" registers "}, " a_and_b ", add, 1, 1, 0;\n}"                           \
+                 : __VA_ARGS__                                                               \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Add ? 1 : 0));    \
   }
-QUANTSPEC_WGMMA_BF16(64, QUANTSPEC_REGISTERS_0_31, "{%32,%33,%34,%35}, %36", QUANTSPEC_F32(s, 0))
-QUANTSPEC_WGMMA_BF16(96, QUANTSPEC_REGISTERS_0_31 "," QUANTSPEC_REGISTERS_32_47,
-                     "{%48,%49,%50,%51}, %52", QUANTSPEC_F32(s, 0), QUANTSPEC_F16(s, 32))
-QUANTSPEC_WGMMA_BF16(128, QUANTSPEC_REGISTERS_0_63, "{%64,%65,%66,%67}, %68", QUANTSPEC_F32(s, 0),
-                     QUANTSPEC_F32(s, 32))
-QUANTSPEC_WGMMA_BF16(160, QUANTSPEC_REGISTERS_0_63 "," QUANTSPEC_REGISTERS_64_79,
-                     "{%80,%81,%82,%83}, %84", QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32),
-                     QUANTSPEC_F16(s, 64))
-QUANTSPEC_WGMMA_BF16(192, QUANTSPEC_REGISTERS_0_95, "{%96,%97,%98,%99}, %100", QUANTSPEC_F32(s, 0),
-                     QUANTSPEC_F32(s, 32), QUANTSPEC_F32(s, 64))
-QUANTSPEC_WGMMA_BF16(256, QUANTSPEC_REGISTERS_0_95 "," QUANTSPEC_REGISTERS_96_127,
-                     "{%128,%129,%130,%131}, %132", QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32),
-                     QUANTSPEC_F32(s, 64), QUANTSPEC_F32(s, 96))
-#undef QUANTSPEC_WGMMA_BF16
-
-// The same of fp16, or = where not Add.
-#define QUANTSPEC_WGMMA_FP16(columns, registers, a_and_b, add, ...)                               \
-  template <bool Add>                                                                             \
-  __device__ __forceinline__ void wgmma_fp16(float(&s)[columns / 2], const std::uint32_t* a,      \
-                                             std::uint64_t b) {                                   \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add                                      \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.f16.f16 {" registers \
-                 "}, " a_and_b ", add, 1, 1, 0;\n}"                                               \
-                 : __VA_ARGS__                                                                    \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Add ? 1 : 0));         \
-  }
-QUANTSPEC_WGMMA_FP16(64, QUANTSPEC_REGISTERS_0_31, "{%32,%33,%34,%35}, %36", "%37",
-                     QUANTSPEC_F32(s, 0))
-QUANTSPEC_WGMMA_FP16(96, QUANTSPEC_REGISTERS_0_31 "," QUANTSPEC_REGISTERS_32_47,
-                     "{%48,%49,%50,%51}, %52", "%53", QUANTSPEC_F32(s, 0), QUANTSPEC_F16(s, 32))
-QUANTSPEC_WGMMA_FP16(128, QUANTSPEC_REGISTERS_0_63, "{%64,%65,%66,%67}, %68", "%69",
-                     QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32))
-#undef QUANTSPEC_WGMMA_FP16
+#define QUANTSPEC_WGMMA_64(name, type)                                                       \
+  QUANTSPEC_WGMMA(name, type, 64, QUANTSPEC_REGISTERS_0_31, "{%32,%33,%34,%35}, %36", "%37", \
+                  QUANTSPEC_F32(s, 0))
+#define QUANTSPEC_WGMMA_96(name, type)                                                    \
+  QUANTSPEC_WGMMA(name, type, 96, QUANTSPEC_REGISTERS_0_31 "," QUANTSPEC_REGISTERS_32_47, \
+                  "{%48,%49,%50,%51}, %52", "%53", QUANTSPEC_F32(s, 0), QUANTSPEC_F16(s, 32))
+#define QUANTSPEC_WGMMA_128(name, type)                                                       \
+  QUANTSPEC_WGMMA(name, type, 128, QUANTSPEC_REGISTERS_0_63, "{%64,%65,%66,%67}, %68", "%69", \
+                  QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32))
+QUANTSPEC_WGMMA_64(wgmma_bf16, "bf16")
+QUANTSPEC_WGMMA_64(wgmma_fp16, "f16")
+QUANTSPEC_WGMMA_96(wgmma_bf16, "bf16")
+QUANTSPEC_WGMMA_96(wgmma_fp16, "f16")
+QUANTSPEC_WGMMA_128(wgmma_bf16, "bf16")
+QUANTSPEC_WGMMA_128(wgmma_fp16, "f16")
+QUANTSPEC_WGMMA(wgmma_bf16, "bf16", 160, QUANTSPEC_REGISTERS_0_63 "," QUANTSPEC_REGISTERS_64_79,
+                "{%80,%81,%82,%83}, %84", "%85", QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32),
+                QUANTSPEC_F16(s, 64))
+QUANTSPEC_WGMMA(wgmma_bf16, "bf16", 192, QUANTSPEC_REGISTERS_0_95, "{%96,%97,%98,%99}, %100",
+                "%101", QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32), QUANTSPEC_F32(s, 64))
+QUANTSPEC_WGMMA(wgmma_bf16, "bf16", 256, QUANTSPEC_REGISTERS_0_95 "," QUANTSPEC_REGISTERS_96_127,
+                "{%128,%129,%130,%131}, %132", "%133", QUANTSPEC_F32(s, 0), QUANTSPEC_F32(s, 32),
+                QUANTSPEC_F32(s, 64), QUANTSPEC_F32(s, 96))
+#undef QUANTSPEC_WGMMA
+#undef QUANTSPEC_WGMMA_64
+#undef QUANTSPEC_WGMMA_96
+#undef QUANTSPEC_WGMMA_128
 
 // s [64, 64] = a b^T of bytes, or += where Add; a unsigned and b signed. a: A fragment of
 // mma.m16n8k32; b: 64 rows of 32 bytes in shared memory.

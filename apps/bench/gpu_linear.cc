@@ -64,7 +64,7 @@ constexpr Reading kReadings[] = {
     {"Q6_K", WeightRead::kTarget, DType::kBF16, 2e-3, false, GgmlType::kQ6_K},
     {"Q8_0", WeightRead::kTarget, DType::kBF16, 2e-3, false, GgmlType::kQ8_0},
 };
-constexpr int kRowCounts[] = {1, 4, 8, 16, 17, 32, 64, 80, 96, 128, 160};
+constexpr int kRowCounts[] = {1, 4, 8, 16, 17, 32, 48, 64, 80, 96, 128, 160};
 constexpr int kMaxRows = 160;
 constexpr int kReferenceRows = 17;
 constexpr int kCheckedOutputs = kHeadDim;  // the last ones of each matrix

@@ -253,13 +253,22 @@ void run_batch_op(OpLaunches& op, const LinearArgs& args) {
   BatchOp<Format, kRows>(op, args).run();
 }
 
-// The op's rows [args.first_row, end), some at a time.
+// The rows of the smallest kernel that takes so many.
+template <typename Format>
+constexpr int kernel_rows(int rows) {
+  return *std::ranges::lower_bound(Format::kKernelRows, rows);
+}
+
+// The op's rows [args.first_row, end), in as few launches as there may be, of about as many rows
+// each where the format has kernels for it: a launch of few rows takes as long as reading the
+// weights does, and those of many longer.
 template <typename Format>
 void run_batch_rows(OpLaunches& op, const LinearArgs& args, int end) {
   LinearArgs some = args;
   some.units = divide_up(args.cols, Format::kUnit);
   for (; some.first_row < end; some.first_row += some.num_rows) {
-    some.num_rows = std::min(end - some.first_row, kMostBatchRows<Format>);
+    const int rest = end - some.first_row, launches = divide_up(rest, kMostBatchRows<Format>);
+    some.num_rows = std::min(rest, kernel_rows<Format>(divide_up(rest, launches)));
     run_batch_op<Format>(op, some);
   }
 }

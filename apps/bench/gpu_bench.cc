@@ -23,6 +23,7 @@ struct Args {
   std::vector<int> tokens = {4096, 8192, 32768, 131072, 262144};
   std::vector<int> prefill_tokens = {8192, 32768};
   std::vector<std::string> weights, matrices;
+  std::vector<int> rows = {1, 4, 8, 16, 17, 32, 48, 64, 80, 96, 128, 160};
   std::filesystem::path baselines, json;
 };
 
@@ -60,6 +61,11 @@ void add_options(CLI::App& app, Args& args) {
       ->option_text("NAME,...")
       ->delimiter(',')
       ->check(CLI::IsMember(matrix_names()));
+  app.add_option("--rows", args.rows,
+                 "of activations (default:\n1,4,8,16,17,32,48,64,80,96,128,160)")
+      ->option_text("N,...")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMostRows));
   app.add_option("--baselines", args.baselines, "what tools/gpu_baselines.py wrote")
       ->option_text("FILE")
       ->check(CLI::ExistingFile);
@@ -84,7 +90,12 @@ int run(const Args& args) {
   const auto wanted = [&](const char* part) {
     return args.only.empty() || std::ranges::find(args.only, part) != args.only.end();
   };
-  GpuBenchOptions options{args.tokens, args.prefill_tokens, args.weights, args.matrices, {}};
+  GpuBenchOptions options{.tokens = args.tokens,
+                          .prefill_tokens = args.prefill_tokens,
+                          .weights = args.weights,
+                          .matrices = args.matrices,
+                          .rows = args.rows,
+                          .baselines = {}};
   if (!args.baselines.empty()) options.baselines = Baselines(args.baselines);
   GpuLab lab({.name = args.backend, .device = args.device});
   Results results(lab.backend().description(), lab.copy_bandwidth());

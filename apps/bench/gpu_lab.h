@@ -93,11 +93,14 @@ double relative_error(std::span<const float> a, std::span<const float> b);
 // 0 if both have the same bits, else infinity.
 double bit_error(std::span<const float> a, std::span<const float> b);
 
+inline constexpr int kMostRows = 160;  // of activations
+
 struct GpuBenchOptions {
   std::vector<int> tokens;  // of attention: multiples of the page size
   std::vector<int> prefill_tokens;
   std::vector<std::string> weights;   // of measure_linear(); none: all
   std::vector<std::string> matrices;  // the same
+  std::vector<int> rows;              // of activations, from 1 to kMostRows
   Baselines baselines;
 };
 std::vector<std::string> weight_readings(), matrix_names();

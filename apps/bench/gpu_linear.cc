@@ -64,8 +64,6 @@ constexpr Reading kReadings[] = {
     {"Q6_K", WeightRead::kTarget, DType::kBF16, 2e-3, false, GgmlType::kQ6_K},
     {"Q8_0", WeightRead::kTarget, DType::kBF16, 2e-3, false, GgmlType::kQ8_0},
 };
-constexpr int kRowCounts[] = {1, 4, 8, 16, 17, 32, 48, 64, 80, 96, 128, 160};
-constexpr int kMaxRows = 160;
 constexpr int kReferenceRows = 17;
 constexpr int kCheckedOutputs = kHeadDim;  // the last ones of each matrix
 constexpr int kPosition = 512;             // of the first row
@@ -211,12 +209,12 @@ class Weights {
 
 // What an op takes beside its weights, in the memory of one backend.
 struct Operands {
-  const float* x;     // [kMaxRows, inputs]
+  const float* x;     // [kMostRows, inputs]
   const float* norm;  // [inputs]
-  const float* cos;   // [kMaxRows, kHeadDim / 2]
-  const float* sin;   // [kMaxRows, kHeadDim / 2]
+  const float* cos;   // [kMostRows, kHeadDim / 2]
+  const float* sin;   // [kMostRows, kHeadDim / 2]
   std::byte* ring;    // of kRing slots
-  float* out;         // [kMaxRows, result]
+  float* out;         // [kMostRows, result]
 };
 
 // matrix(m): the m-th matrix. Heads and outputs are those of the matrices.
@@ -261,9 +259,9 @@ class Bench {
       : lab_(lab),
         case_(c),
         values_(lab.bf16(std::size_t(c.outputs) * c.inputs, 1 / std::sqrt(float(c.inputs)))),
-        x_(lab.floats(std::size_t(kMaxRows) * c.inputs)),
+        x_(lab.floats(std::size_t(kMostRows) * c.inputs)),
         norm_(lab.floats(c.inputs)),
-        cos_(kMaxRows * kHeadDim / 2),
+        cos_(kMostRows * kHeadDim / 2),
         sin_(cos_.size()) {
     for (std::size_t i = 0; i < cos_.size(); ++i) {
       cos_[i] = std::cos(0.1f * static_cast<float>(i));
@@ -275,15 +273,15 @@ class Bench {
     device_.push_back(lab.backend().allocate(lab.backend().full_kv_bytes(kv_shape(), kRing)));
   }
 
-  void measure(const Reading& reading, const Baselines& baselines, Results& results) {
+  void measure(const Reading& reading, const GpuBenchOptions& options, Results& results) {
     const bool fp16 = reading.dtype == DType::kF16;
     const std::vector<std::uint16_t> converted =
         fp16 ? to_fp16(values_) : std::vector<std::uint16_t>();
     const std::uint16_t* values = fp16 ? converted.data() : values_.data();
     const Weights weights(lab_, case_, reading, values);
     const WeightRead read = reading.read;
-    check_rows(reading, weights, values, results);
-    for (const int rows : kRowCounts) {
+    check_rows(reading, weights, values, options.rows, results);
+    for (const int rows : options.rows) {
       const Operands on = operands();
       const Times times = lab_.time([&](int i) {
         run(lab_.backend(), case_.op, read, rows, on, OpOrder::kOverlaps,
@@ -295,7 +293,7 @@ class Bench {
                    .rows = rows,
                    .times = times,
                    .bytes = weights.bytes(),
-                   .baseline = baselines.linear(case_.outputs, case_.inputs, rows)});
+                   .baseline = options.baselines.linear(case_.outputs, case_.inputs, rows)});
     }
   }
 
@@ -309,7 +307,7 @@ class Bench {
   }
 
   std::vector<float> result(WeightRead read, const Weights& weights, int rows) {
-    const std::size_t floats = std::size_t(kMaxRows) * case_.result();
+    const std::size_t floats = std::size_t(kMostRows) * case_.result();
     out_ = case_.op == Op::kAdd ? lab_.upload(std::vector<float>(floats)) : lab_.poisoned(floats);
     run(lab_.backend(), case_.op, read, rows, operands(), OpOrder::kAfter,
         [&](int m) -> const Linear& { return weights.get(0, m); });
@@ -319,12 +317,12 @@ class Bench {
   // The last outputs of every matrix, against the reference; and every row count's bits against
   // those of one row.
   void check_rows(const Reading& reading, const Weights& weights, const std::uint16_t* values,
-                  Results& results) {
+                  const std::vector<int>& row_counts, Results& results) {
     const WeightRead read = reading.read;
     const std::string name = fmt::format("{} {}", case_.name, reading.name);
     const std::vector<float> one = result(read, weights, 1);
     const std::vector<float> out = result(read, weights, kReferenceRows);
-    for (const int rows : kRowCounts) {
+    for (const int rows : row_counts) {
       const std::vector<float> many = result(read, weights, rows);
       results.add_check(fmt::format("{}, the bits of a row alone and of {}", name, rows),
                         bit_error(one, std::span(many).first(one.size())), 0);
@@ -409,7 +407,7 @@ void measure_linear(GpuLab& lab, const GpuBenchOptions& options, Results& result
     if (!matrices.empty() && std::ranges::find(matrices, c.name) == matrices.end()) continue;
     Bench bench(lab, c);
     for (const Reading& reading : kReadings) {
-      if (wanted(reading, c)) bench.measure(reading, options.baselines, results);
+      if (wanted(reading, c)) bench.measure(reading, options, results);
     }
   }
 }

@@ -69,7 +69,6 @@ bool takes_turns(const Device& device, const AttentionLaunch& launch) {
   if constexpr (!S::kTakesTurns) {
     return false;
   } else {
-    constexpr int kShort = 1024;  // tokens of a split
     const AttentionArgs& args = launch.args;
     const AttentionSplit<S> split = AttentionSplit<S>::of(device, launch);
     const int items = args.sequences.count * args.shape.num_kv_heads * split.splits;
@@ -77,7 +76,8 @@ bool takes_turns(const Device& device, const AttentionLaunch& launch) {
            TurnsRoom<S, S::kMaxTeams / 2>::fits(static_cast<int>(device.max_shared_bytes())) &&
            args.shape.context_ranks == 1 && args.sequences.count > 1 &&
            items > 2 * device.num_sms() &&
-           launch.tokens < kShort * static_cast<int>(std::bit_floor(unsigned(split.splits)));
+           launch.tokens < device.tuning().short_split *
+                               static_cast<int>(std::bit_floor(unsigned(split.splits)));
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/linear_args.h"
+#include "backend/cuda/tuning.h"
 
 namespace quantspec::cuda {
 
@@ -28,10 +29,10 @@ BatchSharing share_out_batch(int num_sms, int tiles, int block_tiles, int produc
 
 // From which on it is used, with so many tiles of outputs and bands of inputs: of bf16 and fp16, of
 // planes.
-int least_batch_rows(int tiles, int bands);
-int least_batch_rows_of_planes(int tiles, int bands);
+int least_batch_rows(const Tuning& tuning, int tiles, int bands);
+int least_batch_rows_of_planes(const Tuning& tuning, int tiles, int bands);
 // Whether it is used for a launch of so many rows of codes.
-bool batches_codes(int rows, int bands);
+bool batches_codes(const Tuning& tuning, int rows, int bands);
 
 // Of Scratch::kBatch that an op takes, at most; in_memory: whose sums always come to memory.
 std::size_t batch_scratch_bytes(const Device& device, int inputs, int tiles, bool in_memory);

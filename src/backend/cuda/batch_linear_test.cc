@@ -67,7 +67,8 @@ TEST(CudaBatchSharingOnHost, CoversEveryMatrixOnEveryGpu) {
 
 TEST(CudaBatchRowsOnHost, AreFewerWhereMatricesAreLarge) {
   const auto least = [](int outputs, int inputs) {
-    return least_batch_rows_of_planes(row_tiles(outputs), divide_up(inputs, kBandInputs));
+    return least_batch_rows_of_planes(timed_tuning(90), row_tiles(outputs),
+                                      divide_up(inputs, kBandInputs));
   };
   EXPECT_EQ(least(4096, 4096), 9);    // o
   EXPECT_EQ(least(6144, 4096), 9);    // 8B qkv
@@ -78,7 +79,7 @@ TEST(CudaBatchRowsOnHost, AreFewerWhereMatricesAreLarge) {
 
 TEST(CudaBatchRowsOnHost, OfBf16AreFewerWhereMatricesAreLarge) {
   const auto least = [](int outputs, int inputs) {
-    return least_batch_rows(row_tiles(outputs), divide_up(inputs, kBandInputs));
+    return least_batch_rows(timed_tuning(90), row_tiles(outputs), divide_up(inputs, kBandInputs));
   };
   EXPECT_EQ(least(4096, 4096), 17);    // o
   EXPECT_EQ(least(4096, 14336), 17);   // 8B down
@@ -88,7 +89,7 @@ TEST(CudaBatchRowsOnHost, OfBf16AreFewerWhereMatricesAreLarge) {
 
 TEST(CudaBatchRowsOnHost, OfCodesAreAllButThoseOfTheOtherKernel) {
   const auto batched = [](int rows, int inputs) {
-    return batches_codes(rows, divide_up(inputs, kBandInputs));
+    return batches_codes(timed_tuning(90), rows, divide_up(inputs, kBandInputs));
   };
   for (const int rows : {0, 1, 8}) EXPECT_FALSE(batched(rows, 14336)) << rows;
   for (const int rows : {9, 16, 18, 32}) EXPECT_TRUE(batched(rows, 4096)) << rows;

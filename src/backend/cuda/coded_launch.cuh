@@ -16,7 +16,8 @@ void launch_coded(OpLaunches& op, LinearArgs args, int end) {
     using Batch = BatchCodes<kKind>;
     const int rows = end - args.first_row, bands = bands_of<Format>(args.cols);
     const int beyond = rows % kMostBatchRows<Batch>;
-    const int batched = batches_codes(beyond, bands) ? rows : rows - beyond;
+    const bool all = batches_codes(op.device().tuning(), beyond, bands);
+    const int batched = all ? rows : rows - beyond;
     if (batched > 0 && batches_rows(op.device()) && args.segments == kSegments) {
       LinearArgs batch = args;
       batch.bands = bands;

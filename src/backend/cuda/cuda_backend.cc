@@ -51,8 +51,10 @@ class CudaBackend final : public Backend {
 
   std::string name() const override { return "cuda"; }
   std::string description() const override {
-    return fmt::format("cuda (GPU {}: {}, kernels for {}.{})", device_.gpu().ordinal(),
-                       device_.name(), device_.capability() / 10, device_.capability() % 10);
+    const std::string_view changes = tuning_changes();
+    return fmt::format("cuda (GPU {}: {}, kernels for {}.{}{}{})", device_.gpu().ordinal(),
+                       device_.name(), device_.capability() / 10, device_.capability() % 10,
+                       changes.empty() ? "" : ", tuned: ", changes);
   }
 
   void require_supported(const KvShape& shape) const override { cuda::require_supported(shape); }

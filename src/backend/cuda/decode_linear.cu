@@ -24,6 +24,7 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
   if (!format.dense() && !is_wide(format)) return run_coded(op, args, format, read, end);
   int tiles = 0;
   for (const LinearSource& source : args.sources) tiles += source.tiles;
+  const Tuning& tuning = op.device().tuning();
   const auto batched = [&](int least) {
     return end - args.first_row >= least && batches_rows(op.device()) && args.segments == kSegments;
   };
@@ -34,7 +35,7 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
         return run<Fp32Format, 4>(op, args, end);
       case DType::kF16:
       case DType::kBF16:
-        if (batched(least_batch_rows(tiles, args.bands))) {
+        if (batched(least_batch_rows(tuning, tiles, args.bands))) {
           return run_batch(op, args, format.dtype, end);
         }
         return format.dtype == DType::kF16 ? run<FullFormat<__half>, 1, 2, 3>(op, args, end)
@@ -45,7 +46,7 @@ void run(OpLaunches& op, LinearArgs args, WeightRead read, const Linear& first, 
   args.stride = units * upper_unit_bytes(format.group);
   args.lower_stride = units * kLowerUnitBytes;
   const auto run_planes = [&]<bool kBoth, int kGroup>() {
-    if (kGroup == 128 && batched(least_batch_rows_of_planes(tiles, args.bands))) {
+    if (kGroup == 128 && batched(least_batch_rows_of_planes(tuning, tiles, args.bands))) {
       return run_batch_of_planes(op, args, kBoth, end);
     }
     if constexpr (!kBoth && kGroup == 128) {

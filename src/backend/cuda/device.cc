@@ -75,6 +75,7 @@ Device::Device(int ordinal) : gpu_(Gpu::at(ordinal)) {
   num_sms_ = properties.multiProcessorCount;
   max_shared_bytes_ = std::min(properties.sharedMemPerBlockOptin, shared_limit(capability_));
   l2_bytes_ = properties.l2CacheSize;
+  tuning_ = changed(timed_tuning(capability_), tuning_changes());
   kernels_ = Kernels(num_sms_, max_shared_bytes_);
   QUANTSPEC_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   staging_ = gpu_.allocate_on_host(kStagingBytes);

@@ -18,6 +18,7 @@
 
 #include "backend/cuda/gpu.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/tuning.h"
 #include "backend/params/kv.h"
 #include "backend/params/order.h"
 #include "backend/round_ops.h"
@@ -157,6 +158,7 @@ class Device {
   // The most shared memory of a block.
   std::size_t max_shared_bytes() const { return max_shared_bytes_; }
   std::size_t l2_bytes() const { return l2_bytes_; }
+  const Tuning& tuning() const { return tuning_; }
 
   // Zeroed memory, 256-byte aligned, which any thread may give back.
   Buffer allocate(std::size_t bytes) { return gpu_.allocate(bytes); }
@@ -235,6 +237,7 @@ class Device {
   int num_sms_ = 0;
   std::size_t max_shared_bytes_ = 0;
   std::size_t l2_bytes_ = 0;
+  Tuning tuning_;
   std::array<Buffer, static_cast<std::size_t>(Scratch::kCount)> scratch_;
   Buffer staging_;          // pinned: copies from and to it run beside the host
   std::size_t staged_ = 0;  // bytes of it that copies under way may use

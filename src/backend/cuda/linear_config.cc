@@ -76,14 +76,14 @@ class Sharing {
     return kSegments;
   }
 
-  // NOTE: more than 5 stages are slower: measured on an H200, with 6 a 7B layer's products take 105
-  // instead of 100 us at one row. Fewer warps, of ranks, have as many between them.
+  // NOTE: measured on an H200: 6 stages take as long as 5 (docs/decisions/0024), or 105 us instead
+  // of 100 for a 7B layer's products at one row. Fewer warps, of ranks, have as many between them.
   std::optional<LinearConfig> streamed_config(int cluster) const {
     const int least_buffers = cluster == 1 ? 1 : 2;
     for (const int least_depth : {3, 2}) {
       for (int buffers = 2; buffers >= least_buffers; --buffers) {
         const auto found = deepest(cluster, buffers, machine_.max_shared_bytes, least_depth,
-                                   /*most_depth=*/5 * kSegments / shape_.segments);
+                                   machine_.tuning.streamed_stages * kSegments / shape_.segments);
         if (found) return found;
       }
     }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "backend/cuda/linear_layout.h"
+#include "backend/cuda/tuning.h"
 #include "backend/params/segments.h"
 
 namespace quantspec::cuda {
@@ -159,6 +160,7 @@ struct LinearMachine {
   int capability;        // 90: 9.0
   int num_sms;           // multiprocessors
   int max_shared_bytes;  // of a block
+  Tuning tuning;
 };
 
 // Where a segment of all kSegments begins, as segment_begin() has it, in few instructions: between

@@ -14,7 +14,8 @@ namespace quantspec::cuda {
 // --- sharing out (linear_config.h) ---------------------------------------------------------------
 
 inline LinearMachine machine_of(const Device& device) {
-  return {device.capability(), device.num_sms(), static_cast<int>(device.max_shared_bytes())};
+  return {device.capability(), device.num_sms(), static_cast<int>(device.max_shared_bytes()),
+          device.tuning()};
 }
 
 inline bool heads_are_normed(const LinearArgs& args) {

@@ -1,0 +1,51 @@
+#include "backend/cuda/tuning.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace quantspec::cuda {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(CudaTuningOnHost, OfGpusThatNobodyTimedIsThatOf90) {
+  EXPECT_EQ(timed_tuning(90).short_split, 1024);
+  for (const int capability : {80, 86, 100, 120}) {
+    EXPECT_EQ(timed_tuning(capability), timed_tuning(90)) << capability;
+  }
+}
+
+TEST(CudaTuningOnHost, TakesChanges) {
+  const Tuning timed = timed_tuning(90);
+  EXPECT_EQ(changed(timed, ""), timed);
+  Tuning other = timed;
+  other.half_rows = 9;
+  other.short_split = 1 << 20;
+  EXPECT_EQ(changed(timed, "half_rows=9,short_split=1048576"), other);
+  EXPECT_EQ(changed(timed, "half_rows=3,half_rows=9,short_split=1048576,"), other);
+}
+
+TEST(CudaTuningOnHost, RefusesWhatItCannotTake) {
+  const auto refusal = [](const char* changes) -> std::string {
+    try {
+      changed(timed_tuning(90), changes);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidRequest);
+      return error.what();
+    }
+    return "none";
+  };
+  for (const char* wrong : {"half_rows", "half=9", "=9", ",half_rows=9", " half_rows=9"}) {
+    EXPECT_THAT(refusal(wrong), HasSubstr("is not NAME=NUMBER; the names are half_rows, half_"));
+  }
+  for (const char* wrong : {"half_rows=", "half_rows=0", "half_rows=-4", "half_rows=1048577",
+                            "half_rows=9x", "half_rows=99999999999", "half_rows=9 "}) {
+    EXPECT_THAT(refusal(wrong), HasSubstr("half_rows must be a number from 1 to 1048576, not '"));
+  }
+  EXPECT_THAT(refusal("streamed_stages=1"), HasSubstr("from 2 to"));
+}
+
+}  // namespace
+}  // namespace quantspec::cuda

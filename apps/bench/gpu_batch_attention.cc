@@ -95,14 +95,18 @@ void time_batch(GpuLab& lab, const AttentionShape& shape, const Batch& batch, Co
 }  // namespace
 
 void measure_batches(GpuLab& lab, Results& results) {
-  const AttentionShape& shape = kAttentionShapes[1];  // GQA
-  for (const Batch& batch :
-       {uniform(8, 4096), uniform(32, 4096), uniform(16, 8192), uniform(8, 16384), ragged(),
-        sharing(uniform(32, 4096)), uniform(64, 4096), uniform(8, 32768), uniform(16, 32768)}) {
-    Contexts contexts(lab, shape.kv_heads, batch.tokens, batch.pages);
-    if (batch.name == ragged().name) check_batch(lab, shape, batch, contexts, results);
-    time_batch(lab, shape, batch, contexts, results);
-  }
+  const auto measure = [&](const AttentionShape& shape, const std::vector<Batch>& batches) {
+    for (const Batch& batch : batches) {
+      Contexts contexts(lab, shape.kv_heads, batch.tokens, batch.pages);
+      if (batch.name == ragged().name) check_batch(lab, shape, batch, contexts, results);
+      time_batch(lab, shape, batch, contexts, results);
+    }
+  };
+  const auto& [mha, gqa] = kAttentionShapes;
+  measure(gqa, {uniform(4, 4096), uniform(8, 4096), uniform(20, 4096), uniform(32, 4096),
+                uniform(16, 8192), uniform(8, 16384), ragged(), sharing(uniform(32, 4096)),
+                uniform(64, 4096), uniform(4, 32768), uniform(8, 32768), uniform(16, 32768)});
+  measure(mha, {uniform(8, 4096), uniform(4, 16384)});
 }
 
 }  // namespace quantspec

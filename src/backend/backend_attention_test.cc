@@ -244,6 +244,36 @@ TEST_P(AttentionOps, ASequenceAloneHasTheSameBits) {
   }
 }
 
+// Beside each other drafts have fewer splits than alone on a GPU, whose teams then have several
+// parts. Of contexts of about one length, and where one is so long that it has as many splits as
+// any may. Of one column tile, and of more columns than a block has.
+TEST_P(AttentionOps, DraftsOfLongContextsAreNearThoseOfEachAlone) {
+  const bool gpu = GetParam() == "cuda";
+  constexpr int kPage = 64;
+  const KvShape shape = shape_of(gpu ? 8 : 2, 128, kPage);
+  for (const std::vector<int>& all_pages :
+       {std::vector{90, 100, 110, 95, 90}, {90, 300, 40, 9, 3, 0, 12, 3, 6, 3, 3, 9}}) {
+    for (const int rows : {1, 17}) {
+      std::vector<Data> sequences;
+      for (const int gpu_pages : all_pages) {
+        const int pages = gpu ? gpu_pages : gpu_pages / 10;
+        const int own = gpu && sequences.empty() ? 0 : rows;  // as rounds may have, on a GPU
+        const Case c{2 * shape.num_kv_heads, shape, pages, (pages + 1) * kPage, own};
+        sequences.emplace_back(c, 70 + pages, 3);
+      }
+      const Floats all = attend_all(*backend_, sequences, KvRead::kUpper);
+      std::size_t at = 0;
+      for (const Data& data : sequences) {
+        if (data.c.rows == 0) continue;
+        const Floats one = attend_all(*backend_, {data}, KvRead::kUpper);
+        const Floats together(all.begin() + at, all.begin() + at + one.size());
+        EXPECT_TRUE(attention_near(together, one, KvRead::kUpper, tolerances_)) << text(data.c);
+        at += one.size();
+      }
+    }
+  }
+}
+
 // More than a launch on a GPU has. Positions and pages as a cache has them.
 TEST_P(AttentionOps, ASequenceAmongManyHasTheBitsItHasAlone) {
   constexpr int kPage = 32, kSequences = 70;

@@ -197,8 +197,7 @@ TEST_P(RankOps, AttentionHasTheBitsOfOneRank) {
               << " share contexts, " << layout.groups.alike << " weights";
         }
       };
-      // On GPUs drafts have other splits where contexts are shared.
-      expect(outs[rank].decoded, one.decoded, on_gpu && layout.groups.context > 1 ? 1 : 0);
+      expect(outs[rank].decoded, one.decoded, on_gpu ? 1 : 0);  // drafts may have other splits
       expect(outs[rank].read, one.read);
     }
   }

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <tuple>
 #include <utility>
 
+#include "backend/params/lengths.h"
 #include "backend/params/round.h"
 #include "backend/params/view.h"
 #include "base/clock.h"
@@ -472,17 +472,12 @@ RoundKey Decoder::key() const {
           .contexts = contexts()};
 }
 
-// In powers of two, so that a round seldom becomes another one because its contexts have grown.
 int Decoder::contexts() const {
-  constexpr unsigned kShort = 1024;
-  std::int64_t tokens = 0, sequences = 0;
+  BatchLengths lengths;
   for (const Row& row : rows_) {
-    if (row.sequence == nullptr) continue;
-    tokens += row.sequence->cache_.length();
-    ++sequences;
+    if (row.sequence != nullptr) lengths.add(row.sequence->cache_.length());
   }
-  return sequences > 1 ? std::bit_width(static_cast<std::uint64_t>(tokens / sequences) / kShort)
-                       : 0;
+  return lengths.key();
 }
 
 void Decoder::issue() {

@@ -203,8 +203,10 @@ TEST_F(DecoderTest, KeysOfBatchesSayAboutHowLongContextsAre) {
   };
   EXPECT_EQ(contexts({9000}), 0);  // one sequence goes on in the same graph
   EXPECT_EQ(contexts({5, 2000}), 0);
-  EXPECT_EQ(contexts({5, 2100}), 1);
-  EXPECT_EQ(contexts({9000, 8900}), 4);
+  EXPECT_EQ(contexts({1100, 1000}), 2);
+  EXPECT_EQ(contexts({1600, 1000}), 2);
+  EXPECT_EQ(contexts({5, 2100}), 3) << "one is much longer";
+  EXPECT_EQ(contexts({9000, 8900}), 8);
 }
 
 TEST_F(DecoderTest, LanesAreKnownBySequenceAndPlan) {

@@ -10,6 +10,7 @@
 #include "backend/cuda/ops.h"
 #include "backend/cuda/ranks.h"
 #include "backend/params/attention.h"
+#include "backend/params/lengths.h"
 #include "backend/params/pass.h"
 #include "base/error.h"
 #include "base/fields.h"
@@ -38,7 +39,7 @@ void check_supported(const AttentionParams& params) {
 
 // Of `count` of the sequences, from `first` on. Its shape follows from all of the op's, so that it
 // is the same whichever of them have rows: a round is repeated with others. Which kernel it has
-// follows from how long they are on average, too; repeated with others it is right, if slower.
+// follows from how long they are, too; repeated with others it is right, if slower.
 AttentionLaunch launch_of(const AttentionParams& params, const SequenceTables& all, int first,
                           int count) {
   const KvView& kv = params.sequences.front().kv;
@@ -53,15 +54,19 @@ AttentionLaunch launch_of(const AttentionParams& params, const SequenceTables& a
   launch.args.sequences = all.from(first, count);
   launch.read = kv.read;
   launch.all_full = kv.all_full;
-  std::int64_t tokens = 0, with_rows = 0;
+  BatchLengths lengths;
   for (const SequenceRows& sequence : params.sequences) {
-    if (sequence.num_rows > 0) tokens += sequence.first_position, ++with_rows;
+    if (sequence.num_rows > 0) lengths.add(sequence.first_position);
     launch.columns = std::max(launch.columns, sequence.num_rows * launch.args.group);
     if (sequence.kv.page_mass.data == nullptr) continue;
     launch.args.page_capacity =
         std::max(launch.args.page_capacity, sequence.kv.page_mass.max_pages);
   }
-  launch.tokens = static_cast<int>(tokens / std::max<std::int64_t>(1, with_rows));
+  launch.tokens = static_cast<int>(lengths.mean());
+  launch.unequal = lengths.unequal();
+  launch.sharing = static_cast<int>(
+      std::ranges::count_if(params.sequences.subspan(first, count),
+                            [](const SequenceRows& sequence) { return sequence.num_rows > 0; }));
   return launch;
 }
 
@@ -159,6 +164,7 @@ AttentionScratch attention_scratch(const Device& device, const PassSizes& sizes,
     launch.args.page_capacity = mass_pages;
     launch.args.sequences.count = sequences;
     launch.read = read;
+    launch.all_full = read != KvRead::kUpper;  // which may have either form of every launch
     launch.columns = rows * launch.args.group;
     with_head_dim(sizes.shape.head_dim, [&]<int kHeadDim>() {
       const AttentionScratch scratch = scratch_of<kHeadDim>(device, launch);

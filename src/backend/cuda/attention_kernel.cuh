@@ -4,6 +4,7 @@
 #include "backend/cuda/attention_merge.cuh"
 #include "backend/cuda/attention_pages.cuh"
 #include "backend/cuda/attention_slabs.cuh"
+#include "backend/cuda/attention_slots.cuh"
 #include "backend/cuda/attention_stream.cuh"
 
 namespace quantspec::cuda {
@@ -208,20 +209,39 @@ __device__ __forceinline__ void read_split(const AttentionArgs& args, const Work
   }
 }
 
-// Grid: [column blocks * kv heads, splits, sequences].
+// What this CTA reads; false: nothing.
+template <class S>
+__device__ __forceinline__ bool find_work(const AttentionArgs& args, FragmentLane lane,
+                                          Work& work) {
+  const int teams = blockDim.x / (32 * S::kTeam);
+  if constexpr (S::kPlanes == 1) {
+    if (args.draft_slots > 0) {
+      const DraftSlot slot = DraftSlot::of<S>(args, blockIdx.y, lane);
+      if (slot.sequence < 0) return false;
+      work = Work::of<S>(args, slot.sequence, teams);
+      work.share_draft<S>(slot.splits);
+      work.take<S>(args, blockIdx.x, args.column_blocks, slot.split);
+      return work.live_columns<S>(args) > 0;
+    }
+  }
+  work = Work::of<S>(args, blockIdx.z, teams);
+  work.take<S>(args, blockIdx.x, args.column_blocks, blockIdx.y);
+  return work.live_columns<S>(args) > 0 && work.split < work.splits;
+}
+
+// Grid: [column blocks * kv heads, splits, sequences]; of a batch's drafts [.., slots].
 template <class S>
 __global__ void __launch_bounds__(32 * S::kTeam * S::kMaxTeams, S::kCtas)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
   const FragmentLane lane;
-  Work work = Work::of<S>(args, blockIdx.z, blockDim.x / (32 * S::kTeam));
-  work.take<S>(args, blockIdx.x, args.column_blocks, blockIdx.y);
-  const int live = work.live_columns<S>(args);
-  if (live <= 0 || work.split >= work.splits) {
+  Work work;
+  if (!find_work<S>(args, lane, work)) {
     // The end of this grid says that the kernels before it have ended, also where no CTA has work.
     if ((blockIdx.x | blockIdx.y | blockIdx.z) == 0) wait_for_previous_kernels();
     return;
   }
+  const int live = work.live_columns<S>(args);
   const std::ptrdiff_t head = work.sequence * args.shape.num_kv_heads + work.kv_head;
   std::byte* streams = shared + S::kSlotsOffset;
   const TeamPartials<S> partials(shared + S::kExponentsOffset, streams, work.teams);

@@ -47,23 +47,21 @@ struct AttentionSplit {
   }
 };
 
-// Splits of drafts in a batch. Each team gets several parts, so that fewer splits are merged; and
-// there are no more CTAs than fill a GPU a few times, as one without a part takes its time, too. So
-// a draft's bits follow from how many sequences are beside it, which they may. All ranks get the
-// same.
-struct DraftSplits {
-  int parts, most;  // of a team; splits
-  static DraftSplits of(const Device& device, int ctas, int splits, int heads, int sequences) {
-    constexpr int kRounds = 6, kMostParts = 6;
-    const int most = kRounds * ctas * device.num_sms() / (heads * sequences);
-    return {std::clamp(sequences / 4, 1, kMostParts), std::clamp(most, 1, splits)};
-  }
-};
+// The slots of a batch's drafts (attention_slots.cuh), where so many fill the GPU: twice as many
+// where lengths are unequal; or where so many sequences leave fewer of them empty, and clearly so,
+// as each pass over the GPU has its cost: of 33 slots 20 sequences take 20, of 66 60.
+inline int slots_of_drafts(int filling, const AttentionLaunch& launch) {
+  const auto each = [&](int slots) { return std::max(1, slots / std::max(1, launch.sharing)); };
+  const bool twice = launch.unequal || 4 * each(2 * filling) >= 9 * each(filling);
+  return twice ? 2 * filling : filling;
+}
 
 // Whether a batch has CTAs that stay (attention_turns.cuh): where splits are short, and several for
 // each multiprocessor. Of long ones CTAs with all teams have as much under way, and begin one by
-// one. What is short begins at a power of two, as RoundKey's contexts do (Decoder::contexts).
-// NOTE: measured on an H200 alone (docs/decisions/0023-attention-of-batches.md).
+// one; but with one column tile of codes less than those that stay, unless one of some long
+// sequences would be the last to end. What is short begins at a power of two, as rounds are known
+// by (BatchLengths::key()). NOTE: measured on an H200 alone
+// (docs/decisions/0023-attention-of-batches.md).
 template <class S>
 bool takes_turns(const Device& device, const AttentionLaunch& launch) {
   if constexpr (!S::kTakesTurns) {
@@ -71,13 +69,14 @@ bool takes_turns(const Device& device, const AttentionLaunch& launch) {
   } else {
     const AttentionArgs& args = launch.args;
     const AttentionSplit<S> split = AttentionSplit<S>::of(device, launch);
+    const bool narrow = launch.columns <= 8 && !launch.all_full && !launch.unequal;
     const int items = args.sequences.count * args.shape.num_kv_heads * split.splits;
     return device.capability() >= 90 && split.teams == S::kMaxTeams &&
            TurnsRoom<S, S::kMaxTeams / 2>::fits(static_cast<int>(device.max_shared_bytes())) &&
            args.shape.context_ranks == 1 && args.sequences.count > 1 &&
            items > 2 * device.num_sms() &&
-           launch.tokens < device.tuning().short_split *
-                               static_cast<int>(std::bit_floor(unsigned(split.splits)));
+           (narrow || launch.tokens < device.tuning().short_split *
+                                          static_cast<int>(std::bit_floor(unsigned(split.splits))));
   }
 }
 
@@ -97,12 +96,12 @@ void shape_launch(const Device& device, AttentionLaunch& launch) {
   const AttentionSplit<S> split = AttentionSplit<S>::of(device, launch);
   args.splits = split.splits;
   args.context_shift = std::countr_zero(static_cast<unsigned>(args.shape.context_ranks));
-  if (S::kPlanes == 1 && args.context_shift == 0) {
-    const DraftSplits draft =
-        DraftSplits::of(device, S::kCtas, args.splits, args.shape.num_kv_heads * launch.contexts,
-                        args.sequences.count);
-    args.draft_parts = draft.parts;
-    args.splits = draft.most;
+  if (S::kPlanes == 1 && args.context_shift == 0 && args.sequences.count > 1) {
+    const int heads = args.shape.num_kv_heads, count = args.sequences.count;
+    const int filling = device.tuning().draft_rounds * S::kCtas * device.num_sms() / heads;
+    args.draft_slots = std::clamp(slots_of_drafts(filling, launch), count, count * args.splits);
+    // One that is longer than others has no more than four times what each would.
+    args.splits = std::clamp(4 * 2 * filling / count, 1, args.splits);
   }
   args.places = args.context_shift > 0 ? rank_splits<S>(args).places() : args.splits;
   args.column_blocks = (launch.columns + S::kColumns - 1) / S::kColumns;
@@ -181,7 +180,9 @@ template <class S>
 void launch_kernel_of(Device& device, const AttentionLaunch& launch,
                       const AttentionSplit<S>& split) {
   const AttentionArgs& args = launch.args;
-  const dim3 grid(args.column_blocks * args.shape.num_kv_heads, args.places, args.sequences.count);
+  const int heads = args.column_blocks * args.shape.num_kv_heads;
+  const dim3 grid = args.draft_slots > 0 ? dim3(heads, args.draft_slots)
+                                         : dim3(heads, args.places, args.sequences.count);
   const auto run = [&](auto kernel, dim3 ctas, int warps, int shared_bytes,
                        Kernels::Prefers prefers = Kernels::Prefers::kNothing) {
     device.kernels().allow_shared(kernel, prefers);

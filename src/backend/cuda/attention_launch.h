@@ -28,9 +28,11 @@ void launch_kernel(Device& device, OpOrder order, dim3 grid, int threads, int sh
 struct AttentionLaunch {
   AttentionArgs args;  // up to `scale`, `page_capacity` and `sequences`
   KvRead read;
-  bool all_full;  // all tokens are in full precision
-  int columns;    // the most of a sequence: rows times group
-  int tokens;     // before the rows of a sequence that has some, on average
+  bool all_full;    // all tokens are in full precision
+  int columns;      // the most of a sequence: rows times group
+  int tokens;       // before the rows of a sequence that has some, on average
+  bool unequal;     // BatchLengths::unequal()
+  int sharing = 1;  // sequences of the launch that have rows
   OpOrder order;
   // Ranks that share the context have the query heads of so many equal parts of its KV heads; args
   // are of all of them, but `out` is of those of this rank.
@@ -54,8 +56,8 @@ void launch_page_mass(Device& device, const AttentionArgs& args);
 template <int kHeadDim>
 void launch_attention(Device& device, AttentionLaunch& launch);
 
-// What that takes of scratch memory. Of args: `group`, `shape`, `page_capacity` and the number of
-// sequences are enough.
+// What that takes of scratch memory, `unequal` or not. Of args: `group`, `shape`, `page_capacity`
+// and the number of sequences are enough.
 template <int kHeadDim>
 AttentionScratch scratch_of(const Device& device, AttentionLaunch& launch);
 

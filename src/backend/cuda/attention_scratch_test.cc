@@ -34,9 +34,10 @@ void attend(Device& device, const Case& c, const KvShape& shape) {
   Buffer q = device.allocate(rows * width * sizeof(float));
   Buffer out = device.allocate(rows * width * sizeof(float));
   Buffer mass = device.allocate(sizeof(float) * shape.num_kv_heads * (c.mass_pages + 1));
-  const auto run = [&](KvRead read, int before) {
+  const auto run = [&](KvRead read, int before, bool all_full = false) {
     for (int of_each = 1; of_each <= (read == KvRead::kUpper ? 1 : kMostRows); ++of_each) {
       KvView view{.full = {kv.data(), kCapacity}, .read = read};
+      view.all_full = all_full;
       if (read == KvRead::kBoth && c.mass_pages > 0) {
         view.page_mass = {mass.as<float>(), c.mass_pages};
       }
@@ -48,7 +49,9 @@ void attend(Device& device, const Case& c, const KvShape& shape) {
     }
   };
   for (const KvRead read : {KvRead::kUpper, KvRead::kBoth}) run(read, kShort);
-  if (shape.context_ranks == 1) run(KvRead::kBoth, kLong);
+  if (shape.context_ranks == 1) {
+    for (const bool all_full : {false, true}) run(KvRead::kBoth, kLong, all_full);
+  }
   device.synchronize();
 }
 

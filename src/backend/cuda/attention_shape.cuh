@@ -13,12 +13,12 @@
 // end. Neither rows, nor batch, nor column tiles, nor warps change what a team adds up in which
 // order; and what a row does not see adds exact zeros. A draft has no more splits than the parts of
 // its first row fill with one for each team (then part j belongs to split j % splits, team j /
-// splits), or several in a batch, and the CTAs beyond end at once; so of its bits only those of one
-// row alone are promised.
+// splits), and the CTAs beyond end at once; in a batch it may have fewer (attention_slots.cuh). So
+// of its bits only those of one row alone are promised.
 //
-// A target's batch of short contexts has CTAs that stay, and read split after split, in blocks of
-// three column tiles at most (attention_turns.cuh); but not with heads of 256 channels, nor pages
-// of 32 tokens.
+// A target's batch has CTAs that stay, and read split after split, where contexts are short or
+// columns of codes are one tile, in blocks of three column tiles at most (attention_turns.cuh); but
+// not with heads of 256 channels, nor pages of 32 tokens.
 //
 // Of ranks that share a context (context.h) each has the CTAs of some splits, which read what one
 // GPU's would: all bands of those splits are its own, and it has all slabs. Then all tell each
@@ -56,7 +56,7 @@ struct AttentionArgs {
   int splits;            // of all ranks that share the context
   int context_shift;     // 2^context_shift ranks share it
   int places;            // for splits of a rank; the grid's
-  int draft_parts;       // of a team, for which a draft has a split
+  int draft_slots;       // of a batch's drafts: CTAs of a kv head, for all sequences; else 0
   int column_blocks;     // CTAs that share a split, each with its own columns
   int band_shift;        // a page is 2^band_shift bands
   int* tickets;          // [sequence, kv head], zero; null where another kernel merges
@@ -119,7 +119,7 @@ struct AttentionShape {
   static constexpr bool kCopiesAhead = kTeam == 1 && kTokenTiles == 4 && kColumnTiles <= 2;
   // So many parts in a row go to teams of one CTA: neighbours come sooner when asked for together.
   static constexpr int kBeside = 2;
-  // Whether a batch of short contexts may have CTAs that stay (attention_turns.cuh).
+  // Whether a batch may have CTAs that stay (attention_turns.cuh).
   static constexpr bool kTakesTurns =
       kPlanes == 2 && kTokenTiles == 4 && kHeadDim <= 128 && kColumnTiles <= 3;
   // The most teams of a CTA, and CTAs of a multiprocessor (by registers).
@@ -206,16 +206,19 @@ struct Work {
         work.num_bands + work.gathered_slabs + (end + S::kSlabTokens - 1) / S::kSlabTokens;
     work.splits = args.splits;
     work.beside = true;
-    if (S::kPlanes == 1 && args.context_shift == 0) {
-      const int before = work.state.first_position - work.state.first_full;
-      const int parts = work.num_bands + work.gathered_slabs + before / S::kSlabTokens + 1;
-      const int of_split = work.teams * args.draft_parts;
-      work.splits = min(work.splits, (parts + of_split - 1) / of_split);
-      // Else each warp has but one part.
-      work.beside = args.draft_parts > 1 || work.splits == args.splits;
-    }
+    if (S::kPlanes == 1 && args.context_shift == 0) work.share_draft<S>(args.splits);
     work.part_stride = work.splits * work.teams;
     return work;
+  }
+  // A draft has `most` splits, but no more than its first row fills with a part for each team.
+  template <class S>
+  __device__ void share_draft(int most) {
+    const int before = state.first_position - state.first_full;
+    const int parts = num_bands + gathered_slabs + before / S::kSlabTokens + 1;
+    const int wanted = (parts + teams - 1) / teams;
+    splits = min(most, wanted);
+    beside = splits < wanted;  // else each team has but one part
+    part_stride = splits * teams;
   }
   // Blocks of a split are neighbours, so that one finds in L2 what another reads. Splits that read
   // nothing come last, so that the others have multiprocessors for themselves.

@@ -1,4 +1,4 @@
-// Decode attention of a target's batch whose sequences are short: the kernel of
+// Decode attention of a target's batch, most of all of one whose sequences are short: the kernel of
 // attention_kernel.cuh with CTAs that stay, and read split after split. In a short context most
 // teams of a split have one part or none; a CTA of its own for each split would mostly wait: for
 // its pages, its queries, its first copies, its last sums. Here a warp asks for the pieces of its

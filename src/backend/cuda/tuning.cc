@@ -28,7 +28,8 @@ constexpr struct {
       .plane_large = 28 << 10,
       .code_rows = 9,
       .streamed_stages = 5,
-      .short_split = 1024}},
+      .short_split = 1024,
+      .draft_rounds = 1}},
 };
 
 constexpr struct {
@@ -45,6 +46,7 @@ constexpr struct {
     {"code_rows", &Tuning::code_rows},
     {"streamed_stages", &Tuning::streamed_stages, 2},
     {"short_split", &Tuning::short_split},
+    {"draft_rounds", &Tuning::draft_rounds},
 };
 static_assert(std::size(kConstants) * sizeof(int) == sizeof(Tuning));
 constexpr int kMost = 1 << 20;  // times multiprocessors, or splits, it fits

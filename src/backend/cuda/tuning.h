@@ -19,9 +19,11 @@ struct Tuning {
   int code_rows;
   // The most stages of a warp's ring where activations are streamed (linear_config.cc).
   int streamed_stages;
-  // Tokens of a split below which a target's batch has CTAs that stay (attention_turns.cuh). A
-  // power of two: rounds are known by such lengths (Decoder::contexts).
+  // Tokens of a split below which a target's batch has CTAs that stay (attention_turns.cuh), where
+  // it has not in any case. A power of two: rounds are known by such lengths (BatchLengths::key()).
   int short_split;
+  // How often the CTAs of a batch's drafts fill the GPU (attention_slots.cuh), or twice as often.
+  int draft_rounds;
 
   bool operator==(const Tuning&) const = default;
 };

@@ -22,9 +22,9 @@ TEST(CudaTuningOnHost, TakesChanges) {
   EXPECT_EQ(changed(timed, ""), timed);
   Tuning other = timed;
   other.half_rows = 9;
-  other.short_split = 1 << 20;
-  EXPECT_EQ(changed(timed, "half_rows=9,short_split=1048576"), other);
-  EXPECT_EQ(changed(timed, "half_rows=3,half_rows=9,short_split=1048576,"), other);
+  other.draft_rounds = 1 << 20;
+  EXPECT_EQ(changed(timed, "half_rows=9,draft_rounds=1048576"), other);
+  EXPECT_EQ(changed(timed, "half_rows=3,half_rows=9,draft_rounds=1048576,"), other);
 }
 
 TEST(CudaTuningOnHost, RefusesWhatItCannotTake) {

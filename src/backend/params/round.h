@@ -115,7 +115,7 @@ struct RoundKey {
   int target_plan;
   bool keeps_drafts;  // each depth has logits of its own
   bool keeps_logits;  // there is a copy of the target's
-  int contexts = 0;   // of several sequences: how long on average, about; kernels may go by it
+  int contexts = 0;   // how long they are, as kernels go by it: BatchLengths::key()
   bool operator==(const RoundKey&) const = default;
 };
 

@@ -553,8 +553,8 @@ def keep_gpu(args):
     try:
         results = gpu_set.GpuSet(folder)
         readme.write_text(gpu_page.set_page(results))
-        gpu_page.page(results)
         gpu_page.draw(results)
+        gpu_page.page(results)  # which shows the pictures
     except (LookupError, StopIteration, TypeError, ValueError) as error:
         shutil.rmtree(folder)
         raise reports.Unusable(f"{args.gpu}: its files lack something that the pages need: "

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Fills the table of src/backend/cuda/tuning.cc for the GPU of this machine, in some two minutes.
+"""Times this machine's GPU and prints its row for src/backend/cuda/tuning.cc.
 
-    tools/gpu_tune.py [--build DIR]       needs a GPU that does nothing else, and gpu_bench in DIR (build)
+    tools/gpu_tune.py [--build DIR]    gpu_bench is in DIR (default: build)
 
-Each constant says where one form of an op begins to be faster than another. So gpu_bench times ops
-with all of a few values (QUANTSPEC_TUNING), and what takes least is the best: the mean, over the ops
-that it bears on, of the logarithm of the time. A value stays as it is where no other is faster by 1%.
-Numbers of rows come from two runs: all products by the one kernel, and all by the other.
+Takes some two minutes on a GPU that does nothing else. A constant says from
+what size on one kernel is used instead of another, how many stages a ring has,
+or how many blocks drafts have. gpu_bench times ops with a few values of it
+(QUANTSPEC_TUNING), and what takes least is the best: the mean, over the ops
+that it bears on, of the logarithm of the time. Numbers of rows come from two
+runs, all products by the one kernel and all by the other, and go together.
+What there is stays where nothing else is faster by 1%.
 
-What is printed last is the row for tuning.cc. Which values gain, and whether they do again in a
-second run, is for a person to see. Exit code 1: an op failed its check; 2: nothing could be timed.
+The row is printed last, for a person to put there: who sees which values gain,
+and whether they do again in a second run. Exit code 1: an op failed its check;
+2: nothing could be timed.
 """
 
 import argparse
@@ -18,13 +22,14 @@ import math
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 
 TABLE = pathlib.Path(__file__).parent.parent / "src/backend/cuda/tuning.cc"
 GAIN = 0.01  # what a change must bring
-ALL = 1 << 20  # a number that is never reached
+NEVER = 1 << 19  # rows, the most that may be asked for
 ROWS = [4, 5, 8, 9, 12, 13, 16, 17, 18, 24]
 MATRICES = ["o", "8b qkv", "7b down", "8b down", "8b gate-up", "7b head"]
 ATTENTION = ["--only", "attention", "--tokens", "4096"]
@@ -32,9 +37,9 @@ ATTENTION = ["--only", "attention", "--tokens", "4096"]
 SWEEPS = [
     ("streamed_stages", [3, 4, 5, 6, 8],
      ["--only", "linear", "--weights", "bf16", "--matrices", ",".join(MATRICES), "--rows", "1,4,8"], ""),
-    # Of one column tile of codes only unequal lengths ask for it.
+    # One row of equal lengths has blocks that stay, whatever this is.
     ("short_split", [512, 1024, 2048, 4096], ATTENTION,
-     r"^gqa \d+x\d+.* (verify, [458]|fp16, 1)$"),
+     r"^gqa \d+x\d+( ragged)? verify, [458]$|^gqa \d+x\d+ ragged verify, 1$|\d+x\d+.* fp16, 1$"),
     ("draft_rounds", [1, 2, 3, 4], ATTENTION, r"\d+x\d+.* draft, 1$"),
 ]
 
@@ -68,7 +73,7 @@ class Bench:
                                  capture_output=True, env={**os.environ, "QUANTSPEC_TUNING": changes})
             if ran.returncode != 0:
                 print(ran.stdout + ran.stderr, file=sys.stderr)
-                print(f"gpu_tune: gpu_bench failed with {changes or 'no changes'}", file=sys.stderr)
+                print(f"gpu_tune: {self.program} failed, with QUANTSPEC_TUNING={changes}", file=sys.stderr)
                 sys.exit(1 if ran.returncode == 3 else 2)
             data = json.loads(path.read_text())
         self.device = data["device"]
@@ -96,7 +101,7 @@ def sweep(bench, values, name, tried, options, wanted):
     cells = [cell for cell in times[tried[0]] if re.search(wanted, f"{cell[0]}, {cell[1]}")]
     costs = {value: mean_log([times[value][cell] for cell in cells]) for value in tried}
     best = best_of(costs, values[name])
-    edge = ", the last that was tried" if best in (tried[0], tried[-1]) else ""
+    edge = "" if best in tried[1:-1] or best == 1 else ", at the edge of what was tried: try further"
     print(f"\n{name}: us; now {values[name]}, best {best}{edge}")
     print(f"{'':34}" + "".join(f"{value:>9}" for value in tried))
     for cell in cells:
@@ -128,7 +133,8 @@ def fit_rows(few, batch, now, of_size):
     sizes = sorted({size_of(name) for name, _ in few})
     edges = [now[2], *((a + b) // 2 for a, b in zip(sizes, sizes[1:]))]
     costs = {choice: cost(choice) for choice in [now, *(
-        (rows, large_rows, large) for large in edges for rows in ROWS for large_rows in ROWS
+        (rows, large_rows, large) for large in edges for rows in [*ROWS, NEVER]
+        for large_rows in [*ROWS, NEVER]
         if (large_rows <= rows if of_size else large_rows == rows))]}
     best = best_of(costs, now)
     return best, costs[best], costs[now]
@@ -140,13 +146,14 @@ def tune_rows(bench, values):
     kinds = {"half": ["bf16"], "plane": ["4-bit", "8-bit"], "code": ["Q8_0", "Q4_K"]}
     options = ["--only", "linear", "--weights", ",".join(sum(kinds.values(), [])),
                "--matrices", ",".join(MATRICES), "--rows", ",".join(map(str, ROWS))]
-    few = bench.times(options, {**values, **dict.fromkeys(constants, ALL)})
+    few = bench.times(options, {**values, **dict.fromkeys(constants, NEVER)})
     batch = bench.times(options, {**values, **dict.fromkeys(constants, 2)})
     for kind, weights in kinds.items():
         # 17 rows of codes are seldom a batch's, whatever the constant.
         mine = [{cell: seconds for cell, seconds in times.items() if cell[0].split()[-1] in weights
                  and (kind, cell[1]) != ("code", 17)} for times in (few, batch)]
-        if max(abs(math.log(batch[cell] / few[cell])) for cell in mine[0]) < 5 * GAIN:
+        gaps = [abs(math.log(mine[1][cell] / mine[0][cell])) for cell in mine[0]]
+        if statistics.median(gaps) < GAIN:
             print(f"\n{kind}_rows: makes no difference here, as where there is one kernel")
             continue
         print(f"\n{kind}_rows: us, kernel of few rows -> of batches")
@@ -169,15 +176,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"), metavar="DIR",
                         help="where gpu_bench is (default: build)")
-    program = parser.parse_args().build.resolve() / "gpu_bench"
-    if not program.exists():
-        parser.error(f"no {program}: cmake --build --preset release --target gpu_bench makes it")
+    build = parser.parse_args().build
+    program = build.resolve() / "gpu_bench"
+    if not (program.is_file() and os.access(program, os.X_OK)):
+        parser.error(f"no program {program}: cmake --build {build} --target gpu_bench makes it, in a "
+                     "build with CUDA (CONTRIBUTING.md)")
     table = read_table(TABLE.read_text())
     bench = Bench(program)
     capability = bench.capability()
     timed = capability in table
     values = dict(table[capability] if timed else next(iter(table.values())))
-    print(f"{bench.device}; " + ("its row" if timed else "no row, so that it has that of the first"))
+    print(f"{bench.device}: begins with " + ("its row of tuning.cc" if timed else
+                                             "the row of 9.0, as tuning.cc has none of its own"))
     tune_rows(bench, values)
     for name, *how in SWEEPS:
         values[name] = sweep(bench, values, name, *how)

@@ -39,7 +39,8 @@ void check_supported(const AttentionParams& params) {
 
 // Of `count` of the sequences, from `first` on. Its shape follows from all of the op's, so that it
 // is the same whichever of them have rows: a round is repeated with others. Which kernel it has
-// follows from how long they are, too; repeated with others it is right, if slower.
+// follows from how long they are, too, and into how many slots drafts go from how many have rows;
+// repeated with others it is right, if slower.
 AttentionLaunch launch_of(const AttentionParams& params, const SequenceTables& all, int first,
                           int count) {
   const KvView& kv = params.sequences.front().kv;

@@ -47,9 +47,9 @@ struct AttentionSplit {
   }
 };
 
-// The slots of a batch's drafts (attention_slots.cuh), where so many fill the GPU: twice as many
-// where lengths are unequal; or where so many sequences leave fewer of them empty, and clearly so,
-// as each pass over the GPU has its cost: of 33 slots 20 sequences take 20, of 66 60.
+// The slots of a batch's drafts (attention_slots.cuh), where `filling` of them fill the GPU: twice
+// as many where lengths are unequal, or where that leaves clearly fewer of them empty: of 33 slots
+// 20 sequences take 20, of 66 they take 60.
 inline int slots_of_drafts(int filling, const AttentionLaunch& launch) {
   const auto each = [&](int slots) { return std::max(1, slots / std::max(1, launch.sharing)); };
   const bool twice = launch.unequal || 4 * each(2 * filling) >= 9 * each(filling);
@@ -58,9 +58,9 @@ inline int slots_of_drafts(int filling, const AttentionLaunch& launch) {
 
 // Whether a batch has CTAs that stay (attention_turns.cuh): where splits are short, and several for
 // each multiprocessor. Of long ones CTAs with all teams have as much under way, and begin one by
-// one; but with one column tile of codes less than those that stay, unless one of some long
-// sequences would be the last to end. What is short begins at a power of two, as rounds are known
-// by (BatchLengths::key()). NOTE: measured on an H200 alone
+// one. With one column tile of codes those that stay are faster at any length; but of unequal long
+// sequences the CTA that has the longest might end last (not timed). What is short begins at a
+// power of two, as rounds are known by (BatchLengths::key()). NOTE: measured on an H200 alone
 // (docs/decisions/0023-attention-of-batches.md).
 template <class S>
 bool takes_turns(const Device& device, const AttentionLaunch& launch) {
@@ -100,7 +100,7 @@ void shape_launch(const Device& device, AttentionLaunch& launch) {
     const int heads = args.shape.num_kv_heads, count = args.sequences.count;
     const int filling = device.tuning().draft_rounds * S::kCtas * device.num_sms() / heads;
     args.draft_slots = std::clamp(slots_of_drafts(filling, launch), count, count * args.splits);
-    // One that is longer than others has no more than four times what each would.
+    // One that is longer than others has no more than four times what each would of twice as many.
     args.splits = std::clamp(4 * 2 * filling / count, 1, args.splits);
   }
   args.places = args.context_shift > 0 ? rank_splits<S>(args).places() : args.splits;

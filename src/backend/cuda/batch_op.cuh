@@ -259,9 +259,9 @@ constexpr int kernel_rows(int rows) {
   return *std::ranges::lower_bound(Format::kKernelRows, rows);
 }
 
-// The op's rows [args.first_row, end), in as few launches as there may be, of about as many rows
-// each where the format has kernels for it: a launch of few rows takes as long as reading the
-// weights does, and those of many longer.
+// The op's rows [args.first_row, end), in as few launches as there may be, evenly where the format
+// has kernels for it: up to some 48 rows a launch takes what reading the weights takes, with more
+// it takes longer.
 template <typename Format>
 void run_batch_rows(OpLaunches& op, const LinearArgs& args, int end) {
   LinearArgs some = args;

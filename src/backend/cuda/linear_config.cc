@@ -76,8 +76,9 @@ class Sharing {
     return kSegments;
   }
 
-  // NOTE: measured on an H200: 6 stages take as long as 5 (docs/decisions/0024), or 105 us instead
-  // of 100 for a 7B layer's products at one row. Fewer warps, of ranks, have as many between them.
+  // NOTE: on an H200 6 stages were slower than 5 once, a 7B layer's products at one row 105 us and
+  // not 100; later they took as long (docs/decisions/0024). Fewer warps, of ranks, have as many
+  // between them.
   std::optional<LinearConfig> streamed_config(int cluster) const {
     const int least_buffers = cluster == 1 ? 1 : 2;
     for (const int least_depth : {3, 2}) {

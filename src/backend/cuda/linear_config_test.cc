@@ -10,7 +10,7 @@ namespace quantspec::cuda {
 namespace {
 
 const LinearMachine kH200{90, 132, 232448, timed_tuning(90)};
-const LinearMachine kA100{80, 108, 166912, timed_tuning(80)};
+const LinearMachine kA100{80, 108, 166912, timed_tuning(90)};
 
 constexpr LinearSizes kDraft = plane_sizes(false, 128, 2, 2);
 constexpr LinearSizes kBoth = plane_sizes(true, 128, 2, 1);

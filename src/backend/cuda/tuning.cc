@@ -1,6 +1,7 @@
 #include "backend/cuda/tuning.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstdlib>
 #include <iterator>
@@ -17,8 +18,8 @@ constexpr struct {
   int capability;
   Tuning tuning;
 } kTimed[] = {
-    // An NVIDIA H200; docs/decisions/0017, 0018 and 0023 have what each choice gains, 0024 all of
-    // them in one run of tools/gpu_tune.py.
+    // An NVIDIA H200. docs/decisions/0017, 0018 and 0023 have what each choice gains; a run of
+    // tools/gpu_tune.py confirmed all but draft_rounds, which followed from it (0024).
     {90,
      {.half_rows = 17,
       .half_large_rows = 12,
@@ -36,6 +37,7 @@ constexpr struct {
   std::string_view name;
   int Tuning::*value;
   int least = 1;
+  bool power_of_two = false;
 } kConstants[] = {
     {"half_rows", &Tuning::half_rows},
     {"half_large_rows", &Tuning::half_large_rows},
@@ -45,11 +47,12 @@ constexpr struct {
     {"plane_large", &Tuning::plane_large},
     {"code_rows", &Tuning::code_rows},
     {"streamed_stages", &Tuning::streamed_stages, 2},
-    {"short_split", &Tuning::short_split},
+    {"short_split", &Tuning::short_split, 1, true},
     {"draft_rounds", &Tuning::draft_rounds},
 };
 static_assert(std::size(kConstants) * sizeof(int) == sizeof(Tuning));
-constexpr int kMost = 1 << 20;  // times multiprocessors, or splits, it fits
+// So that a few times the CTAs of draft_rounds are no more than an int has.
+constexpr int kMost = 1 << 19;
 
 [[noreturn]] void refuse(std::string_view change) {
   std::string names;
@@ -84,6 +87,10 @@ Tuning changed(Tuning tuning, std::string_view changes) {
       fail(ErrorKind::kInvalidRequest,
            "QUANTSPEC_TUNING: {} must be a number from {} to {}, not '{}'", constant->name,
            constant->least, kMost, number);
+    }
+    if (constant->power_of_two && !std::has_single_bit(static_cast<unsigned>(value))) {
+      fail(ErrorKind::kInvalidRequest, "QUANTSPEC_TUNING: {} must be a power of two, not {}",
+           constant->name, value);
     }
     tuning.*constant->value = value;
   }

@@ -1,5 +1,6 @@
-// What was found by timing: where one form of an op begins to be faster than another. There is a
-// row of it for each architecture that was timed (tuning.cc), which tools/gpu_tune.py fills.
+// What was found by timing: where one form of an op begins to be faster than another, and how much
+// of something there is best. There is a row of it for each architecture that was timed
+// (tuning.cc), as tools/gpu_tune.py prints it.
 //
 // Both forms have the same bits, but for drafts. What is not a choice at run time is not here:
 // with how many rows and stages kernels are compiled (batch_half.cuh, batch_planes.cuh, ..), and
@@ -19,8 +20,9 @@ struct Tuning {
   int code_rows;
   // The most stages of a warp's ring where activations are streamed (linear_config.cc).
   int streamed_stages;
-  // Tokens of a split below which a target's batch has CTAs that stay (attention_turns.cuh), where
-  // it has not in any case. A power of two: rounds are known by such lengths (BatchLengths::key()).
+  // Tokens of a split below which a target's batch has CTAs that stay (attention_turns.cuh),
+  // unless it has them at any length. A power of two: rounds are known by such lengths
+  // (BatchLengths::key()).
   int short_split;
   // How often the CTAs of a batch's drafts fill the GPU (attention_slots.cuh), or twice as often.
   int draft_rounds;

@@ -5,6 +5,7 @@ testdata/results. Usage: plot_results_test.py TablesTest|FiguresTest
 FiguresTest needs matplotlib, and without it exits with 77: skipped.
 """
 
+import argparse
 import copy
 import importlib.util
 import json
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 HANGS = 300  # seconds: what takes longer does not end, however busy the machine is
 ROOT = Path(__file__).resolve().parent.parent
@@ -447,6 +449,16 @@ class FiguresTest(unittest.TestCase):
         drawn = {path.stem: path.stat().st_size for path in (kept / "img").iterdir()}
         self.assertEqual(set(drawn), set(gpu_page.FIGURES))
         self.assertLess(max(drawn.values()), 130_000)
+
+    def test_a_new_set_of_a_gpu_gets_its_pictures(self):
+        shown = json.loads((ROOT / "results/shown.json").read_text())["gpu"]
+        source = self.folder / "measured"
+        shutil.copytree(ROOT / "results" / shown, source, ignore=shutil.ignore_patterns("img"))
+        with mock.patch.multiple(make_results, ROOT=self.folder, RESULTS=self.folder / "kept"):
+            make_results.keep_gpu(argparse.Namespace(gpu=source, commit="0123456"))
+        kept = self.folder / "kept" / Path(shown).parent / "0123456"
+        self.assertEqual({path.stem for path in (kept / "img").iterdir()}, set(gpu_page.FIGURES))
+        self.assertIn("# Results at 0123456", (kept / "README.md").read_text())
 
     def test_what_cannot_be_drawn_says_which_data_it_needs(self):
         names, missing = self.drawn("bench", wanted={"draft-length", "budget"})

@@ -60,8 +60,8 @@ inline int slots_of_drafts(int filling, const AttentionLaunch& launch) {
 // each multiprocessor. Of long ones CTAs with all teams have as much under way, and begin one by
 // one. With one column tile of codes those that stay are faster at any length; but of unequal long
 // sequences the CTA that has the longest might end last (not timed). What is short begins at a
-// power of two, as rounds are known by (BatchLengths::key()). NOTE: measured on an H200 alone
-// (docs/decisions/0023-attention-of-batches.md).
+// power of two, as rounds are known by (BatchLengths::key()).
+// NOTE: measured on an H200 alone (docs/decisions/0023-attention-of-batches.md).
 template <class S>
 bool takes_turns(const Device& device, const AttentionLaunch& launch) {
   if constexpr (!S::kTakesTurns) {

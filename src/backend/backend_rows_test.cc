@@ -157,6 +157,37 @@ TEST_P(RowsOps, InputsOfAnyMagnitudeHaveTheBitsOfOne) {
       }));
 }
 
+// Warps that multiply give what they have read back to a warp that brings the next: a race would
+// show in one of many thousand launches, most where processes take turns on the GPU. To look for
+// one, run six of this test at a time with --gtest_repeat (docs/decisions/0026).
+TEST_P(RowsOps, ManyLaunchesHaveTheSameBits) {
+  if (GetParam() != "cuda") GTEST_SKIP() << "about races of a GPU's warps";
+  constexpr int kRows = 32, kAtOnce = 16, kRepeats = 64;
+  const Size size{2100, 16888};
+  const std::size_t count = std::size_t{kRows} * size.outputs;
+  const Guarded<float> x(*backend_, normal_floats(std::size_t{kRows} * size.inputs, 4));
+  const Guarded<float> weight(*backend_, normal_floats(size.inputs, 20));
+  const Norm norm{weight.data(), 1e-5f};
+  Guarded<float> out(*backend_, kAtOnce * count);
+  for (const WeightFormat& format : {dense_format(DType::kF16), sliced_format(64), kQ4K}) {
+    const TestLinear linear =
+        TestLinear::random(*backend_, format, size.outputs, size.inputs, 21, {});
+    Floats first;
+    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+      for (int i = 0; i < kAtOnce; ++i) {
+        backend_->head({WeightRead::kTarget, x.data(), kRows, norm, linear.get(),
+                        out.data() + std::ptrdiff_t(i * count)});
+      }
+      const Floats all = out.values();
+      if (first.empty()) first.assign(all.begin(), all.begin() + std::ptrdiff_t(count));
+      for (int i = 0; i < kAtOnce; ++i) {
+        ASSERT_TRUE(same_bits(&all[i * count], first.data(), count))
+            << format.bits << " bits, launch " << repeat * kAtOnce + i;
+      }
+    }
+  }
+}
+
 QUANTSPEC_FOR_ALL_BACKENDS(RowsOps);
 
 }  // namespace

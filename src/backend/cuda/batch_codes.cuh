@@ -105,7 +105,7 @@ struct BatchCodes : ByteOperands<BatchCodes<kKind>> {
           if (group < 2) multiply(group + 2);
         }
       }
-      __syncwarp();  // all lanes have read what is given back
+      loads_before_copies();
     }
     __device__ __forceinline__ void get(float (&v)[kRows / 2]) const {
 #pragma unroll

@@ -243,7 +243,7 @@ struct BatchHalf {
             of[0][i] = fmaf(products[i], factor, of[0][i]);
           }
         }
-        __syncwarp();  // all lanes have read what is given back
+        loads_before_copies();
         ring.give_back(ring.advance());
       }
     }

@@ -149,7 +149,7 @@ struct BatchPlanes : ByteOperands<BatchPlanes<kBoth>> {
       const int tile = i / kParts;
       sums[tile].add(UnitScales(stage + tile * stride), operands, i % kParts, dots[i]);
     }
-    __syncwarp();  // all lanes have read what is given back
+    loads_before_copies();
   }
 #endif
 };

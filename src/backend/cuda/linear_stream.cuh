@@ -220,7 +220,11 @@ class WeightStream {
   }
   __device__ void give_back() {
     if constexpr (kGivesBack) {
-      __syncwarp();
+      if constexpr (kBulk) {
+        loads_before_copies();
+      } else {
+        __syncwarp();
+      }
       load();
     }
   }

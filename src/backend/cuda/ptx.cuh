@@ -262,6 +262,16 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to_shared, const void* f
       : "memory");
 }
 #endif
+// What the warp's lanes have loaded from shared memory is there: before one of them starts a bulk
+// copy that writes over it, or lets another warp start it. NOTE: nothing else waits for loads under
+// way. An arrival at a barrier is ordered behind them, but such a copy is not (PTX: it is of the
+// async proxy), and may write before they have read (docs/decisions/0026).
+__device__ __forceinline__ void loads_before_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+  __syncwarp();
+}
 
 // --- words between blocks ------------------------------------------------------------------------
 

@@ -197,6 +197,12 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
     if (own_row >= args.num_rows) return;
     const int head = at.first_head + own_head, row = args.first_row + own_row;
     if (head * dim >= outputs) continue;
+    __half* kv = nullptr;
+    if (source > 0) {
+      if (role.row_warps > 1 || task >= kLinearWarps) ahead.kv = FullKvRow::of(qkv.sequences, row);
+      if (ahead.kv.position < 0) continue;
+      kv = ahead.kv.at(qkv.shape, head, source - 1);
+    }
     const float row_factor = sums.factor(args, own_row);
     const auto value = [&](int pair, bool high) {
       const int channel = at.first_channel + pair + (high ? dim / 2 : 0);
@@ -212,11 +218,6 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
         squares = fmaf(low, low, fmaf(high, high, squares));
       }
       factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + norm.epsilon);
-    }
-    __half* kv = nullptr;
-    if (source > 0) {
-      if (role.row_warps > 1 || task >= kLinearWarps) ahead.kv = FullKvRow::of(qkv.sequences, row);
-      if (ahead.kv.position >= 0) kv = ahead.kv.at(qkv.shape, head, source - 1);
     }
     float* q = args.out + static_cast<std::size_t>(row) * outputs + head * dim;
 #pragma unroll 1
@@ -239,7 +240,7 @@ __device__ __forceinline__ void finish_qkv(const LinearArgs& args, const WarpRol
       if (source == 0) {
         q[channel] = low;
         q[channel + dim / 2] = high;
-      } else if (kv != nullptr) {
+      } else {
         kv[channel] = __float2half_rn(low);
         kv[channel + dim / 2] = __float2half_rn(high);
       }

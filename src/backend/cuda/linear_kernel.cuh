@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kLinearThreads, kStreamed<Format> ? 1 : 2)
   }
   if (role.cluster_shift > 0) {  // others read this block's sums
     __syncwarp();
-    cluster_arrive();
+    cluster_arrive_relaxed();
     cluster_wait();
   }
 }

@@ -359,12 +359,23 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #endif
 }
 // A barrier of all threads of a cluster (of a block, where there are none) in two halves: what was
-// written to shared memory before `arrive` is there after `wait`. REQUIRES: converged warps.
+// written to shared memory before `arrive` is there after `wait`; stores to global memory, which a
+// plain release would wait for, need not be. REQUIRES: converged warps; what was loaded of other
+// blocks has been used.
 __device__ __forceinline__ void cluster_arrive() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile(
+      "fence.release.sync_restrict::shared::cta.cluster;\n"
+      "barrier.cluster.arrive.relaxed.aligned;" ::
+          : "memory");
 #else
   __syncthreads();
+#endif
+}
+// The same where nothing was written that others read: it waits for no memory. From 9.0 on.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void cluster_wait() {

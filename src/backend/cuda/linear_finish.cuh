@@ -115,10 +115,12 @@ __device__ __forceinline__ void finish_plain(const LinearArgs& args, const WarpR
     const OwnRow own(args, role, i, role.row_shift + 5);
     if (own.row >= args.num_rows) return;
     const int output = block * args.block_tiles * kTileRows + own.i;
+    float sum = 0.0f;  // before the next is looked for, which there is not where one row is all
+    if (output < outputs) sum = sums.at(own.row, own.i);
     const Ahead next = plain_ahead<kOp>(args, role, block, i + kLinearThreads);
     if (output < outputs) {
       args.out[static_cast<std::size_t>(args.first_row + own.row) * outputs + output] =
-          sums.at(own.row, own.i) * sums.factor(args, own.row) + (ahead.first + ahead.second);
+          sum * sums.factor(args, own.row) + (ahead.first + ahead.second);
     }
     ahead = next;
   }

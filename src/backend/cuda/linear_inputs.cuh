@@ -49,19 +49,18 @@ __device__ __forceinline__ PowerOfTwo scale_to_half(float max) {
   return {__uint_as_float(scale), __uint_as_float((254u << 23) - scale)};
 }
 
-// x[i]: four inputs of a row from first + i * kBandInputs on, zeros from `end` on. aligned: rows
-// are, to 16 bytes.
+// x[i]: four inputs of a row from `from` + i * kBandInputs on, zeros where `left` or more are
+// before them. aligned: rows are, to 16 bytes.
 // NOTE: past L1: it may hold what an earlier kernel read there, since this one started before the
 // kernel that writes the row had ended.
 template <int kCount>
-__device__ __forceinline__ void load_inputs(const float* row, int first, int end, bool aligned,
+__device__ __forceinline__ void load_inputs(const float* from, int left, bool aligned,
                                             float4 (&x)[kCount]) {
-  const float* const from = row + first;
   if (aligned) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       x[i] = {};
-      if (first + i * kBandInputs < end) {
+      if (i * kBandInputs < left) {
         x[i] = __ldcg(reinterpret_cast<const float4*>(from + i * kBandInputs));
       }
     }
@@ -72,10 +71,16 @@ __device__ __forceinline__ void load_inputs(const float* row, int first, int end
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int at = i * kBandInputs + j;
-      const float next = first + at < end ? __ldcg(from + at) : 0.0f;
+      const float next = at < left ? __ldcg(from + at) : 0.0f;
       x[i] = {x[i].y, x[i].z, x[i].w, next};
     }
   }
+}
+// The same from `first` on of a row, zeros from `end` on.
+template <int kCount>
+__device__ __forceinline__ void load_inputs(const float* row, int first, int end, bool aligned,
+                                            float4 (&x)[kCount]) {
+  load_inputs(row + first, end - first, aligned, x);
 }
 
 // The activations of a block of threads, in shared memory; input 0 is the first of the block.

@@ -42,14 +42,25 @@ template <typename Format, bool kNormed, bool kAligned>
 class Preparation {
  public:
   // Before other kernels are waited for: the norm's weights are there. And before a ring is
-  // started, behind which they would come late.
+  // started, behind which they would come late. A kernel of a row or a few finds out where the
+  // first batch lies, too, afresh, or the compiler does it after the wait.
   __device__ Preparation(const LinearArgs& args, const WarpRole& role)
       : args_(args), role_(role), row_(role.row), band_(role.first_of_segment) {
     load_weights();
+    if constexpr (kAligned) {
+      const Part part = part_of(row_of(row_));
+      first_ = {afresh(part.from), afresh(part.left)};
+    }
   }
 
   // Asks for the first batch.
-  __device__ void ask() { load(next_); }
+  __device__ void ask() {
+    if constexpr (kAligned) {
+      if (row_ < args_.num_rows) load(first_, next_);
+    } else {
+      load(next_);
+    }
+  }
   // After ask(). squares: [block_segments, rows], sums of a segment. Calls between() when loads of
   // a batch are under way.
   template <typename F>
@@ -88,23 +99,34 @@ class Preparation {
 
  private:
   static constexpr int kBatch = 4;
+  // What a lane reads of a row in batches, and how many inputs its segment has from there on.
+  struct Part {
+    const float* from;
+    int left;
+  };
+  __device__ const float* row_of(int row) const {
+    return args_.x + static_cast<std::size_t>(args_.first_row + row) * args_.x_stride;
+  }
   __device__ void load(float4 (&x)[kBatch]) const {
-    if (row_ >= args_.num_rows) return;
-    load_part(args_.x + static_cast<std::size_t>(args_.first_row + row_) * args_.x_stride, x);
+    if (row_ < args_.num_rows) load(part_of(row_of(row_)), x);
   }
   __device__ void load_weights() {
-    if constexpr (kNormed) load_part(args_.norm.weight, weight_);
+    if constexpr (kNormed) load(part_of(args_.norm.weight), weight_);
   }
-  // The batch from band_ on of a row; zeros beyond the segment.
-  __device__ void load_part(const float* row, float4 (&x)[kBatch]) const {
+  // The batch from band_ on of a row.
+  __device__ Part part_of(const float* row) const {
     const int first = (role_.first_band + band_) * kBandInputs + role_.lane * 4;
     const int end = (role_.first_band + role_.end_of_segment) * kBandInputs;
-    load_inputs(row, first, min(end, args_.cols), kAligned || args_.x_stride % 4 == 0, x);
+    return {row + first, min(end, args_.cols) - first};
+  }
+  __device__ void load(Part part, float4 (&x)[kBatch]) const {
+    load_inputs(part.from, part.left, kAligned || args_.x_stride % 4 == 0, x);
   }
 
   const LinearArgs& args_;
   const WarpRole& role_;
   int row_, band_;  // the next; band_: of the block
+  Part first_;      // kAligned
   float4 weight_[kBatch], next_[kBatch];
 };
 

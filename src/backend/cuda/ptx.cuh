@@ -94,7 +94,7 @@ __device__ __forceinline__ void load_matrices_transposed(const void* row, std::u
 }
 
 // x, which the compiler takes for something new: what follows from it is not computed ahead of a
-// loop around, which would cost the loop registers.
+// loop around, which would cost the loop registers, and x is not put off until after a wait.
 __device__ __forceinline__ int afresh(int x) {
   asm volatile("" : "+r"(x));
   return x;

@@ -37,6 +37,18 @@ void check_supported(const AttentionParams& params) {
   }
 }
 
+static_assert([] {
+  for (int group = 1; group <= 256; ++group) {
+    const unsigned inverse = AttentionArgs::inverse_of(group);
+    for (const int row : {0, 1, 2, 17, 255, 256, 511}) {
+      const int first = row * group, last = first + group - 1;
+      if (AttentionArgs::divide(first, inverse) != row) return false;
+      if (AttentionArgs::divide(last, inverse) != row) return false;
+    }
+  }
+  return true;
+}());
+
 // Of `count` of the sequences, from `first` on. Its shape follows from all of the op's, so that it
 // is the same whichever of them have rows: a round is repeated with others. Which kernel it has
 // follows from how long they are, too, and into how many slots drafts go from how many have rows;
@@ -49,6 +61,7 @@ AttentionLaunch launch_of(const AttentionParams& params, const SequenceTables& a
   launch.args.out = params.out;
   launch.args.num_heads = params.num_heads;
   launch.args.group = params.num_heads / params.shape.num_kv_heads;
+  launch.args.group_inverse = AttentionArgs::inverse_of(launch.args.group);
   launch.args.shape = params.shape;
   launch.args.layer = kv.layer;
   launch.args.scale = params.scale * std::numbers::log2e_v<float>;

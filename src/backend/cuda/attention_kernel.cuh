@@ -36,10 +36,7 @@ __device__ __forceinline__ void store_query(const AttentionArgs& args, const Wor
   float most = 0.0f;
 #pragma unroll
   for (const float x : q) most = fmaxf(most, fabsf(x));
-#pragma unroll
-  for (int lanes = 1; lanes < 32; lanes *= 2) {
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
-  }
+  most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));  // none is negative
   const int exponent = min(max((__float_as_int(most) >> 23) - 127, -60), 60) - 5;
   const float shrink = __int_as_float((127 - exponent) << 23);  // 2^-exponent
 #pragma unroll
@@ -52,7 +49,7 @@ __device__ __forceinline__ void store_query(const AttentionArgs& args, const Wor
     reinterpret_cast<__half*>(word)[k / 8 * 2 + k % 2] = __float2half_rn(q[i] * shrink);
   }
   if (lane.index == 0) {
-    const int row = (work.block * S::kColumns + column) / args.group;
+    const int row = args.row_of(work.block * S::kColumns + column);
     queries.factors[column] = args.scale * __int_as_float((127 + exponent) << 23);
     queries.visible[column] = work.state.first_position + row + 1 - work.state.first_full;
     queries.gathered[column] = work.kv->num_gathered;
@@ -66,15 +63,14 @@ __device__ __forceinline__ void load_queries(const AttentionArgs& args, const Wo
                                              const Queries<S>& queries, int warp, int warps,
                                              FragmentLane lane) {
   constexpr int kEach = (S::kHeadDim + 31) / 32;
-  const int group = args.group;
   for (int first = warp; first < S::kColumns; first += kAtOnce * warps) {
     float q[kAtOnce][kEach];
     const float* from[kAtOnce];
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
-      const int index = work.block * S::kColumns + first + n * warps, row = index / group;
+      const int index = work.block * S::kColumns + first + n * warps, row = args.row_of(index);
       from[n] = args.q + (static_cast<std::ptrdiff_t>(work.state.first_row + row) * args.num_heads +
-                          work.kv_head * group + index % group) *
+                          work.kv_head * args.group + args.head_of(index)) *
                              S::kHeadDim;
       if (row >= work.state.num_rows) from[n] = nullptr;
     }

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kMostHeadDim / 2)
   let_next_kernel_start();  // as page_mass_kernel does
   const int column = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
   const int quads = args.shape.head_dim / 4, quad = threadIdx.x / 2, lane = threadIdx.x % 2;
-  const int row = column / args.group, splits = args.splits;
+  const int row = args.row_of(column), splits = args.splits;
   const std::ptrdiff_t head = sequence * args.shape.num_kv_heads + kv_head;
   const std::ptrdiff_t first =
       (head * args.column_blocks + column / block_columns) * splits * block_columns +
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kMostHeadDim / 2)
   if (lane != 0 || quad >= quads) return;
   const float inverse = __fdividef(1.0f, total.y);
   const std::ptrdiff_t query_head = static_cast<std::ptrdiff_t>(first_row + row) * args.num_heads +
-                                    kv_head * args.group + column % args.group;
+                                    kv_head * args.group + args.head_of(column);
   reinterpret_cast<float4*>(args.out)[query_head * quads + quad] = {
       out.x * inverse, out.y * inverse, out.z * inverse, out.w * inverse};
   if (quad == 0 && args.page_columns > 0) {

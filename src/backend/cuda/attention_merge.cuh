@@ -148,10 +148,10 @@ struct SplitPartials {
   __device__ __forceinline__ void store(const AttentionArgs& args, const Work& work, int quad,
                                         float4 sum, float inverse) const {
     const int column = 4 * quad / S::kHeadDim, channel = 4 * quad % S::kHeadDim;
-    const int index = block * S::kColumns + column, row = index / args.group;
+    const int index = block * S::kColumns + column, row = args.row_of(index);
     const std::ptrdiff_t query_head =
         static_cast<std::ptrdiff_t>(work.state.first_row + row) * args.num_heads +
-        work.kv_head * args.group + index - row * args.group;
+        work.kv_head * args.group + args.head_of(index);
     *reinterpret_cast<float4*>(args.out + query_head * S::kHeadDim + channel) = {
         sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
   }

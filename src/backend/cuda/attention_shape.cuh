@@ -49,7 +49,8 @@ struct AttentionArgs {
   const float* q;
   float* out;
   int num_heads;
-  int group;  // query heads of a kv head
+  int group;               // query heads of a kv head
+  unsigned group_inverse;  // inverse_of(group)
   KvShape shape;
   int layer;
   float scale;           // times log2(e)
@@ -67,6 +68,20 @@ struct AttentionArgs {
   int page_columns;      // in totals, and of a band in page_sums
   int page_capacity;     // pages in page_sums: the most of a sequence that wants their masses
   SequenceTables sequences;
+
+  // A column's query head of its kv head, and its row. NOTE: not by a division, which takes many
+  // instructions: all warps wait where this is asked for.
+  __device__ int row_of(int column) const { return divide(column, group_inverse); }
+  __device__ int head_of(int column) const { return column - row_of(column) * group; }
+
+  // column / group. Exact while columns times group are less than 2^31.
+  static constexpr int divide(int column, unsigned inverse) {
+    return static_cast<int>(static_cast<std::uint64_t>(column) * inverse >> kInverseBits);
+  }
+  static constexpr unsigned inverse_of(int group) {
+    return ((1u << kInverseBits) + group - 1) / group;
+  }
+  static constexpr int kInverseBits = 31;
 };
 
 template <int kHeadDimension, int kTiles, int kColumnTileCount, int kPlaneCount, int kTeamWarps = 1>

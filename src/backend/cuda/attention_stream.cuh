@@ -64,9 +64,8 @@ class PieceStream {
   // Asks for the first pieces: where the kernels before this one write them, when those have ended.
   __device__ __forceinline__ void start() {
     static_assert(S::kSlots == 2, "the pieces of one part");
-    if (parts_.own_tokens()) wait_for_previous_kernels();
-    issue<kKeys, true>();
-    issue<kValues, true>();
+    issue<kKeys, true, true>();
+    issue<kValues, true, true>();
   }
   // Before the first next().
   __device__ __forceinline__ void begin() {
@@ -117,14 +116,14 @@ class PieceStream {
 
   static constexpr int kOwnPlanes = UnitTable<S>::kOwnPlanes;
 
-  // !kCodes: a band's have been asked for (ahead).
-  template <Piece kPiece, bool kCodes>
+  // !kCodes: a band's have been asked for (ahead). kFirst: nothing waited for other kernels yet.
+  template <Piece kPiece, bool kCodes, bool kFirst = false>
   __device__ __forceinline__ void issue() {
     if (parts_.is_band()) {
       if (kCodes) copy_codes<kPiece>();
       copy_scales<kPiece>();
     } else if (parts_.any()) {
-      copy_slab<kPiece>();
+      copy_slab<kPiece, kFirst>();
     }
     if (kPiece == kValues) parts_.advance();
     commit_async_copies();  // an empty group counts as well
@@ -176,7 +175,7 @@ class PieceStream {
     }
   }
 
-  template <Piece kPiece>
+  template <Piece kPiece, bool kFirst>
   __device__ __forceinline__ void copy_slab() const {
     const Work& work = parts_.work();
     const int slab = parts_.part() - work.num_bands;
@@ -195,6 +194,7 @@ class PieceStream {
       const int place = (token + 16 * tile) % full.capacity;
       const std::byte* from = rows + place * std::size_t(2 * S::kHeadDim);
       std::uint32_t to = slot_address<kPiece>() + 16 * tile * S::kRowBytes;
+      if (kFirst && parts_.own_tokens()) wait_for_previous_kernels();  // all else is ready
       if constexpr (32 % kRowUnits == 0) {
         from += 16 * lane_.index;
         to += lane_.index / kRowUnits * S::kRowBytes + lane_.index % kRowUnits * 16;

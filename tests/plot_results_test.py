@@ -229,7 +229,7 @@ class TablesTest(unittest.TestCase):
                 "contexts": [{"context": 4096, "fp16_kv_bytes": 8 * 4096 * 131072, "runs": [
                     {"name": name, "draft_len": length, "tokens_per_second": speed, "speed_up": speed / 100}
                     for name, length, speed in runs]}]}))
-            self.assertIn("| 8 x 4k, 8B, 16 bits | 100 | 125 | 200 (5) | 2.00x | 1.60x | - | - | - |", streams_page.page(folder))
+            self.assertIn("| 8 x 4k, 8B, 16 bits | 0.93 | 100 | 125 | 200 (5) | 2.00x | 1.60x | - | - | - |", streams_page.page(folder))
             self.assertNotIn("FlashInfer", streams_page.page(folder))
             run = {"commands": ["it"], "commit": "c", "date": "d", "hardware": "h"}
             (folder / "attention.json").write_text(json.dumps({"run": run, "measurements": [

@@ -51,29 +51,28 @@ def rounds(folder):
     lines = []
     for report in sorted(map(Rounds, found), key=lambda report: (*report.order(), report.streams, *report.contexts)):
         for context in report.contexts:
-            line = [f"{report.streams} x {context_name(context)}, {report.size}, {report.bits} bits",
+            line = [f"{report.streams} x {context_name(context)}, {report.size}, {report.bits} bits", str(report.acceptance),
                     *(f"{report.speed(context, name):.0f}" for name in ("plain, fp16", "plain, 8-bit"))]
             for name in ("dense", "sparse"):
                 run = report.best(context, name)
                 line += [f"{run['tokens_per_second']:.0f} ({run['draft_len']})", times(run["speed_up"]),
                          times(report.over_8_bit(context, name))] if run else ["-"] * 3
             lines.append(line)
-    facts = {(report["run"]["hardware"], report["run"]["commit"], report["run"]["date"],
-              report["simulated_acceptance"]) for report in found}
+    facts = {(report["run"]["hardware"], report["run"]["commit"], report["run"]["date"]) for report in found}
     if len(facts) != 1:
-        raise ValueError(f"{folder}: its rounds are not of one GPU, commit, date and acceptance")
-    hardware, commit, date, acceptance = facts.pop()
+        raise ValueError(f"{folder}: its rounds are not of one GPU, commit and date")
+    hardware, commit, date = facts.pop()
     commands = "\n".join(dict.fromkeys(f"- {commit}: `{command}`" for report in found
                                        for command in report["run"]["commands"]))
     return f"""
 ## Rounds at a given acceptance
 
-{prose(f'''{hardware}, {commit}, {date}. Random weights in bf16 (16 bits), or rounded to 8; drafted tokens are accepted with probability {acceptance}, not judged. Tokens a second of all streams, of drafts at the best of the
+{prose(f'''{hardware}, {commit}, {date}. Random weights in bf16 (16 bits), or rounded to 8; drafted tokens are accepted with the probability in the second column, not judged. Tokens a second of all streams, of drafts at the best of the
 lengths in the commands; *dense* drafts read all of the cache, *sparse* ones 4096 tokens.''')}
 
 {commands}
 
-{table(["streams, target", "plain, fp16 cache", "plain, 8-bit cache", "dense (length)", "over fp16", "over 8-bit",
+{table(["streams, target", "acceptance", "plain, fp16 cache", "plain, 8-bit cache", "dense (length)", "over fp16", "over 8-bit",
         "sparse (length)", "over fp16", "over 8-bit"], lines)}"""
 
 

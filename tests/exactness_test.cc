@@ -139,6 +139,41 @@ TEST_P(BundledExactness, GreedyOutputDoesNotDependOnThePlan) {
   EXPECT_EQ(model.generate(prompt, count, options), plain) << "auto, with lookup";
 }
 
+// On a GPU kernels begin while those ahead still run, and read early what these do not write. One
+// that read too much would sometimes say something else than in a process in which each waits for
+// the one ahead; of drafts, too, whose bits show in what is accepted.
+TEST_P(Exactness, KernelsThatBeginEarlyReadNothingTooEarly) {
+  if (GetParam() != "cuda") GTEST_SKIP() << "about the launches of a GPU";
+  constexpr int kPrompt = 300, kTokens = 400;
+  const auto folders = {bundled_model(), testdata("models/llama-gqa3"),
+                        testdata("models/qwen3-qk-norm"), testdata("models/llama-d256")};
+  for (const auto& folder : folders) {
+    SCOPED_TRACE(folder.filename().string());
+    LoadedModel early(folder, GetParam(), 2, 64), late(folder, "cuda/overlaps=0", 2, 64);
+    const ModelConfig& config = early.model.config();
+    const Tokens prompt = tiny_prompt(kPrompt, config.vocab_size);
+    const int count = std::min(kTokens, config.max_positions - kPrompt);
+    EXPECT_EQ(early.last_logits(prompt), late.last_logits(prompt));
+    for (const char* name : {"quantspec", "quantspec+sparse", "quantspec+bounds+w8", "none"}) {
+      SCOPED_TRACE(name);
+      const bool drafts = name != std::string("none");
+      DecodingOptions options = sampled(early, drafts ? 5 : 0, SpecSampling::kCoupled, 7);
+      options.plans.clear();
+      if (drafts) {
+        const PlanContext context{config.num_layers, early.pool.shape().page_size};
+        options.plans = {plan_at(make_plan(name, context), kPrompt, context.page_size, name)};
+      }
+      RoundStats some, others;
+      EXPECT_EQ(early.generate(prompt, count, options, &some),
+                late.generate(prompt, count, options, &others));
+      EXPECT_EQ(some.drafted, others.drafted);
+      EXPECT_EQ(some.accepted_at, others.accepted_at);
+      EXPECT_EQ(some.rejections, others.rejections);
+      EXPECT_EQ(drafts, some.rejections > 0);
+    }
+  }
+}
+
 // Rounds under one key may be repeated as they were issued; whatever pages come meanwhile, and
 // however many of them are read, they are to draft what rounds do that are issued anew, as those of
 // other options are.

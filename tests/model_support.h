@@ -22,13 +22,16 @@ KvOptions with_rivals(KvOptions options, Backend& backend, const KvShape& shape)
 
 namespace quantspec::testing {
 
-// A backend by name: "reference", or "cpu" on an instruction set, as "cpu/avx2".
+// A backend by name: "reference", "cpu" on an instruction set, as "cpu/avx2", or "cuda", also with
+// other constants, as "cuda/overlaps=0".
 inline std::unique_ptr<Backend> backend_named(const std::string& name, int num_threads) {
   const std::size_t slash = name.find('/');
   if (slash == std::string::npos) return make_backend({name, num_threads});
-  setenv("QUANTSPEC_ISA", name.substr(slash + 1).c_str(), 1);
-  auto backend = make_backend({name.substr(0, slash), num_threads});
-  unsetenv("QUANTSPEC_ISA");
+  const std::string kind = name.substr(0, slash);
+  const char* const variable = kind == "cuda" ? "QUANTSPEC_TUNING" : "QUANTSPEC_ISA";
+  setenv(variable, name.substr(slash + 1).c_str(), 1);
+  auto backend = make_backend({kind, num_threads});
+  unsetenv(variable);
   return backend;
 }
 

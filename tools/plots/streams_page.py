@@ -49,7 +49,8 @@ def rounds(folder):
     if not found:
         return ""
     lines = []
-    for report in sorted(map(Rounds, found), key=lambda report: (*report.order(), report.streams, *report.contexts)):
+    key = lambda report: (*report.order(), report.streams, *report.contexts, report.acceptance)
+    for report in sorted(map(Rounds, found), key=key):
         for context in report.contexts:
             line = [f"{report.streams} x {context_name(context)}, {report.size}, {report.bits} bits", str(report.acceptance),
                     *(f"{report.speed(context, name):.0f}" for name in ("plain, fp16", "plain, 8-bit"))]

@@ -19,7 +19,7 @@ void launch_kernel(Device& device, OpOrder order, dim3 grid, int threads, int sh
   config.blockDim = threads;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = device.stream();
-  cudaLaunchAttribute attribute = launch_attribute(order);
+  cudaLaunchAttribute attribute = launch_attribute(device, order);
   config.attrs = &attribute;
   config.numAttrs = device.capability() >= 90 ? 1 : 0;
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));

@@ -31,7 +31,7 @@ void launch_batch(OpLaunches& op, void (*kernel)(Params...), dim3 grid, int thre
   config.blockDim = threads;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = op.device().stream();
-  cudaLaunchAttribute attribute = launch_attribute(op.next());
+  cudaLaunchAttribute attribute = launch_attribute(op.device(), op.next());
   config.attrs = &attribute;
   config.numAttrs = 1;
   QUANTSPEC_CUDA(cudaLaunchKernelEx(&config, kernel, args...));

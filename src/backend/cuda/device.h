@@ -308,10 +308,11 @@ class OpLaunches {
 };
 
 // How CUDA is told of it.
-inline cudaLaunchAttribute launch_attribute(OpOrder order) {
+inline cudaLaunchAttribute launch_attribute(const Device& device, OpOrder order) {
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = order == OpOrder::kOverlaps;
+  attribute.val.programmaticStreamSerializationAllowed =
+      order == OpOrder::kOverlaps && device.tuning().overlaps != 0;
   return attribute;
 }
 

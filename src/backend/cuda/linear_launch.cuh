@@ -98,7 +98,7 @@ void launch(OpLaunches& op, const LinearArgs& args) {
   config.dynamicSmemBytes = args.places.total;
   config.stream = device.stream();
   cudaLaunchAttribute attributes[2];
-  attributes[0] = launch_attribute(op.next());
+  attributes[0] = launch_attribute(device, op.next());
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   const int cluster = 1 << args.cluster_shift;
   attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};

@@ -358,21 +358,19 @@ __device__ __forceinline__ void let_next_kernel_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// A barrier of all threads of a cluster (of a block, where there are none) in two halves: what was
-// written to shared memory before `arrive` is there after `wait`; stores to global memory, which a
-// plain release would wait for, need not be. REQUIRES: converged warps; what was loaded of other
-// blocks has been used.
+// A barrier of all threads of a cluster in two halves, from 9.0 on: what was written to shared
+// memory before `arrive` is there after `wait`; stores to global memory, which a plain release
+// would wait for, need not be. REQUIRES: converged warps; what was loaded of other blocks has been
+// used: PTX does not order it before the arrival, that instructions are issued in their order does.
 __device__ __forceinline__ void cluster_arrive() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
       "fence.release.sync_restrict::shared::cta.cluster;\n"
       "barrier.cluster.arrive.relaxed.aligned;" ::
           : "memory");
-#else
-  __syncthreads();
 #endif
 }
-// The same where nothing was written that others read: it waits for no memory. From 9.0 on.
+// The same where nothing was written that others read: it waits for no memory.
 __device__ __forceinline__ void cluster_arrive_relaxed() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

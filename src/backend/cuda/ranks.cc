@@ -184,34 +184,26 @@ void Ranks::show(std::span<const void* const> own) {
 
 void Ranks::add_sums(const float* sums, const float* bias, int rows, int outputs, float* x) {
   const RankPlaces& places = places_of(own_.shares);
-  launch_together([&] {
-    launch_add_sums(places, device_.stream(), device_.capability() >= 90, sums, bias, rows, outputs,
-                    x);
-  });
+  launch_together([&] { launch_add_sums(places, device_, sums, bias, rows, outputs, x); });
 }
 
 void Ranks::gather(const float* own, int rows, int outputs, float* all) {
   const RankPlaces& places = places_of(own_.shares);
-  launch_together([&] {
-    launch_gather(places, device_.stream(), device_.capability() >= 90, own, rows, outputs, all);
-  });
+  launch_together([&] { launch_gather(places, device_, own, rows, outputs, all); });
 }
 
 void Ranks::gather_queries(const float* own, int rows, int outputs, float* all) {
   const RankPlaces& places = places_of(own_.queries);
-  launch_together([&] {
-    launch_gather(places, device_.stream(), device_.capability() >= 90, own, rows, outputs, all);
-  });
+  launch_together([&] { launch_gather(places, device_, own, rows, outputs, all); });
 }
 
 void Ranks::give_partials(const RankPartials& partials) {
   const RankPlaces& places = places_of(own_.context);
-  launch_together(
-      [&] { launch_partials(places, device_.stream(), device_.capability() >= 90, partials); });
+  launch_together([&] { launch_partials(places, device_, partials); });
 }
 
 void Ranks::meet_on_gpus() {
-  launch_together([&] { launch_meeting(places_, device_.stream()); });
+  launch_together([&] { launch_meeting(places_, device_); });
 }
 
 void Ranks::all_gather(std::span<std::byte> out, std::span<const std::byte> own) {

@@ -344,14 +344,14 @@ Rows rows_of(std::size_t rows, int outputs, const void* to) {
 }
 
 template <typename Op>
-void launch(const RankPlaces& places, cudaStream_t stream, bool overlaps, const Op& op) {
+void launch(const RankPlaces& places, const Device& device, OpOrder order, const Op& op) {
   cudaLaunchConfig_t config{};
   config.gridDim = places.blocks;
   config.blockDim = kRankThreads;
-  config.stream = stream;
-  cudaLaunchAttribute attribute = launch_attribute(OpOrder::kOverlaps);
+  config.stream = device.stream();
+  cudaLaunchAttribute attribute = launch_attribute(device, order);
   config.attrs = &attribute;
-  config.numAttrs = overlaps ? 1 : 0;
+  config.numAttrs = device.capability() >= 90 ? 1 : 0;
   with_ranks(places.size, [&]<int kRanks>() {
     QUANTSPEC_CUDA(
         cudaLaunchKernelEx(&config, exchange<kRanks, Op>, places, (op.rows.count + 3) / 4, op));
@@ -360,31 +360,31 @@ void launch(const RankPlaces& places, cudaStream_t stream, bool overlaps, const 
 
 }  // namespace
 
-void launch_add_sums(const RankPlaces& places, cudaStream_t stream, bool overlaps,
-                     const float* sums, const float* bias, int rows, int outputs, float* x) {
+void launch_add_sums(const RankPlaces& places, const Device& device, const float* sums,
+                     const float* bias, int rows, int outputs, float* x) {
   Rows of = rows_of(rows, outputs, x);
   of.quads = of.quads && reinterpret_cast<std::uintptr_t>(bias) % 16 == 0;
-  launch(places, stream, overlaps, Add{of, reinterpret_cast<const float4*>(sums), bias, x});
+  launch(places, device, OpOrder::kOverlaps,
+         Add{of, reinterpret_cast<const float4*>(sums), bias, x});
 }
 
-void launch_gather(const RankPlaces& places, cudaStream_t stream, bool overlaps, const float* own,
-                   int rows, int outputs, float* all) {
-  launch(places, stream, overlaps,
+void launch_gather(const RankPlaces& places, const Device& device, const float* own, int rows,
+                   int outputs, float* all) {
+  launch(places, device, OpOrder::kOverlaps,
          Gather{rows_of(rows, outputs, all), reinterpret_cast<const float4*>(own), all});
 }
 
-void launch_partials(const RankPlaces& places, cudaStream_t stream, bool overlaps,
-                     const RankPartials& partials) {
+void launch_partials(const RankPlaces& places, const Device& device, const RankPartials& partials) {
   const int quads = partials.head_dim / 4 + 1;
   const std::size_t columns = static_cast<std::size_t>(partials.sequences) * partials.each *
                               partials.places * partials.columns;
-  launch(places, stream, overlaps,
+  launch(places, device, OpOrder::kOverlaps,
          Partials{partials, static_cast<unsigned>(quads), places.rank,
                   rows_of(columns, 4 * quads, nullptr)});
 }
 
-void launch_meeting(const RankPlaces& places, cudaStream_t stream) {
-  launch(places, stream, /*overlaps=*/false, Meeting{.own = &places.counts->greeting});
+void launch_meeting(const RankPlaces& places, const Device& device) {
+  launch(places, device, OpOrder::kAfter, Meeting{.own = &places.counts->greeting});
 }
 
 void launch_copies(const RowCopies& copies, cudaStream_t stream) {

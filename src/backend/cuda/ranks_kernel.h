@@ -10,6 +10,8 @@
 
 namespace quantspec::cuda {
 
+class Device;
+
 inline constexpr int kMostRanks = 8;
 // Four floats each, of a rank in a step: what is more goes in pieces, a step each.
 inline constexpr int kPieceQuads = 256 * 1024;
@@ -82,14 +84,13 @@ struct RankPartials {
 };
 
 // As Ranks::add_sums(), gather() and give_partials().
-void launch_add_sums(const RankPlaces& places, cudaStream_t stream, bool overlaps,
-                     const float* sums, const float* bias, int rows, int outputs, float* x);
-void launch_gather(const RankPlaces& places, cudaStream_t stream, bool overlaps, const float* own,
-                   int rows, int outputs, float* all);
-void launch_partials(const RankPlaces& places, cudaStream_t stream, bool overlaps,
-                     const RankPartials& partials);
+void launch_add_sums(const RankPlaces& places, const Device& device, const float* sums,
+                     const float* bias, int rows, int outputs, float* x);
+void launch_gather(const RankPlaces& places, const Device& device, const float* own, int rows,
+                   int outputs, float* all);
+void launch_partials(const RankPlaces& places, const Device& device, const RankPartials& partials);
 // As Ranks::meet_on_gpus().
-void launch_meeting(const RankPlaces& places, cudaStream_t stream);
+void launch_meeting(const RankPlaces& places, const Device& device);
 // Loads them, so that no launch has to wait for the GPU.
 void load_rank_kernels(int size);
 

@@ -30,13 +30,18 @@ constexpr struct {
       .code_rows = 9,
       .streamed_stages = 5,
       .short_split = 1024,
-      .draft_rounds = 1}},
+      .draft_rounds = 1,
+      .overlaps = 1}},
 };
+
+// So that a few times the CTAs of draft_rounds are no more than an int has.
+constexpr int kMost = 1 << 19;
 
 constexpr struct {
   std::string_view name;
   int Tuning::*value;
   int least = 1;
+  int most = kMost;
   bool power_of_two = false;
 } kConstants[] = {
     {"half_rows", &Tuning::half_rows},
@@ -47,12 +52,11 @@ constexpr struct {
     {"plane_large", &Tuning::plane_large},
     {"code_rows", &Tuning::code_rows},
     {"streamed_stages", &Tuning::streamed_stages, 2},
-    {"short_split", &Tuning::short_split, 1, true},
+    {"short_split", &Tuning::short_split, 1, kMost, true},
     {"draft_rounds", &Tuning::draft_rounds},
+    {"overlaps", &Tuning::overlaps, 0, 1},
 };
 static_assert(std::size(kConstants) * sizeof(int) == sizeof(Tuning));
-// So that a few times the CTAs of draft_rounds are no more than an int has.
-constexpr int kMost = 1 << 19;
 
 [[noreturn]] void refuse(std::string_view change) {
   std::string names;
@@ -83,10 +87,11 @@ Tuning changed(Tuning tuning, std::string_view changes) {
     const std::string_view number = change.substr(equals + 1);
     int value = 0;
     const auto [end, error] = std::from_chars(number.begin(), number.end(), value);
-    if (error != std::errc() || end != number.end() || value < constant->least || value > kMost) {
+    if (error != std::errc() || end != number.end() || value < constant->least ||
+        value > constant->most) {
       fail(ErrorKind::kInvalidRequest,
            "QUANTSPEC_TUNING: {} must be a number from {} to {}, not '{}'", constant->name,
-           constant->least, kMost, number);
+           constant->least, constant->most, number);
     }
     if (constant->power_of_two && !std::has_single_bit(static_cast<unsigned>(value))) {
       fail(ErrorKind::kInvalidRequest, "QUANTSPEC_TUNING: {} must be a power of two, not {}",

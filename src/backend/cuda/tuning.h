@@ -26,6 +26,8 @@ struct Tuning {
   int short_split;
   // How often the CTAs of a batch's drafts fill the GPU (attention_slots.cuh), or twice as often.
   int draft_rounds;
+  // 1: kernels may begin before the one ahead has ended (ptx.cuh); 0: none does.
+  int overlaps;
 
   bool operator==(const Tuning&) const = default;
 };

@@ -43,6 +43,7 @@ TEST(CudaTuningOnHost, RefusesWhatItCannotTake) {
     EXPECT_THAT(refusal(wrong), HasSubstr("half_rows must be a number from 1 to 524288, not '"));
   }
   EXPECT_THAT(refusal("streamed_stages=1"), HasSubstr("from 2 to"));
+  EXPECT_THAT(refusal("overlaps=2"), HasSubstr("overlaps must be a number from 0 to 1, not '2'"));
   EXPECT_THAT(refusal("short_split=1000"), HasSubstr("short_split must be a power of two"));
 }
 

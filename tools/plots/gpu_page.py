@@ -211,8 +211,9 @@ def losses(results):
          "would be, dense and sparse", f"{times(theirs / ours)}; " + " and ".join(
              times(seven.speed_up(128 * K, kind) * shrunk) for kind in ("dense", "sparse 4096"))],
         ["products slower than cuBLAS's: bf16 weights, 1, 4 and 8 rows", slower("bf16", (1, 4, 8))],
-        ["the same, 17 rows: bf16; 4 bits; Q4_K; Q6_K",
-         "; ".join(slower(weights, (17, )) for weights in ("bf16", "4-bit", "Q4_K", "Q6_K"))],
+        ["the same: bf16 at 17 rows; 32; 64; 128; 17 rows of 4 bits; Q4_K; Q6_K",
+         "; ".join([*(slower("bf16", (rows, )) for rows in (17, 32, 64, 128)),
+                    *(slower(weights, (17, )) for weights in ("4-bit", "Q4_K", "Q6_K"))])],
         ["the least gain of dense drafts over our own 8-bit cache", f"{times(least)} ({where})"],
     ])
 
@@ -268,7 +269,7 @@ def page(results, of_ranks=""):
         raise Unusable(f"{results.name} was measured with changes that are in no commit")
     eight, goals = results.eight(), results.goals()
     chance = results.full()[0].acceptance
-    made = prose(f"""{head(results)}: all of it. `tools/make_results.py --write` makes this page of the JSON in
+    made = prose(f"""{head(results)}: all of it but where another is named. `tools/make_results.py --write` makes this page of the JSON in
 [results/{results.name}](../results/{results.name}/README.md), where all tables are, with the commands.
 {machine(results)} Earlier pages: [an H200 at 2f66f9b](../results/nvidia-h200/2f66f9b/README.md), with tests,
 sanitizers and fidelity, and [an H100 at 3873f07](../results/nvidia-h100/3873f07/README.md), with many streams.""")

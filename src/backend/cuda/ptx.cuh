@@ -361,7 +361,8 @@ __device__ __forceinline__ void let_next_kernel_start() {
 // A barrier of all threads of a cluster in two halves, from 9.0 on: what was written to shared
 // memory before `arrive` is there after `wait`; stores to global memory, which a plain release
 // would wait for, need not be. REQUIRES: converged warps; what was loaded of other blocks has been
-// used: PTX does not order it before the arrival, that instructions are issued in their order does.
+// used. PTX does not order such a load before the arrival; but an instruction that needs its value
+// is issued when that is there, and the arrival after it.
 __device__ __forceinline__ void cluster_arrive() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(

@@ -212,7 +212,7 @@ __device__ __forceinline__ bool find_work(const AttentionArgs& args, FragmentLan
   const int teams = blockDim.x / (32 * S::kTeam);
   if constexpr (S::kPlanes == 1) {
     if (args.draft_slots > 0) {
-      const DraftSlot slot = DraftSlot::of<S>(args, blockIdx.y, lane);
+      const DraftSlot slot = DraftSlot::of<S>(args, blockIdx.y, teams, lane);
       if (slot.sequence < 0) return false;
       work = Work::of<S>(args, slot.sequence, teams);
       work.share_draft<S>(slot.splits);

@@ -230,7 +230,7 @@ struct Work {
   __device__ void share_draft(int most) {
     const int before = state.first_position - state.first_full;
     const int parts = num_bands + gathered_slabs + before / S::kSlabTokens + 1;
-    const int wanted = (parts + teams - 1) / teams;
+    const int wanted = (parts + teams - 1) >> (31 - __clz(teams));  // they are a power of two
     splits = min(most, wanted);
     beside = splits < wanted;  // else each team has but one part
     part_stride = splits * teams;

@@ -13,10 +13,11 @@ struct DraftSlot {
   int split, splits;
 
   template <class S>
-  __device__ static DraftSlot of(const AttentionArgs& args, int slot, FragmentLane lane) {
+  __device__ static DraftSlot of(const AttentionArgs& args, int slot, int teams,
+                                 FragmentLane lane) {
     static_assert(kLaunchSequences <= 32, "a lane for each");
     const int count = args.sequences.count;
-    const Work work = Work::of<S>(args, min(lane.index, count - 1), S::kMaxTeams);
+    const Work work = Work::of<S>(args, min(lane.index, count - 1), teams);
     const bool some = lane.index < count && work.state.num_rows > 0;
     const int parts = some ? work.num_parts : 0;
     int all = parts;

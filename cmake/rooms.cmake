@@ -15,7 +15,7 @@ function(quantspec_room name folder)
     return()
   endif()
   add_library(qs_${name} STATIC ${sources})
-  if(QUANTSPEC_UNITY AND NOT name MATCHES "^(comm|speculative|net|bench|eval)$")
+  if(QUANTSPEC_UNITY AND NOT name MATCHES "^(comm|cpu|speculative|net|bench|eval)$")
     set_target_properties(qs_${name} PROPERTIES UNITY_BUILD ON)  # in those, files share names
   endif()
   target_include_directories(qs_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)

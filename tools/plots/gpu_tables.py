@@ -175,7 +175,7 @@ def beside(value, goal, shown):
 
 
 def context_name(tokens):
-    return f"{tokens // 1024}k"
+    return f"{tokens // 1024}k" if tokens % 1024 == 0 else f"{tokens:,}"
 
 
 def cell(bench, name, rows):

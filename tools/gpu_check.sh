@@ -3,7 +3,7 @@
 #   tools/gpu_check.sh [OPTION...]
 #     --tests       the tests that run on the GPU; what it does when nothing else is asked for
 #     --memcheck, --racecheck   the tests of the ops under compute-sanitizer; --sanitize: both.
-#                   memcheck takes 2 minutes on an H200, racecheck more than 11
+#                   memcheck takes 2 minutes on an H200, racecheck more than 28
 #     --bench       PyTorch's kernels (where there is PyTorch), then ours: tools/gpu_baselines.py
 #                   and gpu_bench
 #     --baselines F compare with F, which gpu_baselines.py wrote, instead of timing PyTorch again
@@ -189,10 +189,12 @@ declare -A at_once=([memcheck.cuda_test]=9 [memcheck.backend_test]=9
 # Tests left out: those that launch nothing, which the tools call an error, and whose suites are
 # therefore called SomethingOnHost; one whose kernel faults on purpose, which does not end under
 # memcheck; those of ranks on one GPU, whose kernels wait for each other, where a tool need not run
-# them at once (gpu_ranks.sh has some of ranks with a GPU each); and of racecheck one with thousands
-# of launches of kernels that cuda_test has.
+# them at once (gpu_ranks.sh has some of ranks with a GPU each); and of racecheck two with thousands
+# of launches of kernels that other tests have. NOTE: of kernels of many rows it reports hazards that
+# are its own, where a lane arrives at a barrier for its warp; here they count as failures
+# (docs/decisions/0026).
 declare -A left_out=([memcheck]='*OnHost.*:*AFaultOfAKernel*:CudaRanks*.*:*RankOps*')
-left_out[racecheck]="${left_out[memcheck]}:*RoundOps.TokensAreThoseOfTheReference*"
+left_out[racecheck]="${left_out[memcheck]}:*RoundOps.TokensAreThoseOfTheReference*:*.ManyLaunches*"
 
 # sanitize TOOL [OPTION...]: every test in a process of its own, as one that ends with an internal
 # error of the tool takes those behind it along. NOTE: tests provoke errors of API calls on purpose.

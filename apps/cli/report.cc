@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/cli/terminal.h"
+#include "base/json.h"
 
 namespace quantspec::cli {
 

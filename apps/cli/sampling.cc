@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "apps/cli/flags.h"
+#include "base/json.h"
 #include "sampler/parameters.h"
 
 namespace quantspec::cli {

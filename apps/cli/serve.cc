@@ -28,6 +28,7 @@
 #include "apps/cli/progress.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "engine/chat_prompts.h"
 #include "net/net.h"
 #include "net/notify.h"

@@ -2,7 +2,7 @@
 // show. Private to api/. Pure; thread-safe.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string_view>
 
 #include "api/api.h"

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "model/config_fields.h"
 #include "model/json_fields.h"
 #include "model/rope_config.h"

@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/json.h"
 #include "base/shown.h"
 #include "model/json_fields.h"
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/shown.h"
 
 namespace quantspec {
@@ -35,6 +36,8 @@ Fields Fields::inner(std::string_view key) const {
                   return names(fmt::format("{}: {}", outer, inner));
                 });
 }
+
+bool Fields::contains(std::string_view key) const { return object_.contains(key); }
 
 const Json* Fields::find(std::string_view key) const {
   const auto it = object_.find(key);

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
 
 namespace quantspec {
 
@@ -27,7 +27,7 @@ class Fields {
   const std::string& where() const { return where_; }
   std::string name(std::string_view key) const { return names_(key); }
 
-  bool contains(std::string_view key) const { return object_.contains(key); }  // null or not
+  bool contains(std::string_view key) const;  // null or not
   // The readers throw kCorruptFile for a value of another type or out of [min, max].
   const Json* find(std::string_view key) const;  // null: absent
   const std::string* find_string(std::string_view key) const;

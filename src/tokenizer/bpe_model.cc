@@ -3,6 +3,7 @@
 #include <queue>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/shown.h"
 #include "base/utf8.h"
 #include "tokenizer/added_tokens.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/shown.h"
 
 namespace quantspec {
@@ -36,6 +37,11 @@ std::optional<JsonField> JsonField::find(std::string_view key) const {
   const auto member = value_->find(std::string(key));
   if (member == value_->end() || member->is_null()) return std::nullopt;
   return at(key);
+}
+
+std::size_t JsonField::num_elements() const {
+  if (!value_->is_array()) corrupt("is not an array");
+  return value_->size();
 }
 
 JsonField JsonField::element(std::size_t index) const {

@@ -8,8 +8,9 @@
 #include <ranges>
 #include <string>
 #include <string_view>
+#include <utility>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
 
 namespace quantspec {
 
@@ -27,8 +28,7 @@ class JsonField {
 
   // The elements of an array, made one at a time.
   auto elements() const {
-    if (!value_->is_array()) corrupt("is not an array");
-    return std::views::iota(std::size_t{0}, value_->size()) |
+    return std::views::iota(std::size_t{0}, num_elements()) |
            std::views::transform([field = *this](std::size_t i) { return field.element(i); });
   }
 
@@ -48,6 +48,7 @@ class JsonField {
   [[noreturn]] void unsupported(std::string_view what, std::string_view supported) const;
 
  private:
+  std::size_t num_elements() const;  // throws kCorruptFile where it is no array
   JsonField element(std::size_t index) const;
 
   const Json* value_;

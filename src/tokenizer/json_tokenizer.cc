@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/shown.h"
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/json_field.h"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/shown.h"
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/model_proto.h"

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/shown.h"
 #include "base/utf8.h"
 #include "tokenizer/added_tokens.h"

@@ -169,7 +169,7 @@ TEST_P(RowsOps, ManyLaunchesHaveTheSameBits) {
   const Guarded<float> weight(*backend_, normal_floats(size.inputs, 20));
   const Norm norm{weight.data(), 1e-5f};
   Guarded<float> out(*backend_, kAtOnce * count);
-  for (const WeightFormat& format : {dense_format(DType::kF16), sliced_format(64), kQ4K}) {
+  for (const WeightFormat& format : {dense_format(DType::kF16), sliced_format(128), kQ4K}) {
     const TestLinear linear =
         TestLinear::random(*backend_, format, size.outputs, size.inputs, 21, {});
     Floats first;

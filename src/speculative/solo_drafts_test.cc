@@ -105,12 +105,16 @@ TEST_F(SoloDraftsTest, KeepsToAFixedLengthAndToTheCap) {
 // A sequence has them for as long as its plans and its draft length stay.
 TEST_F(SoloDraftsTest, ASequenceGoesOnWithWhatAnotherMeasured) {
   const DecodingOptions options{.sampling = {.temperature = 0}, .plans = plans_};
-  Sequence first(model_, pool_, 256, options, kv_options(plans_));
+  Sequence first(model_, pool_, 1024, options, kv_options(plans_));
   Sequence second(model_, pool_, 256, options, kv_options(plans_));
   Decoder decoder(model_);
   decoder.prefill(first, std::vector<TokenId>{1, 2, 3, 4});
-  while (first.stats().rounds < 12) decoder.step(first, first.room());
-  const std::string measured = first.drafts().explain();
+  // NOTE: rounds are timed, so how many it takes depends on what else the processor does.
+  std::string measured = first.drafts().explain();
+  while (measured.starts_with("still measuring") && first.room() > 0) {
+    decoder.step(first, first.room());
+    measured = first.drafts().explain();
+  }
   EXPECT_EQ(measured.find("still measuring"), std::string::npos) << measured;
   EXPECT_NE(second.drafts().explain(), measured);
   second.adopt_drafts(first.drafts());
